@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace oslo {
+
+/// A file being written from its start (created or truncated). Every failure throws `Error` with
+/// the path, the bytes reached and the system's reason; a full disk is one of them.
+class OutputFile {
+ public:
+  explicit OutputFile(std::filesystem::path path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* data, uint64_t bytes);
+  /// Closes, reporting what the system only reports then. The destructor closes silently.
+  void close();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+  uint64_t written_ = 0;
+};
+
+/// A regular file open for reading at any position; `read` may be called from several threads.
+class InputFile {
+ public:
+  /// Throws `Error` if the file is missing, unreadable or no regular file.
+  explicit InputFile(std::filesystem::path path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  /// Bytes in the file when it was opened.
+  uint64_t size() const { return size_; }
+  /// Exactly `bytes` bytes from `offset`; throws `Error` if the file ends before.
+  void read(void* into, uint64_t bytes, uint64_t offset) const;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+  uint64_t size_ = 0;
+};
+
+/// Waits until the contents of a file (or the entries of a folder) are on the disk.
+void sync_file(const std::filesystem::path& path);
+
+}  // namespace oslo

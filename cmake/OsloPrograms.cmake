@@ -1,0 +1,50 @@
+# Programs built from this tree: tests, tutorials, benchmarks, tools.
+
+# torch/torch.h costs half a minute a file, so our programs share one precompiled copy.
+if(OSLO_PCH AND NOT TARGET oslo_program_pch)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/oslo_program_pch.cpp" CONTENT "")
+  add_library(oslo_program_pch STATIC "${PROJECT_BINARY_DIR}/oslo_program_pch.cpp")
+  target_link_libraries(oslo_program_pch PRIVATE oslo_torch)
+  oslo_settings(oslo_program_pch)
+  target_precompile_headers(oslo_program_pch PRIVATE <torch/torch.h>)
+endif()
+
+# oslo_link_library(<target> [libraries...]): <target> uses oslo_cpp, our settings and the shared
+# precompiled header.
+function(oslo_link_library target)
+  target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp ${ARGN})
+  oslo_settings(${target})
+  if(OSLO_PCH)
+    target_precompile_headers(${target} REUSE_FROM oslo_program_pch)
+  endif()
+endfunction()
+
+# oslo_test(<name> [SOURCES <file>...] [RANKS_AS_PROCESSES]): one test program and one ctest entry.
+# SOURCES is <name>.cpp unless given. RANKS_AS_PROCESSES marks a test that starts a process for each
+# rank: it gets the processors for itself, so that its time limits mean something.
+function(oslo_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "RANKS_AS_PROCESSES" "" "SOURCES")
+  if(NOT arg_SOURCES)
+    set(arg_SOURCES "${name}.cpp")
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  oslo_link_library(${name} GTest::gtest GTest::gmock GTest::gtest_main)
+  foreach(helper IN ITEMS oslo_test_support gpt2_tutorial)
+    if(TARGET ${helper})
+      target_link_libraries(${name} PRIVATE ${helper})
+    endif()
+  endforeach()
+  target_compile_definitions(${name} PRIVATE
+      OSLO_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+      OSLO_TUTORIAL_DATA="${PROJECT_SOURCE_DIR}/tutorials/data")
+  if(TARGET oslo)
+    target_compile_definitions(${name} PRIVATE OSLO_TOOL="$<TARGET_FILE:oslo>")
+    add_dependencies(${name} oslo)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  # One thread a rank: ranks share this machine's cores, and sums come out the same every time.
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "OMP_NUM_THREADS=1")
+  if(arg_RANKS_AS_PROCESSES)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endfunction()

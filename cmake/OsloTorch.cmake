@@ -1,0 +1,160 @@
+# Finds LibTorch and defines the imported target `oslo_torch`; sets OSLO_TORCH_ROOT to its folder, or
+# OSLO_TORCH_ERROR to what is wrong.
+#
+# Searched in this order: -DTorch_DIR=<torch>/share/cmake/Torch, the environment variable LIBTORCH
+# (a LibTorch folder, or the torch folder of a wheel), the .venv of the project being configured, the
+# .venv of oslo_cpp's own source tree, and, in an installed package, what it was built with.
+#
+# CPU mode does not call find_package(Torch): the config file in the PyPI wheel insists on nvcc, while
+# all that is linked here is libtorch_cpu and libc10. CUDA mode (OSLO_CUDA) does call it.
+#
+# LibTorch uses the C++11 ABI of libstdc++ since 2.6, which is the compiler's default: no flag.
+
+set(OSLO_TORCH_VERSION "2.11")
+set(OSLO_TORCH_ERROR "")
+
+# Sets OSLO_TORCH_ROOT and OSLO_TORCH_SOURCE (which of the places it came from).
+macro(_oslo_find_torch)
+  set(OSLO_TORCH_ROOT "")
+  if(Torch_DIR)
+    set(OSLO_TORCH_SOURCE "Torch_DIR")
+    get_filename_component(_oslo_candidates "${Torch_DIR}/../../.." ABSOLUTE)
+  elseif(NOT "$ENV{LIBTORCH}" STREQUAL "")
+    set(OSLO_TORCH_SOURCE "the environment variable LIBTORCH")
+    get_filename_component(_oslo_candidates "$ENV{LIBTORCH}" ABSOLUTE)
+  else()
+    set(_oslo_wheel ".venv/lib/python3*/site-packages/torch")
+    get_filename_component(_oslo_own_tree "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+    set(OSLO_TORCH_SOURCE ".venv")
+    file(GLOB _oslo_candidates "${CMAKE_SOURCE_DIR}/${_oslo_wheel}")
+    if(NOT _oslo_candidates)
+      file(GLOB _oslo_candidates "${_oslo_own_tree}/${_oslo_wheel}")
+    endif()
+    if(NOT _oslo_candidates AND OSLO_TORCH_BUILT_WITH)
+      set(OSLO_TORCH_SOURCE "what oslo_cpp was built with")
+      set(_oslo_candidates "${OSLO_TORCH_BUILT_WITH}")
+    endif()
+  endif()
+  foreach(_oslo_candidate IN LISTS _oslo_candidates)
+    if(NOT OSLO_TORCH_ROOT AND EXISTS "${_oslo_candidate}/include/ATen/ATen.h"
+       AND EXISTS "${_oslo_candidate}/lib/libtorch_cpu.so")
+      set(OSLO_TORCH_ROOT "${_oslo_candidate}")
+    endif()
+  endforeach()
+  if(NOT OSLO_TORCH_ROOT)
+    if(_oslo_candidates)
+      set(OSLO_TORCH_ERROR "no LibTorch in ${_oslo_candidates} (from ${OSLO_TORCH_SOURCE}): \
+include/ATen/ATen.h and lib/libtorch_cpu.so are expected there")
+    else()
+      set(OSLO_TORCH_ERROR "LibTorch not found: give -DTorch_DIR=<torch>/share/cmake/Torch, set the \
+environment variable LIBTORCH to its folder, or run ./dev setup, which installs it into .venv")
+    endif()
+  endif()
+endmacro()
+
+# Sets `out` to the version of the LibTorch in `root`, as in 2.11.0.
+function(_oslo_torch_version root out)
+  set(version "unknown")
+  foreach(header IN ITEMS torch/headeronly/version.h torch/version.h
+                          torch/csrc/api/include/torch/version.h)
+    if(EXISTS "${root}/include/${header}")
+      file(STRINGS "${root}/include/${header}" lines
+           REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) +[0-9]")
+      if(lines)
+        string(REGEX MATCHALL "[0-9]+" version "${lines}")
+        list(JOIN version "." version)
+        break()
+      endif()
+    endif()
+  endforeach()
+  set(${out} "${version}" PARENT_SCOPE)
+endfunction()
+
+# Sets `out` to the CUDA libraries that libtorch_cpu itself needs. The wheel from PyPI is built for
+# CUDA and needs its runtime and profiler even where there is no GPU; a CPU build needs neither.
+# `missing` names the first one that is nowhere.
+function(_oslo_torch_needs root out missing)
+  set(paths "")
+  execute_process(COMMAND "${CMAKE_READELF}" -d "${root}/lib/libtorch_cpu.so"
+                  OUTPUT_VARIABLE dynamic ERROR_QUIET)
+  string(REGEX MATCHALL "lib(cudart|cupti)\\.so\\.[0-9]+" names "${dynamic}")
+  foreach(name IN LISTS names)
+    file(GLOB path LIST_DIRECTORIES FALSE
+         "${root}/lib/${name}" "${root}/../nvidia/*/lib/${name}")
+    if(path)
+      list(GET path 0 path)
+      get_filename_component(path "${path}" ABSOLUTE)
+    else()
+      unset(path)
+      find_library(path NAMES "${name}" NO_CACHE
+                   HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+                   PATH_SUFFIXES lib64 lib extras/CUPTI/lib64)
+    endif()
+    if(NOT path)
+      set(${missing} "${name}" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND paths "${path}")
+  endforeach()
+  set(${out} "${paths}" PARENT_SCOPE)
+  set(${missing} "" PARENT_SCOPE)
+endfunction()
+
+# Defines oslo_torch for CPU tensors.
+macro(_oslo_torch_cpu)
+  _oslo_torch_needs("${OSLO_TORCH_ROOT}" _oslo_needs _oslo_missing)
+  if(_oslo_missing)
+    set(OSLO_TORCH_ERROR "${OSLO_TORCH_ROOT}/lib/libtorch_cpu.so needs ${_oslo_missing}, which is \
+not there: install the PyPI packages nvidia-cuda-runtime and nvidia-cuda-cupti (13.0) beside torch, \
+or a CUDA 13 toolkit")
+  else()
+    add_library(oslo_torch INTERFACE IMPORTED GLOBAL)
+    target_include_directories(oslo_torch SYSTEM INTERFACE
+        "${OSLO_TORCH_ROOT}/include" "${OSLO_TORCH_ROOT}/include/torch/csrc/api/include")
+    target_compile_definitions(oslo_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+    target_link_libraries(oslo_torch INTERFACE
+        "${OSLO_TORCH_ROOT}/lib/libtorch_cpu.so" "${OSLO_TORCH_ROOT}/lib/libc10.so" ${_oslo_needs})
+  endif()
+endmacro()
+
+# Defines oslo_torch for CPU and CUDA tensors, by LibTorch's own package.
+macro(_oslo_torch_cuda)
+  if(NOT DEFINED TORCH_CUDA_ARCH_LIST)
+    # LibTorch's default list holds architectures that nvcc 13 no longer knows.
+    set(TORCH_CUDA_ARCH_LIST "9.0")
+  endif()
+  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+  find_package(Torch QUIET CONFIG PATHS "${OSLO_TORCH_ROOT}/share/cmake/Torch" NO_DEFAULT_PATH)
+  unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
+  if(NOT TARGET torch_cuda)
+    set(OSLO_TORCH_ERROR "OSLO_CUDA needs a LibTorch built for CUDA, ${OSLO_TORCH_ROOT} is not")
+  else()
+    file(GLOB _oslo_nccl "${OSLO_TORCH_ROOT}/../nvidia/nccl/include")
+    add_library(oslo_torch INTERFACE IMPORTED GLOBAL)
+    target_include_directories(oslo_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS} ${_oslo_nccl})
+    target_compile_definitions(oslo_torch INTERFACE
+        USE_DISTRIBUTED USE_C10D_GLOO USE_C10D_NCCL OSLO_CUDA)
+    target_link_libraries(oslo_torch INTERFACE ${TORCH_LIBRARIES})
+  endif()
+endmacro()
+
+if(NOT TARGET oslo_torch)
+  _oslo_find_torch()
+  if(OSLO_TORCH_ROOT)
+    _oslo_torch_version("${OSLO_TORCH_ROOT}" _oslo_version)
+    if(NOT _oslo_version MATCHES "^2\\.11\\.")
+      set(OSLO_TORCH_ERROR "LibTorch ${OSLO_TORCH_VERSION} is needed, but ${OSLO_TORCH_ROOT} (from \
+${OSLO_TORCH_SOURCE}) is ${_oslo_version}")
+    elseif(OSLO_CUDA)
+      _oslo_torch_cuda()
+    else()
+      _oslo_torch_cpu()
+    endif()
+  endif()
+  if(TARGET oslo_torch)
+    # Operators register themselves when libtorch_cpu and libtorch_cuda are loaded, so these stay
+    # linked even where no symbol of theirs is named.
+    target_link_options(oslo_torch INTERFACE LINKER:--no-as-needed)
+    message(STATUS "LibTorch ${_oslo_version}: ${OSLO_TORCH_ROOT} (from ${OSLO_TORCH_SOURCE})")
+  endif()
+endif()

@@ -1,0 +1,182 @@
+#include "mpu/collectives.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <numeric>
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+using GroupPtr = std::shared_ptr<Group>;
+
+bool records(const at::Tensor& tensor) {
+  return c10::GradMode::is_enabled() && tensor.requires_grad();
+}
+
+/// The same storage under a new identity, without history.
+at::Tensor alias_of(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
+}
+
+class CollectiveNode : public Node {
+ public:
+  explicit CollectiveNode(GroupPtr group) : group_(std::move(group)), rule_(RuleScope::current()) {}
+
+  variable_list apply(variable_list&& gradients) final {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    const RuleScope scope(rule_);
+    return {backward(gradients[0])};
+  }
+
+  virtual at::Tensor backward(const at::Tensor& gradient) = 0;
+
+ protected:
+  GroupPtr group_;
+
+ private:
+  const char* rule_;
+};
+
+/// Makes `output` the result of `node` on `input`.
+at::Tensor record(at::Tensor output, const at::Tensor& input, const std::shared_ptr<Node>& node) {
+  node->add_next_edge(torch::autograd::impl::gradient_edge(input));
+  torch::autograd::set_history(output, node);
+  return output;
+}
+
+template <typename NodeType, typename... Args>
+std::shared_ptr<NodeType> make_node(Args&&... args) {
+  return {new NodeType(std::forward<Args>(args)...), torch::autograd::deleteNode};
+}
+
+class CopyBackward final : public CollectiveNode {
+ public:
+  using CollectiveNode::CollectiveNode;
+  std::string name() const override { return "OsloCopyBackward"; }
+  at::Tensor backward(const at::Tensor& gradient) override {
+    return group_->all_reduce(gradient.clone(at::MemoryFormat::Contiguous));
+  }
+};
+
+class ReduceBackward final : public CollectiveNode {
+ public:
+  using CollectiveNode::CollectiveNode;
+  std::string name() const override { return "OsloReduceBackward"; }
+  at::Tensor backward(const at::Tensor& gradient) override { return gradient; }
+};
+
+/// A node that knows the ranks' parts along one dimension.
+class PartNode : public CollectiveNode {
+ public:
+  PartNode(GroupPtr group, int64_t dim, c10::IntArrayRef sizes)
+      : CollectiveNode(std::move(group)), dim_(dim), sizes_(sizes.begin(), sizes.end()) {}
+
+ protected:
+  int64_t dim_;
+  c10::SmallVector<int64_t, 8> sizes_;
+};
+
+at::Tensor own_part(const at::Tensor& tensor, const Group& group, int64_t dim,
+                    c10::IntArrayRef sizes) {
+  const auto before = sizes.slice(0, group.rank());
+  const int64_t start = std::accumulate(before.begin(), before.end(), int64_t{0});
+  return tensor.narrow(dim, start, sizes[group.rank()]).contiguous();
+}
+
+class ScatterBackward final : public PartNode {
+ public:
+  using PartNode::PartNode;
+  std::string name() const override { return "OsloScatterBackward"; }
+  at::Tensor backward(const at::Tensor& gradient) override {
+    return group_->all_gather(gradient, dim_, sizes_);
+  }
+};
+
+class GatherBackward final : public PartNode {
+ public:
+  using PartNode::PartNode;
+  std::string name() const override { return "OsloGatherBackward"; }
+  at::Tensor backward(const at::Tensor& gradient) override {
+    return own_part(gradient, *group_, dim_, sizes_);
+  }
+};
+
+class GatherAndCopyBackward final : public PartNode {
+ public:
+  using PartNode::PartNode;
+  std::string name() const override { return "OsloGatherAndCopyBackward"; }
+  at::Tensor backward(const at::Tensor& gradient) override {
+    return group_->reduce_scatter(gradient, dim_, sizes_);
+  }
+};
+
+}  // namespace
+
+at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
+  if (group->size() == 1 || !records(tensor)) return tensor;
+  if (auto node = group->shared_copies().find(tensor)) {
+    at::Tensor output = alias_of(tensor);
+    torch::autograd::impl::set_gradient_edge(output, {std::move(node), 0});
+    return output;
+  }
+  std::shared_ptr<Node> node = make_node<CopyBackward>(group);
+  group->shared_copies().remember(tensor, node);
+  return record(alias_of(tensor), tensor, node);
+}
+
+at::Tensor reduce_from(const at::Tensor& tensor, const GroupPtr& group) {
+  if (group->size() == 1) return tensor;
+  at::Tensor output;
+  {
+    const c10::AutoGradMode no_grad(false);
+    output = group->all_reduce(tensor.clone(at::MemoryFormat::Contiguous));
+  }
+  return records(tensor) ? record(output, tensor, make_node<ReduceBackward>(group)) : output;
+}
+
+at::Tensor scatter_to(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
+                      c10::IntArrayRef sizes) {
+  if (group->size() == 1) return tensor;
+  at::Tensor output;
+  {
+    const c10::AutoGradMode no_grad(false);
+    output = own_part(tensor, *group, dim, sizes);
+    if (output.is_alias_of(tensor)) output = output.clone();
+  }
+  return records(tensor) ? record(output, tensor, make_node<ScatterBackward>(group, dim, sizes))
+                         : output;
+}
+
+at::Tensor gather_from(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
+                       c10::IntArrayRef sizes) {
+  if (group->size() == 1) return tensor;
+  at::Tensor output;
+  {
+    const c10::AutoGradMode no_grad(false);
+    output = group->all_gather(tensor, dim, sizes);
+  }
+  return records(tensor) ? record(output, tensor, make_node<GatherBackward>(group, dim, sizes))
+                         : output;
+}
+
+at::Tensor gather_and_copy(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
+                           c10::IntArrayRef sizes) {
+  if (group->size() == 1) return tensor;
+  at::Tensor output;
+  {
+    const c10::AutoGradMode no_grad(false);
+    output = group->all_gather(tensor, dim, sizes);
+  }
+  return records(tensor)
+             ? record(output, tensor, make_node<GatherAndCopyBackward>(group, dim, sizes))
+             : output;
+}
+
+}  // namespace oslo

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "mpu/group.h"
+
+namespace oslo {
+
+/// Differentiable collectives: the four conjugate pairs of Megatron-LM (section 3, arXiv
+/// 1909.08053) and the fused pair of its sequence parallelism (arXiv 2205.05198). Each is one
+/// autograd node. At size 1 each returns its argument. Backward communicates under the name of the
+/// rule that called forward.
+
+/// Identity / all-reduce: a whole value enters a region where every rank computes a part.
+/// Consumers of one value that follow each other share one node, so that backward reduces once.
+at::Tensor copy_to(const at::Tensor& tensor, const std::shared_ptr<Group>& group);
+
+/// All-reduce (sum) / identity: partial sums leave such a region.
+at::Tensor reduce_from(const at::Tensor& tensor, const std::shared_ptr<Group>& group);
+
+/// This rank's part of `dim` (`sizes`, one a rank) / all-gather.
+at::Tensor scatter_to(const at::Tensor& tensor, const std::shared_ptr<Group>& group, int64_t dim,
+                      c10::IntArrayRef sizes);
+
+/// All-gather along `dim` / this rank's part: for a result that all ranks use alike.
+at::Tensor gather_from(const at::Tensor& tensor, const std::shared_ptr<Group>& group, int64_t dim,
+                       c10::IntArrayRef sizes);
+
+/// All-gather / reduce-scatter: `copy_to(gather_from(tensor))` in one node each way, for a result
+/// of which every rank uses something else.
+at::Tensor gather_and_copy(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
+                           int64_t dim, c10::IntArrayRef sizes);
+
+}  // namespace oslo

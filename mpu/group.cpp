@@ -1,0 +1,141 @@
+#include "mpu/group.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+int64_t sum(c10::IntArrayRef sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+int64_t start_of(c10::IntArrayRef sizes, int rank) { return sum(sizes.slice(0, rank)); }
+
+at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size) {
+  auto shape = like.sizes().vec();
+  shape[dim] = size;
+  return at::empty(shape, like.options());
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+}  // namespace
+
+Group::Group(std::string name, std::vector<int> ranks, int rank,
+             c10::intrusive_ptr<c10d::ProcessGroup> process_group)
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      fake_(process_group->getDefaultBackend()->getBackendName() == "fake"),
+      process_group_(std::move(process_group)) {}
+
+bool Group::silent(const at::Tensor& tensor) const { return fake_ || tensor.is_meta(); }
+
+c10d::Backend& Group::backend(const at::Tensor& tensor) const {
+  return *process_group_->getBackend(tensor.device().type());
+}
+
+void Group::count(const char* operation, int64_t elements, const at::Tensor& like) {
+  ledger_.record(operation, elements, elements * static_cast<int64_t>(like.element_size()));
+}
+
+void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operation) const {
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    fail(operation, " over group ", name_, " (ranks ", ranks_, ") failed on rank ",
+         ranks_[rank_], " of the world; another rank has ended, is late, or did something else: ",
+         first_line(error.what()));
+  }
+}
+
+at::Tensor Group::all_reduce(at::Tensor tensor, c10d::ReduceOp op) {
+  if (size() == 1) return tensor;
+  tensor = tensor.contiguous();
+  count("all_reduce", 2 * (size() - 1) * tensor.numel() / size(), tensor);
+  if (silent(tensor) || tensor.numel() == 0) return tensor;
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = std::move(op);
+  wait(backend(tensor).allreduce(tensors, options), "all_reduce");
+  return tensor;
+}
+
+c10::intrusive_ptr<c10d::Work> Group::start_all_reduce(at::Tensor& tensor) {
+  if (size() > 1) count("all_reduce", 2 * (size() - 1) * tensor.numel() / size(), tensor);
+  std::vector<at::Tensor> tensors{tensor};
+  return backend(tensor).allreduce(tensors);
+}
+
+std::vector<at::Tensor> Group::gather_parts(const at::Tensor& part, int64_t dim,
+                                            c10::IntArrayRef sizes) {
+  // Gloo gathers equal parts only: pad to the largest, cut afterwards.
+  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  at::Tensor padded = part.contiguous();
+  if (part.size(dim) != largest) {
+    padded = resized(part, dim, largest);
+    padded.narrow(dim, 0, part.size(dim)).copy_(part);
+  }
+  std::vector<at::Tensor> inputs{padded};
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int r = 0; r < size(); ++r) outputs[0].push_back(at::empty_like(padded));
+  if (padded.numel() > 0) wait(backend(padded).allgather(outputs, inputs), "all_gather");
+  for (int r = 0; r < size(); ++r) outputs[0][r] = outputs[0][r].narrow(dim, 0, sizes[r]);
+  return outputs[0];
+}
+
+at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayRef sizes) {
+  if (size() == 1) return part;
+  if (dim < 0) dim += part.dim();
+  OSLO_CHECK(static_cast<int>(sizes.size()) == size() && part.size(dim) == sizes[rank_],
+             "all_gather over ", name_, ": this rank's part has ", part.size(dim),
+             " along dimension ", dim, ", the layout says ", sizes);
+  const int64_t row = part.size(dim) == 0 ? 0 : part.numel() / part.size(dim);
+  count("all_gather", row * (sum(sizes) - sizes[rank_]), part);
+  if (silent(part)) return resized(part, dim, sum(sizes)).zero_();
+  return at::cat(gather_parts(part, dim, sizes), dim);
+}
+
+at::Tensor Group::reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes) {
+  if (size() == 1) return tensor;
+  if (dim < 0) dim += tensor.dim();
+  OSLO_CHECK(tensor.size(dim) == sum(sizes), "reduce_scatter over ", name_, ": dimension ", dim,
+             " has ", tensor.size(dim), ", the ranks' parts ", sizes, " do not add up to it");
+  const int64_t row = tensor.size(dim) == 0 ? 0 : tensor.numel() / tensor.size(dim);
+  count("reduce_scatter", row * sizes[rank_] * (size() - 1), tensor);
+  const int64_t start = start_of(sizes, rank_);
+  if (silent(tensor)) return tensor.narrow(dim, start, sizes[rank_]).contiguous();
+  at::Tensor buffer = tensor.contiguous();
+  if (buffer.is_same(tensor)) buffer = buffer.clone();
+  if (buffer.numel() > 0) {
+    // Gloo has no reduce-scatter of its own (it all-reduces inside), and parts may be uneven.
+    std::vector<at::Tensor> tensors{buffer};
+    wait(backend(buffer).allreduce(tensors), "reduce_scatter");
+  }
+  return buffer.narrow(dim, start, sizes[rank_]).contiguous();
+}
+
+void Group::broadcast(at::Tensor& tensor, int root) {
+  if (size() == 1) return;
+  count("broadcast", rank_ == root ? 0 : tensor.numel(), tensor);
+  if (silent(tensor) || tensor.numel() == 0) return;
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  wait(backend(tensor).broadcast(tensors, options), "broadcast");
+}
+
+std::vector<int64_t> Group::exchange(int64_t value) {
+  if (size() == 1) return {value};
+  const std::vector<int64_t> ones(size(), 1);
+  if (fake_) return std::vector<int64_t>(size(), value);
+  const at::Tensor all = all_gather(at::full({1}, value, at::kLong), 0, ones);
+  const auto* data = all.const_data_ptr<int64_t>();
+  return {data, data + size()};
+}
+
+}  // namespace oslo

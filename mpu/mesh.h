@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <memory>
+#include <vector>
+
+#include "mpu/group.h"
+#include "mpu/gather_report.h"
+
+namespace oslo {
+
+/// Where the random numbers of an operator on a cut value come from.
+enum class RandomMode {
+  /// What one device would draw: every rank draws for the whole value and keeps its part. Needs the
+  /// same generator state on all ranks of the mesh (the same seed), and gives one device's masks.
+  like_one_device,
+  /// Every rank draws for its part only: cheaper, statistically as good, other numbers. Whole
+  /// values still need equal generator states; cut ones use the mesh's sharded generator.
+  per_rank,
+};
+
+/// The axes over which values are cut, outermost first: one for 1D tensor parallelism, two for 2D
+/// or a batch axis beside it. A placement points to its mesh, the mesh to its groups; nothing is
+/// global.
+class Mesh {
+ public:
+  explicit Mesh(std::vector<std::shared_ptr<Group>> axes) : axes_(std::move(axes)) {}
+
+  int axes() const { return static_cast<int>(axes_.size()); }
+  const std::shared_ptr<Group>& axis(int i) const { return axes_[i]; }
+
+  /// What operators gathered because no rule could keep it cut.
+  GatherReport& gathers() const { return gathers_; }
+
+  RandomMode random_mode = RandomMode::like_one_device;
+  /// For RandomMode::per_rank; undefined: the default generator.
+  at::Generator sharded_generator;
+
+ private:
+  std::vector<std::shared_ptr<Group>> axes_;
+  mutable GatherReport gathers_;
+};
+
+using MeshPtr = std::shared_ptr<const Mesh>;
+
+}  // namespace oslo

@@ -1,0 +1,40 @@
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "mpu/error.h"
+#include "mpu/world.h"
+
+namespace oslo {
+
+void run_as_threads(int size, const std::function<void(World)>& body,
+                    std::chrono::milliseconds timeout) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::string first_failure;
+  const auto report = [&](int rank, const std::string& what) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (first_failure.empty()) first_failure = c10::str("rank ", rank, ": ", what);
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      // Whatever `body` throws must not outlive its World: closing its connections is what wakes
+      // the ranks that wait for it.
+      try {
+        body(World::over_store(store, rank, size, timeout));
+      } catch (const c10::Error& error) {
+        report(rank, error.what_without_backtrace());
+      } catch (const std::exception& error) {
+        report(rank, error.what());
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  if (!first_failure.empty()) fail(first_failure);
+}
+
+}  // namespace oslo

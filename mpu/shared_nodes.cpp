@@ -1,0 +1,24 @@
+#include "mpu/shared_nodes.h"
+
+namespace oslo {
+
+SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.tensor && entry.tensor->_unsafe_get_target() == tensor.unsafeGetTensorImpl() &&
+        !entry.tensor->expired() && entry.version == tensor._version()) {
+      return entry.node.lock();
+    }
+  }
+  return nullptr;
+}
+
+void SharedNodes::remember(const at::Tensor& tensor, const NodePtr& node) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[next_++ % entries_.size()];
+  entry.tensor.emplace(tensor.getIntrusivePtr());
+  entry.version = tensor._version();
+  entry.node = node;
+}
+
+}  // namespace oslo

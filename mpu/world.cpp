@@ -1,0 +1,151 @@
+#include "mpu/world.h"
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+
+#include "mpu/error.h"
+#include "mpu/launch_environment.h"
+
+namespace oslo {
+
+struct World::State {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  std::string source = "alone";
+  Rendezvous rendezvous;
+  std::atomic<int64_t> exchanges{0};
+  std::atomic<int64_t> groups{0};
+};
+
+namespace {
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
+}
+
+c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
+  if (launch.size == 1) return c10::make_intrusive<c10d::HashStore>();
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(launch.master_port);
+  options.isServer = launch.rank == 0 && !launch.store_is_hosted_elsewhere;
+  options.numWorkers = launch.size;
+  options.waitWorkers = false;
+  options.useLibUV = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>(launch.master_address, options);
+  return c10::make_intrusive<c10d::PrefixStore>("oslo" + launch.restart_prefix, store);
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+}  // namespace
+
+World World::from_environment() {
+  static std::mutex mutex;
+  static std::shared_ptr<State> joined;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!joined) {
+    const LaunchEnvironment launch = LaunchEnvironment::detect();
+    auto state = std::make_shared<State>();
+    state->rank = launch.rank;
+    state->size = launch.size;
+    state->local_rank = launch.local_rank;
+    state->local_size = launch.local_size;
+    state->source = launch.source;
+    state->rendezvous.store = join_store(launch);
+    state->rendezvous.loopback = is_loopback(launch.master_address);
+    joined = std::move(state);
+    if (launch.rank == 0 && std::getenv("OSLO_VERBOSE") != nullptr) {
+      std::cerr << "oslo: " << World(joined).describe() << "\n";
+    }
+  }
+  return World(joined);
+}
+
+World World::alone() { return over_store(c10::make_intrusive<c10d::HashStore>(), 0, 1); }
+
+World World::fake(int rank, int size) {
+  OSLO_CHECK(size >= 1 && rank >= 0 && rank < size, "rank ", rank, " is not in a world of ", size);
+  auto state = std::make_shared<State>();
+  state->rank = rank;
+  state->size = size;
+  state->source = "a dry run";
+  state->rendezvous.store = c10::make_intrusive<c10d::HashStore>();
+  state->rendezvous.transport = Transport::fake;
+  return World(state);
+}
+
+World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                        std::chrono::milliseconds timeout) {
+  OSLO_CHECK(size >= 1 && rank >= 0 && rank < size, "rank ", rank, " is not in a world of ", size);
+  auto state = std::make_shared<State>();
+  state->rank = state->local_rank = rank;
+  state->size = state->local_size = size;
+  state->source = size == 1 ? "alone" : "a shared store";
+  state->rendezvous.store = std::move(store);
+  state->rendezvous.timeout = timeout;
+  return World(state);
+}
+
+const World::State& World::state() const {
+  OSLO_CHECK(state_, "this World is unset; use World::from_environment()");
+  return *state_;
+}
+
+int World::rank() const { return state().rank; }
+int World::size() const { return state().size; }
+int World::local_rank() const { return state().local_rank; }
+int World::local_size() const { return state().local_size; }
+
+std::string World::describe() const {
+  if (size() == 1) return "1 rank (" + state().source + ")";
+  return c10::str(size(), " ranks from ", state().source, " (rank ", rank(), " here)");
+}
+
+void World::barrier() const { exchange("barrier", ""); }
+
+std::vector<std::string> World::exchange(const std::string& topic, const std::string& text) const {
+  state();
+  if (size() == 1 || state_->rendezvous.transport == Transport::fake) {
+    return std::vector<std::string>(size(), text);
+  }
+  const std::string prefix = c10::str("exchange/", state_->exchanges++, "/");
+  auto& store = *state_->rendezvous.store;
+  store.set(prefix + std::to_string(rank()), bytes_of(text));
+  std::vector<std::string> texts;
+  for (int r = 0; r < size(); ++r) {
+    const std::string key = prefix + std::to_string(r);
+    try {
+      store.wait({key}, state_->rendezvous.timeout);
+    } catch (const std::exception&) {
+      fail("rank ", rank(), " waited for rank ", r, " (", topic, ") for ",
+           state_->rendezvous.timeout.count() / 1000,
+           " s; it has ended, or takes another way through the program");
+    }
+    const auto bytes = store.get(key);
+    texts.emplace_back(bytes.begin(), bytes.end());
+  }
+  return texts;
+}
+
+std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<int> ranks) const {
+  const auto here = std::find(ranks.begin(), ranks.end(), rank());
+  OSLO_CHECK(here != ranks.end(), "group ", name, " of ranks ", ranks, " does not hold rank ",
+             rank());
+  const int group_rank = static_cast<int>(here - ranks.begin());
+  const int size = static_cast<int>(ranks.size());
+  // The first member's rank keeps sibling groups apart, the count keeps two meshes apart.
+  const std::string key = c10::str(name, "/", state_->groups++, "/", ranks.front());
+  auto process_group = make_process_group(state_->rendezvous, key, group_rank, size);
+  return std::make_shared<Group>(name, std::move(ranks), group_rank, std::move(process_group));
+}
+
+}  // namespace oslo

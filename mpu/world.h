@@ -1,0 +1,69 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mpu/group.h"
+#include "mpu/process_group.h"
+
+namespace oslo {
+
+/// All ranks of a job, and this process's (or thread's) place among them. A cheap handle: copies
+/// are the same membership. A default-made World is unset; `initialize` then takes
+/// `from_environment()`.
+class World {
+ public:
+  World() = default;
+
+  /// Joins the job that launched this process: `oslo run`, torchrun, Open MPI or Slurm; alone
+  /// without any of them. The first call meets the other ranks, later ones return the same world:
+  /// a process's membership is the one thing this library remembers for a process.
+  static World from_environment();
+
+  /// A world of one.
+  static World alone();
+
+  /// Rank `rank` of a pretended world of `size`: collectives move nothing (dry runs).
+  static World fake(int rank, int size);
+
+  /// A world over a store that the ranks share (tests: one thread a rank over a HashStore).
+  static World over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                          std::chrono::milliseconds timeout = std::chrono::minutes(10));
+
+  bool defined() const { return state_ != nullptr; }
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  int local_size() const;
+
+  /// Which launcher it came from, e.g. "4 ranks from torchrun".
+  std::string describe() const;
+
+  /// Returns when every rank has called it. Nothing to wait for at size 1.
+  void barrier() const;
+
+  /// Every rank's `text`, by rank, over the store: for agreement before any collective. `topic`
+  /// names the purpose in the error when a rank does not answer in time. Call it on every rank.
+  std::vector<std::string> exchange(const std::string& topic, const std::string& text) const;
+
+  /// The group `name` of `ranks`, which must hold this rank. Collective over them.
+  std::shared_ptr<Group> make_group(const std::string& name, std::vector<int> ranks) const;
+
+ private:
+  struct State;
+  explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const State& state() const;
+  std::shared_ptr<State> state_;
+};
+
+/// Runs `body` once per rank of a world of `size` threads of this process, and returns when all
+/// have ended. The first exception (in time) is rethrown, its message led by the rank; ranks that
+/// then wait for the failed one end with an error of their own. For tests and small experiments:
+/// a placement points to its mesh, so nothing here is shared between ranks but the store.
+void run_as_threads(int size, const std::function<void(World)>& body,
+                    std::chrono::milliseconds timeout = std::chrono::minutes(2));
+
+}  // namespace oslo

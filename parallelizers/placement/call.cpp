@@ -1,0 +1,203 @@
+#include "parallelizers/placement/call.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+/// Calls `visit` on every defined tensor among the arguments, inside lists too.
+template <typename Visit>
+void for_each_tensor(c10::ArrayRef<c10::IValue> arguments, const Visit& visit) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) {
+      if (argument.toTensor().defined()) visit(argument.toTensor());
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorVector()) visit(tensor);
+    } else if (argument.isOptionalTensorList()) {
+      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
+        if (tensor && tensor->defined()) visit(*tensor);
+      }
+    }
+  }
+}
+
+/// The arguments with every defined tensor replaced, in order, by the next of `tensors`.
+std::vector<c10::IValue> with_tensors(c10::ArrayRef<c10::IValue> arguments,
+                                      c10::ArrayRef<at::Tensor> tensors) {
+  std::vector<c10::IValue> replaced;
+  size_t next = 0;
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor() && argument.toTensor().defined()) {
+      replaced.emplace_back(tensors[next++]);
+    } else if (argument.isTensorList()) {
+      std::vector<at::Tensor> list(argument.toTensorVector().size());
+      for (at::Tensor& tensor : list) tensor = tensors[next++];
+      replaced.emplace_back(std::move(list));
+    } else if (argument.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
+        list.push_back(tensor && tensor->defined() ? std::optional(tensors[next++])
+                                                   : std::nullopt);
+      }
+      replaced.emplace_back(std::move(list));
+    } else {
+      replaced.push_back(argument);
+    }
+  }
+  return replaced;
+}
+
+}  // namespace
+
+Value value_of(const at::Tensor& tensor) {
+  if (placed_impl(tensor) != nullptr) return unwrap(tensor);
+  if (const Mark* mark = mark_of(tensor)) return value_of_marked(tensor, *mark);
+  return {tensor, nullptr};
+}
+
+Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
+    : op_(op), stack_(stack), base_(stack.size() - op.arguments) {}
+
+std::vector<int64_t> Call::integers(size_t i) const {
+  if (argument(i).isInt()) return {argument(i).toInt()};
+  return argument(i).toIntVector();
+}
+
+int64_t Call::dimension(size_t i, int64_t dims) const {
+  const int64_t dim = integer(i);
+  return dim < 0 ? dim + std::max<int64_t>(dims, 1) : dim;
+}
+
+std::vector<int64_t> Call::dimensions(size_t i, int64_t dims) const {
+  std::vector<int64_t> result = none(i) ? std::vector<int64_t>() : integers(i);
+  if (result.empty()) {
+    result.resize(dims);
+    std::iota(result.begin(), result.end(), 0);
+  }
+  for (int64_t& dim : result) {
+    if (dim < 0) dim += dims;
+  }
+  return result;
+}
+
+Value Call::value(size_t i) const {
+  if (none(i) || !argument(i).toTensor().defined()) return {};
+  return value_of(argument(i).toTensor());
+}
+
+std::vector<Value> Call::values(size_t i) const {
+  std::vector<Value> values;
+  for (const at::Tensor& tensor : argument(i).toTensorVector()) values.push_back(value_of(tensor));
+  return values;
+}
+
+c10::SmallVector<Value, 4> Call::operands() const {
+  c10::SmallVector<Value, 4> operands;
+  const c10::ArrayRef<c10::IValue> arguments(stack_.data() + base_, size());
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) { operands.push_back(value_of(tensor)); });
+  return operands;
+}
+
+std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const {
+  return call_with(with_tensors({stack_.data() + base_, size()}, local));
+}
+
+std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
+  const BelowDoor below;
+  op_.handle.callBoxed(&arguments);
+  return arguments;
+}
+
+void Call::run(const DimensionMap& map) {
+  auto operands = this->operands();
+  OSLO_CHECK(operands.size() == map.operands.size(), name(), ": the rule describes ",
+             map.operands.size(), " operands, the call has ", operands.size());
+  c10::SmallVector<LayoutPtr, 4> before;
+  for (const Value& operand : operands) before.push_back(operand.layout);
+  const Resolution resolution = resolve(map, operands);
+  // A view of something that had to be gathered no longer aliases it.
+  const bool moved = op_.view && before[0] && before[0] != operands[0].layout;
+  c10::SmallVector<at::Tensor, 4> local;
+  for (Value& operand : operands) local.push_back(std::move(operand.local));
+  const auto returned = call_below(local);
+  for (size_t i = 0; i < returned.size(); ++i) {
+    const std::string& letters = map.results[std::min(i, map.results.size() - 1)];
+    if (returned[i].isTensor()) {
+      result(resolution.finish(returned[i].toTensor(), letters), moved);
+      continue;
+    }
+    std::vector<Value> list;
+    for (at::Tensor& tensor : returned[i].toTensorVector()) {
+      list.push_back(resolution.finish(std::move(tensor), letters));
+    }
+    result(std::move(list), moved);
+  }
+}
+
+void Call::gather(const std::string& reason) {
+  auto operands = this->operands();
+  c10::SmallVector<at::Tensor, 4> local;
+  bool viewed = false;
+  for (Value& operand : operands) {
+    if (operand.cut()) {
+      const int64_t held = operand.local.numel();
+      const MeshPtr mesh = operand.layout->mesh();
+      operand = gather_all(std::move(operand));
+      viewed |= op_.view && local.empty();
+      mesh->gathers().record(op_.name, reason,
+                             (operand.local.numel() - held) *
+                                 static_cast<int64_t>(operand.local.element_size()));
+    }
+    local.push_back(operand.local);
+  }
+  for (c10::IValue& returned : call_below(local)) {
+    if (viewed && returned.isTensor()) {
+      result({returned.toTensor(), std::make_shared<Layout>(mesh_of_call())}, true);
+    } else if (viewed && returned.isTensorList()) {
+      std::vector<Value> list;
+      for (at::Tensor& tensor : returned.toTensorVector()) {
+        list.push_back({std::move(tensor), std::make_shared<Layout>(mesh_of_call())});
+      }
+      result(std::move(list), true);
+    } else {
+      result_plain(std::move(returned));
+    }
+  }
+}
+
+MeshPtr Call::mesh_of_call() const {
+  MeshPtr mesh;
+  const c10::ArrayRef<c10::IValue> arguments(stack_.data() + base_, size());
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    if (mesh) return;
+    if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
+      mesh = impl->value().layout->mesh();
+    } else if (const Mark* mark = mark_of(tensor)) {
+      mesh = mark->layout->mesh();
+    }
+  });
+  return mesh;
+}
+
+void Call::result(Value value, bool detached_view) {
+  results_.emplace_back(wrap(std::move(value), detached_view));
+}
+
+void Call::result(std::vector<Value> values, bool detached_view) {
+  std::vector<at::Tensor> tensors;
+  for (Value& value : values) tensors.push_back(wrap(std::move(value), detached_view));
+  results_.emplace_back(std::move(tensors));
+}
+
+void Call::finish() {
+  torch::jit::drop(stack_, size());
+  for (c10::IValue& result : results_) stack_.push_back(std::move(result));
+}
+
+}  // namespace oslo

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <vector>
+
+#include "parallelizers/placement/dimension_map.h"
+#include "parallelizers/placement/operator_entry.h"
+
+namespace oslo {
+
+/// One call of an operator on placed values, as a rule sees it: arguments as values, results to
+/// hand back. Arguments are read from the stack and stay there until the rule is done.
+class Call {
+ public:
+  Call(const OperatorEntry& op, torch::jit::Stack& stack);
+
+  const OperatorEntry& op() const { return op_; }
+  const char* name() const { return op_.name.c_str(); }
+
+  // Arguments by position.
+  size_t size() const { return op_.arguments; }
+  const c10::IValue& argument(size_t i) const { return stack_[base_ + i]; }
+  int64_t integer(size_t i) const { return argument(i).toInt(); }
+  double number(size_t i) const { return argument(i).toScalar().toDouble(); }
+  bool boolean(size_t i) const { return argument(i).toBool(); }
+  std::vector<int64_t> integers(size_t i) const;
+  /// A dimension argument, counted from the front for a tensor of `dims` dimensions.
+  int64_t dimension(size_t i, int64_t dims) const;
+  /// Dimensions; all of them when the argument is none or empty.
+  std::vector<int64_t> dimensions(size_t i, int64_t dims) const;
+  bool none(size_t i) const { return i >= size() || argument(i).isNone(); }
+
+  // Tensors by position. An absent optional tensor is an undefined value.
+  bool is_tensor(size_t i) const { return argument(i).isTensor(); }
+  Value value(size_t i) const;
+  std::vector<Value> values(size_t i) const;
+  at::Tensor tensor(size_t i) const { return argument(i).toTensor(); }
+
+  /// Runs the operator itself on local tensors as `map` says: one string an operand, for the
+  /// defined tensor arguments in order. The usual rule is this one line.
+  void run(const DimensionMap& map);
+
+  /// The operator on other arguments: those of the call, with `local` for its tensors in order.
+  std::vector<c10::IValue> call_below(c10::ArrayRef<at::Tensor> local) const;
+  /// The operator on exactly these arguments.
+  std::vector<c10::IValue> call_with(std::vector<c10::IValue> arguments) const;
+
+  /// The operands in argument order, undefined ones left out.
+  c10::SmallVector<Value, 4> operands() const;
+
+  // Results, in order.
+  void result(Value value, bool detached_view = false);
+  void result(std::vector<Value> values, bool detached_view = false);
+  void result_plain(c10::IValue value) { results_.push_back(std::move(value)); }
+
+  /// The mesh that the placed arguments live on.
+  MeshPtr mesh_of_call() const;
+
+  /// Puts the results where the arguments were.
+  void finish();
+
+  /// Runs the operator on gathered operands, and reports it.
+  void gather(const std::string& reason);
+
+ private:
+  const OperatorEntry& op_;
+  torch::jit::Stack& stack_;
+  size_t base_;
+  c10::SmallVector<c10::IValue, 2> results_;
+};
+
+/// The value behind any tensor: placed, marked or plain.
+Value value_of(const at::Tensor& tensor);
+
+}  // namespace oslo

@@ -1,0 +1,94 @@
+#include "parallelizers/placement/cut.h"
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "mpu/error.h"
+
+namespace oslo {
+
+Cut::Cut(Runs runs, std::shared_ptr<CutOrigin> origin, int64_t origin_scale)
+    : runs_(std::move(runs)), origin_(std::move(origin)), origin_scale_(origin_scale) {
+  sizes_.assign(runs_.front().pieces.size(), 0);
+  for (const Run& run : runs_) {
+    for (size_t r = 0; r < sizes_.size(); ++r) sizes_[r] += run.repeat * run.pieces[r];
+  }
+  for (const int64_t size : sizes_) size_ += size;
+}
+
+Cut Cut::balanced(int64_t size, int ranks, int64_t blocks, int64_t unit) {
+  OSLO_CHECK(blocks >= 1 && unit >= 1 && size % (blocks * unit) == 0, "a dimension of ", size,
+             " cannot be cut as ", blocks, " block(s) in whole units of ", unit, ": ", size,
+             " is not a multiple of ", blocks, " x ", unit);
+  const int64_t units = size / blocks / unit;
+  Sizes pieces;
+  for (int r = 0; r < ranks; ++r) pieces.push_back((units / ranks + (r < units % ranks)) * unit);
+  return Cut(Runs{{blocks, pieces}});
+}
+
+CutPtr Cut::scaled(int64_t factor) const {
+  Runs runs = runs_;
+  for (Run& run : runs) {
+    for (int64_t& piece : run.pieces) piece *= factor;
+  }
+  const bool exact = origin_scale_ % factor == 0;
+  return std::make_shared<Cut>(std::move(runs), exact ? origin_ : nullptr,
+                               exact ? origin_scale_ / factor : 1);
+}
+
+CutPtr Cut::divided(int64_t divisor) const {
+  Runs runs = runs_;
+  for (Run& run : runs) {
+    for (int64_t& piece : run.pieces) {
+      if (piece % divisor != 0) return nullptr;
+      piece /= divisor;
+    }
+  }
+  return std::make_shared<Cut>(std::move(runs), origin_, origin_scale_ * divisor);
+}
+
+CutPtr Cut::repeated(int64_t count) const {
+  Runs runs = runs_;
+  if (runs.size() == 1) {
+    runs.front().repeat *= count;
+  } else {
+    for (int64_t i = 1; i < count; ++i) runs.append(runs_.begin(), runs_.end());
+  }
+  return std::make_shared<Cut>(std::move(runs), origin_, origin_scale_);
+}
+
+at::Tensor Cut::by_rank(const at::Tensor& whole, int64_t dim) const {
+  if (contiguous()) return whole;
+  std::vector<std::vector<at::Tensor>> parts(ranks());
+  int64_t start = 0;
+  for (const Run& run : runs_) {
+    for (int64_t i = 0; i < run.repeat; ++i) {
+      for (int r = 0; r < ranks(); ++r) {
+        parts[r].push_back(whole.narrow(dim, start, run.pieces[r]));
+        start += run.pieces[r];
+      }
+    }
+  }
+  std::vector<at::Tensor> all;
+  for (auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return at::cat(all, dim);
+}
+
+at::Tensor Cut::in_order(const at::Tensor& joined, int64_t dim) const {
+  if (contiguous()) return joined;
+  Sizes next(ranks(), 0);
+  for (int r = 1; r < ranks(); ++r) next[r] = next[r - 1] + sizes_[r - 1];
+  std::vector<at::Tensor> pieces;
+  for (const Run& run : runs_) {
+    for (int64_t i = 0; i < run.repeat; ++i) {
+      for (int r = 0; r < ranks(); ++r) {
+        pieces.push_back(joined.narrow(dim, next[r], run.pieces[r]));
+        next[r] += run.pieces[r];
+      }
+    }
+  }
+  return at::cat(pieces, dim);
+}
+
+}  // namespace oslo

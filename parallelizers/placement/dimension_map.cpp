@@ -1,0 +1,208 @@
+#include "parallelizers/placement/dimension_map.h"
+
+#include <limits>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/wishes.h"
+
+namespace oslo {
+namespace {
+
+constexpr char kFree = '-';
+
+bool contains(std::string_view letters, char letter) {
+  return letters.find(letter) != std::string_view::npos;
+}
+
+MeshPtr mesh_of(std::span<const Value> operands) {
+  MeshPtr mesh;
+  for (const Value& operand : operands) {
+    if (!operand.layout) continue;
+    OSLO_CHECK(!mesh || mesh == operand.layout->mesh(),
+               "an operator met values of two meshes; oslo::full_tensor(t) makes one of them plain");
+    mesh = operand.layout->mesh();
+  }
+  return mesh;
+}
+
+/// The work on one axis of the mesh.
+class AxisResolver {
+ public:
+  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh,
+               int axis)
+      : map_(map), operands_(operands), mesh_(mesh), axis_(axis) {}
+
+  Resolution::Axis run(Keep keep) {
+    const Resolution::Axis kept = keep == Keep::first_operand ? of_first() : cheapest();
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (operands_[i].defined()) move(i, kept);
+    }
+    return kept;
+  }
+
+ private:
+  /// The letter that operand `i` is cut on here; 0 when it is whole.
+  char letter_of(size_t i) const {
+    const Value& operand = operands_[i];
+    if (!operand.defined() || !operand.layout || (*operand.layout)[axis_].whole()) return 0;
+    return map_.operands[i][(*operand.layout)[axis_].dim];
+  }
+
+  int64_t factor_of(size_t i, char letter) const {
+    for (const auto& scale : map_.scales) {
+      if (scale.operand == static_cast<int>(i) && scale.letter == letter) return scale.factor;
+    }
+    return 1;
+  }
+
+  /// The cut of operand `i` in units that the other operands share; null when it does not divide.
+  CutPtr shared_cut(size_t i, char letter) const {
+    const CutPtr& cut = (*operands_[i].layout)[axis_].cut;
+    const int64_t factor = factor_of(i, letter);
+    return factor == 1 ? cut : cut->divided(factor);
+  }
+
+  Resolution::Axis of_first() const {
+    const char letter = letter_of(0);
+    if (letter == 0 || letter == kFree || contains(map_.whole, letter)) return {};
+    return {letter, shared_cut(0, letter)};
+  }
+
+  bool in_results(char letter) const {
+    for (const std::string& result : map_.results) {
+      if (contains(result, letter)) return true;
+    }
+    return false;
+  }
+
+  /// Elements that this rank would receive if `kept` stayed.
+  int64_t cost_of(const Resolution::Axis& kept) const {
+    int64_t cost = 0;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (letter_of(i) != 0 && !stays(i, kept)) cost += operands_[i].local.numel();
+    }
+    return cost;
+  }
+
+  Resolution::Axis cheapest() const {
+    Resolution::Axis best;
+    int64_t best_cost = std::numeric_limits<int64_t>::max();
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const char letter = letter_of(i);
+      if (letter == 0 || letter == kFree || contains(map_.whole, letter)) continue;
+      CutPtr cut = shared_cut(i, letter);
+      if (!cut || (letter == best.letter && *cut == *best.cut)) continue;
+      Resolution::Axis candidate{letter, std::move(cut)};
+      // A letter of the result first: it needs no reduction and the result stays cut.
+      const int64_t cost = cost_of(candidate) + (in_results(letter) ? 0 : int64_t{1} << 50);
+      if (cost < best_cost) {
+        best = std::move(candidate);
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+
+  bool stays(size_t i, const Resolution::Axis& kept) const {
+    if (letter_of(i) != kept.letter) return false;
+    const CutPtr cut = shared_cut(i, kept.letter);
+    return cut && (cut == kept.cut || *cut == *kept.cut);
+  }
+
+  void move(size_t i, const Resolution::Axis& kept) {
+    Value& operand = operands_[i];
+    const char letter = letter_of(i);
+    if (letter != 0) {
+      if (stays(i, kept)) return;
+      const bool lacks = kept.letter != 0 && !contains(map_.operands[i], kept.letter);
+      report(i, letter, kept);
+      operand = gather_axis(std::move(operand), axis_, lacks);
+      if (lacks) return;
+    }
+    if (kept.letter == 0) return;
+    const size_t dim = map_.operands[i].find(kept.letter);
+    if (dim == std::string::npos) {
+      operand = copy_axis(std::move(operand), mesh_, axis_);
+      return;
+    }
+    const int64_t factor = factor_of(i, kept.letter);
+    operand = split_axis(std::move(operand), mesh_, axis_, static_cast<int64_t>(dim),
+                         factor == 1 ? kept.cut : kept.cut->scaled(factor));
+  }
+
+  void report(size_t i, char letter, const Resolution::Axis& kept) const {
+    const auto& [dim, cut] = (*operands_[i].layout)[axis_];
+    if (letter == kept.letter) wish_same_pieces(*cut, *kept.cut, factor_of(i, letter));
+    const int64_t parts = cut->size() - cut->local_size(mesh_->axis(axis_)->rank());
+    const int64_t row = operands_[i].local.size(dim) == 0
+                            ? 0
+                            : operands_[i].local.numel() / operands_[i].local.size(dim);
+    const char* why = contains(map_.whole, letter) ? "needs it whole"
+                      : letter == kept.letter      ? "is cut into other pieces than another operand"
+                      : letter == kFree            ? "has one element there"
+                                                   : "is cut elsewhere than another operand";
+    mesh_->gathers().record(RuleScope::current(),
+                            c10::str("operand ", i, ", dimension ", dim, ": ", why,
+                                     cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
+                            row * parts * static_cast<int64_t>(operands_[i].local.element_size()));
+  }
+
+  const DimensionMap& map_;
+  std::span<Value> operands_;
+  const MeshPtr& mesh_;
+  int axis_;
+};
+
+}  // namespace
+
+std::string letters(int64_t count) {
+  std::string text(count, 'a');
+  for (int64_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i);
+  return text;
+}
+
+LayoutPtr Resolution::layout_of(std::string_view letters) const {
+  std::shared_ptr<Layout> layout;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const Axis& axis = axes_[i];
+    if (axis.letter == 0) continue;
+    const size_t dim = letters.find(axis.letter);
+    if (dim == std::string_view::npos) continue;
+    if (!layout) layout = std::make_shared<Layout>(mesh_);
+    (*layout)[static_cast<int>(i)] = {
+        static_cast<int64_t>(dim),
+        axis.letter == scaled_ ? axis.cut->scaled(factor_) : axis.cut};
+  }
+  return layout;
+}
+
+bool Resolution::partial(std::string_view letters) const {
+  for (const Axis& axis : axes_) {
+    if (axis.letter != 0 && !contains(letters, axis.letter)) return true;
+  }
+  return false;
+}
+
+Value Resolution::finish(at::Tensor local, std::string_view letters) const {
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && !contains(letters, axes_[i].letter)) {
+      local = reduce_axis(local, *mesh_, static_cast<int>(i));
+    }
+  }
+  return {std::move(local), layout_of(letters)};
+}
+
+Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
+  Resolution resolution(mesh_of(operands));
+  if (!resolution.mesh()) return resolution;
+  for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {
+    if (resolution.mesh()->axis(axis)->size() == 1) continue;
+    resolution.axis(axis) = AxisResolver(map, operands, resolution.mesh(), axis).run(keep);
+  }
+  for (const auto& scale : map.scales) {
+    if (scale.operand == DimensionMap::kResult) resolution.scale_results(scale.letter, scale.factor);
+  }
+  return resolution;
+}
+
+}  // namespace oslo

@@ -1,0 +1,74 @@
+#include <torch/library.h>
+
+#include "parallelizers/placement/fallback.h"
+#include "parallelizers/placement/key.h"
+#include "parallelizers/placement/local_zone.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/pointwise.h"
+
+namespace oslo {
+namespace {
+
+enum class Met { nothing, marked, placed };
+
+Met look_at(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.key_set().has(kPlacedKey)) return Met::nothing;
+  return placed_impl(tensor) != nullptr ? Met::placed : Met::marked;
+}
+
+Met look_at(const c10::IValue& argument) {
+  Met met = Met::nothing;
+  if (argument.isTensor()) return look_at(argument.toTensor());
+  if (argument.isTensorList()) {
+    for (const at::Tensor& tensor : argument.toTensorVector()) met = std::max(met, look_at(tensor));
+  } else if (argument.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
+      if (tensor) met = std::max(met, look_at(*tensor));
+    }
+  }
+  return met;
+}
+
+void run(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const RuleScope scope(op.name.c_str());
+  if (op.rule == nullptr && !op.pointwise && op.composite) {
+    decompose(op, stack);
+    return;
+  }
+  Call call(op, stack);
+  if (op.rule != nullptr) {
+    op.rule(call);
+  } else if (op.pointwise && !op.writes_out) {
+    run_pointwise(call);
+  } else {
+    gather_without_rule(call);
+  }
+  call.finish();
+}
+
+/// The one kernel that every operator on a placed or marked tensor enters.
+void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const OperatorEntry& op = entry_of(handle);
+  Met met = Met::nothing;
+  for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
+    met = std::max(met, look_at((*stack)[i]));
+  }
+  if (met == Met::nothing) {
+    const BelowDoor below;
+    handle.callBoxed(stack);
+    return;
+  }
+  if (met == Met::marked && run_in_local_zone(op, *stack)) return;
+  const bool new_result = !op.in_place && !op.writes_out;
+  if (op.pointwise && new_result && run_pointwise_fast(op, *stack)) return;
+  run(op, *stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&door>());
+}
+
+}  // namespace oslo

@@ -1,0 +1,91 @@
+#include "parallelizers/placement/in_place.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/pointwise.h"
+
+namespace oslo {
+namespace {
+
+/// The value that an in-place operator may write: for a parameter, its storage itself.
+Value writable_value(const at::Tensor& target) {
+  if (const Mark* mark = mark_of(target)) return {unmarked_alias(target), mark->layout};
+  return value_of(target);
+}
+
+/// After `local`, the inside of `target`, was written.
+void written(const at::Tensor& target, at::Tensor local) {
+  PlacedTensorImpl* impl = placed_impl(target);
+  if (impl == nullptr) return;
+  impl->refresh(std::move(local));
+  if (!impl->is_inference()) impl->bump_version();
+  attach_front(target);
+}
+
+}  // namespace
+
+void check_writable(const at::Tensor& target, const char* operation) {
+  const PlacedTensorImpl* impl = placed_impl(target);
+  OSLO_CHECK(impl == nullptr || !impl->detached_view(), operation,
+             " would write to a view that had to be gathered, so that the tensor it views would "
+             "not change; write to that tensor itself, or clone() the view first");
+  OSLO_CHECK(mark_of(target) == nullptr || !c10::GradMode::is_enabled() || !target.requires_grad(),
+             operation, " changes a parallel parameter in place while its gradient is recorded; "
+             "put it under torch::NoGradGuard");
+}
+
+void run_pointwise_in_place(Call& call) {
+  const at::Tensor target = call.tensor(0);
+  check_writable(target, call.name());
+  auto operands = call.operands();
+  operands[0] = writable_value(target);
+  const LayoutPtr before = operands[0].layout;
+  if (before) {
+    resolve(pointwise_map(operands), operands, Keep::first_operand);
+    OSLO_CHECK(operands[0].layout == before, call.name(),
+               " would have to change how its target is cut (", before->to_string(),
+               "); use the operator that returns a new tensor");
+  } else {
+    for (Value& operand : operands) operand = gather_all(std::move(operand));
+  }
+  c10::SmallVector<at::Tensor, 4> local;
+  for (Value& operand : operands) local.push_back(std::move(operand.local));
+  written(target, call.call_below(local)[0].toTensor());
+  call.result_plain(target);
+}
+
+void gather_in_place(Call& call, const std::string& reason) {
+  const at::Tensor target = call.tensor(0);
+  check_writable(target, call.name());
+  auto operands = call.operands();
+  const Value inside = writable_value(target);
+  operands[0] = inside;
+  c10::SmallVector<at::Tensor, 4> local;
+  for (Value& operand : operands) {
+    if (operand.cut()) {
+      operand.layout->mesh()->gathers().record(
+          call.name(), reason, operand.local.numel() * static_cast<int64_t>(operand.local.element_size()));
+    }
+    local.push_back(gather_all(operand).local);
+  }
+  if (inside.cut()) local[0] = local[0].clone();
+  const at::Tensor changed = call.call_below(local)[0].toTensor();
+  if (inside.cut()) {
+    const Value part = redistribute({changed, nullptr}, inside.layout);
+    written(target, inside.local.copy_(part.local));
+  }
+  call.result_plain(target);
+}
+
+void write_to(const at::Tensor& target, const Value& value, const char* operation) {
+  check_writable(target, operation);
+  Value inside = writable_value(target);
+  const BelowDoor below;
+  written(target, inside.local.copy_(redistribute(value, inside.layout).local));
+}
+
+}  // namespace oslo

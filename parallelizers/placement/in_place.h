@@ -1,0 +1,21 @@
+#pragma once
+
+#include "parallelizers/placement/call.h"
+
+namespace oslo {
+
+/// In-place operators write this rank's part and keep the layout of what they write; the other
+/// operands move to it.
+void run_pointwise_in_place(Call& call);
+
+/// Any other in-place operator: works on a gathered copy and writes this rank's part back.
+void gather_in_place(Call& call, const std::string& reason);
+
+/// `value` (global) becomes the content of `target`, which is placed, marked or plain.
+void write_to(const at::Tensor& target, const Value& value, const char* operation);
+
+/// Throws when `target` cannot be written: a view that had to gather, or a parameter whose
+/// gradient is being recorded.
+void check_writable(const at::Tensor& target, const char* operation);
+
+}  // namespace oslo

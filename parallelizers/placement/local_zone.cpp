@@ -1,0 +1,103 @@
+#include "parallelizers/placement/local_zone.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <array>
+#include <string_view>
+
+#include "parallelizers/placement/mark.h"
+
+namespace oslo {
+namespace {
+
+constexpr std::array<std::string_view, 14> kLike = {
+    "aten::detach",      "aten::clone",      "aten::alias",      "aten::zeros_like",
+    "aten::ones_like",   "aten::empty_like", "aten::full_like",  "aten::to.device",
+    "aten::to.dtype",    "aten::to.other",   "aten::contiguous", "aten::to.dtype_layout",
+    "aten::_to_copy",    "aten::pin_memory"};
+
+bool keeps_mark(const OperatorEntry& op) {
+  for (const std::string_view name : kLike) {
+    if (op.name == name) return true;
+  }
+  return false;
+}
+
+/// A marked result, with the history of the plain one.
+at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like) {
+  at::Tensor marked = marked_like(plain, like);
+  if (plain.grad_fn()) {
+    torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(plain));
+  } else {
+    marked.set_requires_grad(plain.requires_grad());
+  }
+  return marked;
+}
+
+void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
+  const at::Tensor tensor = stack[base].toTensor();
+  const at::Tensor plain = value_of_marked(tensor, *mark_of(tensor)).local;
+  stack[base] = plain;
+  {
+    const BelowDoor below;
+    op.handle.callBoxed(&stack);
+  }
+  const at::Tensor result = stack.back().toTensor();
+  stack.back() = result.is_same(plain) ? tensor : marked_with_history(result, tensor);
+}
+
+/// Whether all tensors are parts of the layout of the first marked one.
+bool lie_alike(const torch::jit::Stack& stack, size_t base) {
+  const Mark* mark = nullptr;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const Mark* own = mark_of(stack[i].toTensor());
+    if (own == nullptr) continue;
+    if (mark == nullptr) mark = own;
+    if (own != mark && !(own->local_sizes == mark->local_sizes && *own->layout == *mark->layout)) {
+      return false;
+    }
+  }
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = stack[i].toTensor();
+    const bool fits = mark_of(tensor) != nullptr || tensor.dim() == 0 ||
+                      tensor.sizes() == c10::IntArrayRef(mark->local_sizes);
+    if (!fits) return false;
+  }
+  return true;
+}
+
+bool records_beyond_target(const torch::jit::Stack& stack, size_t base) {
+  if (!c10::GradMode::is_enabled()) return false;
+  for (size_t i = base + 1; i < stack.size(); ++i) {
+    if (stack[i].isTensor() && stack[i].toTensor().requires_grad()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const size_t base = stack.size() - op.arguments;
+  const bool on_marked = stack[base].isTensor() && stack[base].toTensor().defined() &&
+                         mark_of(stack[base].toTensor()) != nullptr;
+  if (on_marked && keeps_mark(op)) {
+    run_like(op, stack, base);
+    return true;
+  }
+  const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
+                        op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
+                        op.name == "aten::_version";
+  const bool pointwise = op.pointwise && (op.in_place || op.writes_out) && !op.random &&
+                         lie_alike(stack, base) && !records_beyond_target(stack, base);
+  if (!(metadata && on_marked) && !pointwise) return false;
+  const BelowDoor below;
+  op.handle.callBoxed(&stack);
+  return true;
+}
+
+}  // namespace oslo

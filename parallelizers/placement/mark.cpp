@@ -1,0 +1,114 @@
+#include "parallelizers/placement/mark.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// A new implementation over the storage of `tensor`, with or without our key.
+c10::intrusive_ptr<c10::TensorImpl> implementation_over(const at::Tensor& tensor, bool with_key) {
+  const auto keys = tensor.key_set();
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::Storage(tensor.storage()), with_key ? keys.add(kPlacedKey) : keys.remove(kPlacedKey),
+      tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return impl;
+}
+
+/// Hands a gradient on and marks it when backward has ended. Until then the engine and DDP's
+/// reducer see ordinary local tensors.
+class UnmarkNode final : public Node {
+ public:
+  explicit UnmarkNode(const at::Tensor& parameter) : parameter_(parameter.getIntrusivePtr()) {}
+
+  std::string name() const override { return "OsloUnmark"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    torch::autograd::Engine::get_default_engine().queue_callback([weak = parameter_] {
+      auto impl = weak.lock();
+      if (!impl) return;
+      const at::Tensor parameter(std::move(impl));
+      if (parameter.grad().defined()) mark_gradient(parameter.grad(), parameter);
+    });
+    return std::move(gradients);
+  }
+
+ private:
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+};
+
+void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<c10::BackendMeta> mark) {
+  impl.set_backend_meta(std::move(mark));
+}
+
+}  // namespace
+
+const Mark* mark_of(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->key_set().has(kPlacedKey) || placed_impl(tensor)) return nullptr;
+  const auto* mark = dynamic_cast<const Mark*>(impl->get_backend_meta());
+  OSLO_CHECK(mark != nullptr, "a tensor of shape ", tensor.sizes(),
+             " was made from a parallel parameter in a way that lost which part of it this rank "
+             "holds; use an operator on the parameter itself");
+  OSLO_CHECK(tensor.sizes() == c10::IntArrayRef(mark->local_sizes), "parallel parameter ",
+             mark->name, " has shape ", tensor.sizes(), ", its layout (", mark->layout->to_string(),
+             ") says ", c10::IntArrayRef(mark->local_sizes),
+             "; it was resized or replaced after initialize");
+  return mark;
+}
+
+void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const std::string& name) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor local =
+      local_part(parameter.detach(), *layout).clone(at::MemoryFormat::Contiguous);
+  auto impl = implementation_over(local, true);
+  set_mark(*impl, c10::make_intrusive<Mark>(name, layout, local.sizes()));
+  parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
+}
+
+at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
+  auto impl = implementation_over(local, true);
+  set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  return at::Tensor(std::move(impl));
+}
+
+void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (gradient.key_set().has(kPlacedKey) || gradient.is_sparse()) return;
+  auto* impl = gradient.unsafeGetTensorImpl();
+  auto marked = implementation_over(gradient, true);
+  set_mark(*marked, parameter.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  marked->set_version_counter(impl->version_counter());
+  impl->shallow_copy_from(marked);
+}
+
+at::Tensor unmarked_alias(const at::Tensor& tensor) {
+  auto impl = implementation_over(tensor, false);
+  if (!tensor.is_inference()) {
+    impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  }
+  return at::Tensor(std::move(impl));
+}
+
+Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
+  at::Tensor local = unmarked_alias(tensor);
+  if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
+    std::shared_ptr<Node> node(new UnmarkNode(tensor), torch::autograd::deleteNode);
+    node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
+    torch::autograd::set_history(local, node);
+  }
+  return {std::move(local), mark.layout};
+}
+
+}  // namespace oslo

@@ -1,0 +1,61 @@
+#include "parallelizers/placement/operator_entry.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "parallelizers/placement/rule_table.h"
+
+namespace oslo {
+namespace {
+
+std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+bool has_write_alias(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+/// Entries are constants derived from the operator registry, shared by all ranks.
+const OperatorEntry* shared_entry(const c10::OperatorHandle& handle) {
+  static std::mutex mutex;
+  static auto& entries =
+      *new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorEntry>>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& entry = entries[&handle.schema()];
+  if (!entry) entry = std::make_unique<OperatorEntry>(handle);
+  return entry.get();
+}
+
+}  // namespace
+
+OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
+    : handle(op), name(full_name(op.operator_name())) {
+  const auto& schema = op.schema();
+  const auto& arguments_of = schema.arguments();
+  const RuleTable& table = RuleTable::instance();
+  arguments = arguments_of.size();
+  rule = table.find(name);
+  pointwise = op.hasTag(at::Tag::pointwise) || table.listed_pointwise(name);
+  random = op.hasTag(at::Tag::nondeterministic_seeded);
+  composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  for (size_t i = 0; i < arguments; ++i) {
+    if (!has_write_alias(arguments_of[i])) continue;
+    (arguments_of[i].kwarg_only() || i > 0 ? writes_out : in_place) = true;
+  }
+  const auto& returns = schema.returns();
+  view = arguments > 0 && !in_place && !returns.empty() &&
+         returns[0].alias_info() != nullptr && !returns[0].alias_info()->isWrite();
+}
+
+const OperatorEntry& entry_of(const c10::OperatorHandle& handle) {
+  thread_local std::unordered_map<const c10::FunctionSchema*, const OperatorEntry*> seen;
+  const OperatorEntry*& entry = seen[&handle.schema()];
+  if (entry == nullptr) entry = shared_entry(handle);
+  return *entry;
+}
+
+}  // namespace oslo

@@ -1,0 +1,169 @@
+#include "parallelizers/placement/placed_tensor.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <numeric>
+#include <optional>
+
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// The strides one device would have, in the local tensor's order: what matters is that a tensor is
+/// contiguous here exactly when the local one is.
+c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArrayRef sizes) {
+  const int64_t dims = local.dim();
+  c10::SmallVector<int64_t, 6> order(dims), strides(dims, 0);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return local.stride(a) < local.stride(b); });
+  int64_t local_dense = 1, global_dense = 1;
+  for (const int64_t d : order) {
+    if (local.stride(d) == 0) continue;
+    // A gap in the local strides (a slice) stays a gap.
+    const int64_t gap = std::max<int64_t>(1, local.stride(d) / std::max<int64_t>(1, local_dense));
+    strides[d] = global_dense * gap;
+    local_dense = local.stride(d) * local.size(d);
+    global_dense = strides[d] * sizes[d];
+  }
+  return strides;
+}
+
+/// From the gradient of a placed tensor to that of its local tensor.
+class FrontNode final : public Node {
+ public:
+  FrontNode(LayoutPtr layout, const at::Tensor& local)
+      : layout_(std::move(layout)), local_(local.getIntrusivePtr()) {}
+
+  std::string name() const override { return "OsloPlaced"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    if (auto local = local_.lock()) check_current(at::Tensor(std::move(local)));
+    const BelowDoor below;
+    Value gradient = placed_impl(gradients[0]) ? placed_impl(gradients[0])->value()
+                                               : Value{gradients[0], nullptr};
+    return {redistribute(std::move(gradient), layout_).local};
+  }
+
+ private:
+  void check_current(const at::Tensor& local) const {
+    OSLO_CHECK(torch::autograd::impl::gradient_edge(local).function == next_edge(0).function,
+               "a placed tensor was changed in place through one of its views after this use of "
+               "it; take its gradient through an operator on it (such as clone()) made afterwards");
+  }
+
+  LayoutPtr layout_;
+  c10::weak_intrusive_ptr<c10::TensorImpl> local_;
+};
+
+/// From the gradient of a local tensor to that of the placed tensor around it.
+class BridgeNode final : public Node {
+ public:
+  explicit BridgeNode(LayoutPtr layout) : layout_(std::move(layout)) {}
+
+  std::string name() const override { return "OsloBridge"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    return {wrap({gradients[0], layout_})};
+  }
+
+ private:
+  LayoutPtr layout_;
+};
+
+}  // namespace
+
+PlacedTensorImpl::PlacedTensorImpl(Value value, bool detached_view)
+    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
+      value_(std::move(value)),
+      detached_view_(detached_view) {
+  set_storage_access_should_throw();
+  set_global_geometry();
+}
+
+void PlacedTensorImpl::set_global_geometry() {
+  const auto sizes = value_.sizes();
+  if (value_.local.is_contiguous()) {
+    set_sizes_contiguous(sizes);
+  } else {
+    set_sizes_and_strides(sizes, global_strides(value_.local, sizes));
+  }
+}
+
+void PlacedTensorImpl::refresh(at::Tensor local) { value_.local = std::move(local); }
+
+const char* PlacedTensorImpl::tensorimpl_type_name() const {
+  return "a placed tensor: its elements are cut over ranks; take oslo::full_tensor(t) or "
+         "oslo::local_tensor(t)";
+}
+
+c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version, bool allow_metadata_change) const {
+  Value value = value_;
+  {
+    const BelowDoor below;
+    value.local = value.local.detach();
+  }
+  auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), detached_view_);
+  if (!copy->is_inference()) copy->set_version_counter(version);
+  copy->set_allow_tensor_metadata_change(allow_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version, bool allow_metadata_change) const {
+  return shallow_copy_and_detach(static_cast<const c10::VariableVersion&>(version),
+                                 allow_metadata_change);
+}
+
+void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&) {
+  fail("set_data on a placed tensor: its elements are cut over ranks; use copy_ instead");
+}
+
+at::Tensor wrap(Value value, bool detached_view) {
+  if (!detached_view && !value.cut()) return std::move(value.local);
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value), detached_view));
+  attach_front(placed);
+  return placed;
+}
+
+bool has_own_place_in_graph(const at::Tensor& placed) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(placed);
+  if (meta == nullptr) return false;
+  if (meta->grad_fn_.get() != placed_impl(placed)->front()) return true;
+  if (meta->grad_fn_ == nullptr) return meta->requires_grad_;
+  return meta->retains_grad_ || !meta->hooks_.empty() || meta->cpp_hooks_list_ != nullptr;
+}
+
+void attach_front(const at::Tensor& placed) {
+  PlacedTensorImpl* impl = placed_impl(placed);
+  const Value& value = impl->value();
+  if (!value.local.requires_grad()) return;
+  std::shared_ptr<Node> node(new FrontNode(value.layout, value.local), torch::autograd::deleteNode);
+  node->add_next_edge(torch::autograd::impl::gradient_edge(value.local));
+  node->add_input_metadata(placed);
+  impl->set_front(node.get());
+  torch::autograd::impl::set_gradient_edge(placed, {std::move(node), 0});
+}
+
+Value unwrap(const at::Tensor& placed) {
+  const PlacedTensorImpl& impl = *placed_impl(placed);
+  if (!c10::GradMode::is_enabled() || !has_own_place_in_graph(placed)) return impl.value();
+  const BelowDoor below;
+  Value value{impl.value().local.detach(), impl.value().layout};
+  std::shared_ptr<Node> node(new BridgeNode(value.layout), torch::autograd::deleteNode);
+  node->add_next_edge(torch::autograd::impl::gradient_edge(placed));
+  torch::autograd::set_history(value.local, node);
+  return value;
+}
+
+}  // namespace oslo

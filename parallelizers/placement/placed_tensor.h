@@ -1,0 +1,65 @@
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/function.h>
+
+#include "parallelizers/placement/key.h"
+#include "parallelizers/placement/value.h"
+
+namespace oslo {
+
+/// An activation that is cut over ranks: global sizes, no storage; inside, this rank's part and its
+/// layout. Every operator on it enters the door. Its gradient edge is a node that turns a global
+/// (or placed) gradient into the local one, so that `requires_grad`, `backward(gradient)` and hooks
+/// work; the graph proper is that of the local tensors.
+class PlacedTensorImpl final : public c10::TensorImpl {
+ public:
+  PlacedTensorImpl(Value value, bool detached_view);
+
+  const Value& value() const { return value_; }
+  /// A view operator had to gather: this tensor does not alias what it is a view of, so writing to
+  /// it must be refused.
+  bool detached_view() const { return detached_view_; }
+  /// After an operator changed the local tensor in place.
+  void refresh(at::Tensor local);
+
+  const torch::autograd::Node* front() const { return front_; }
+  void set_front(const torch::autograd::Node* front) { front_ = front; }
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version, bool allow_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version, bool allow_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+
+ private:
+  const char* tensorimpl_type_name() const override;
+  void set_global_geometry();
+
+  Value value_;
+  const torch::autograd::Node* front_ = nullptr;
+  bool detached_view_;
+};
+
+/// The implementation behind a placed tensor; null for any other tensor.
+inline PlacedTensorImpl* placed_impl(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  return impl->key_set() == c10::DispatchKeySet(kPlacedKey) ? static_cast<PlacedTensorImpl*>(impl)
+                                                            : nullptr;
+}
+
+/// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one. Views
+/// that had to gather stay placed, so that in-place operators on them can be refused.
+at::Tensor wrap(Value value, bool detached_view = false);
+
+/// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
+/// where that differs (a user's autograd::Function, hooks, retained gradients, leaves).
+Value unwrap(const at::Tensor& placed);
+
+/// Whether autograd knows the tensor by more than the front edge we gave it.
+bool has_own_place_in_graph(const at::Tensor& placed);
+
+/// Sets the front edge of a placed tensor from its local tensor.
+void attach_front(const at::Tensor& placed);
+
+}  // namespace oslo

@@ -1,0 +1,40 @@
+#include "parallelizers/placement/rules/arithmetic.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <numeric>
+
+#include "mpu/collectives.h"
+#include "parallelizers/placement/pointwise.h"
+
+namespace oslo {
+
+Value add_values(const Value& left, const Value& right) {
+  c10::SmallVector<Value, 2> operands{left, right};
+  resolve(pointwise_map(operands), operands, Keep::first_operand);
+  return {operands[0].local + operands[1].local, operands[0].layout};
+}
+
+at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int axis) {
+  return copy_to(reduce_from(partial, mesh->axis(axis)), mesh->axis(axis));
+}
+
+at::Tensor reduce_max(const at::Tensor& tensor, const Mesh& mesh, int axis) {
+  const c10::AutoGradMode no_grad(false);
+  return mesh.axis(axis)->all_reduce(tensor.clone(at::MemoryFormat::Contiguous),
+                                     c10d::ReduceOp::MAX);
+}
+
+at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like) {
+  const at::Tensor all = at::arange(cut.cut->size(), like.options().dtype(at::kLong));
+  return cut.cut->by_rank(all, 0).narrow(0, first_index(*cut.cut, rank),
+                                         cut.cut->local_size(rank));
+}
+
+int64_t first_index(const Cut& cut, int rank) {
+  const auto before = c10::IntArrayRef(cut.sizes()).slice(0, rank);
+  return std::accumulate(before.begin(), before.end(), int64_t{0});
+}
+
+}  // namespace oslo

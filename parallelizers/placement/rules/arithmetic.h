@@ -1,0 +1,25 @@
+#pragma once
+
+#include "parallelizers/placement/value.h"
+
+namespace oslo {
+
+/// Small steps that several rules share.
+
+/// left + right, aligned from the right; the result lies like `left`.
+Value add_values(const Value& left, const Value& right);
+
+/// All-reduce forward and backward: a statistic that every rank then uses (layer norm's mean over a
+/// cut dimension).
+at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int axis);
+
+/// The largest over the axis, without gradient.
+at::Tensor reduce_max(const at::Tensor& tensor, const Mesh& mesh, int axis);
+
+/// Position in the whole dimension of each element that this rank holds (int64, 1-D).
+at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like);
+
+/// The first index of this rank's stretch, for a contiguous cut.
+int64_t first_index(const Cut& cut, int rank);
+
+}  // namespace oslo

@@ -1,0 +1,35 @@
+#include <ATen/ATen.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// new_zeros and its like take only dtype and device from the placed tensor.
+void new_tensor(Call& call) {
+  std::vector<c10::IValue> arguments;
+  for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
+  arguments[0] = call.value(0).local.detach();
+  call.result_plain(call.call_with(std::move(arguments))[0]);
+}
+
+/// Operators on storage and strides, which a tensor in parts does not have.
+void refused(Call& call) {
+  fail(call.name(), " on a tensor that is cut over ranks cannot be done, as it speaks of one "
+       "storage; use reshape or slice operators, or oslo::full_tensor(t) first");
+}
+
+}  // namespace
+
+void add_creation_rules(RuleTable& table) {
+  table.add({"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}, new_tensor);
+  table.add({"aten::as_strided", "aten::as_strided_", "aten::set_", "aten::set_.source_Tensor",
+             "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset",
+             "aten::resize_", "aten::resize_as_"},
+            refused);
+}
+
+}  // namespace oslo

@@ -1,0 +1,62 @@
+#include <ATen/ATen.h>
+
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// Looks up the rows that this rank holds; zeros for the others' (Megatron-LM's vocabulary-parallel
+/// embedding). The sum over the axis is the lookup.
+at::Tensor masked_lookup(at::Tensor weight, const at::Tensor& indices, int64_t first,
+                         int64_t padding, bool sparse) {
+  const int64_t rows = weight.size(0);
+  if (rows == 0) {
+    // A rank without rows still takes part in backward.
+    weight = at::cat({weight, weight.new_zeros({1, weight.size(1)})});
+  }
+  const at::Tensor local = indices - first;
+  const at::Tensor elsewhere = at::logical_or(local.lt(0), local.ge(rows));
+  const int64_t own_padding = padding >= first && padding < first + rows ? padding - first : -1;
+  const at::Tensor found =
+      at::embedding(weight, local.masked_fill(elsewhere, 0), own_padding, false, sparse);
+  return found.masked_fill(elsewhere.unsqueeze(-1), 0);
+}
+
+/// weight (V, H), indices (..): V cut: masked lookup, partial sums; H cut: the result is cut.
+void embedding(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const int64_t padding = call.integer(2);
+  const bool by_frequency = call.boolean(3), sparse = call.boolean(4);
+  const std::string rows = letters(operands[1].dim());
+  DimensionMap map{{"VH", rows}, {rows + "H"}};
+  bool stretches = by_frequency;
+  int cut_axes = 0;
+  for (int axis = 0; operands[0].layout && axis < operands[0].layout->axes(); ++axis) {
+    if ((*operands[0].layout)[axis].dim != 0) continue;
+    stretches |= !(*operands[0].layout)[axis].cut->contiguous();
+    ++cut_axes;
+  }
+  if (stretches || cut_axes > 1) map.whole = "V";
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor& weight = operands[0].local;
+  const at::Tensor& indices = operands[1].local;
+  const auto finish = [&](at::Tensor local) {
+    call.result(resolution.finish(std::move(local), map.results[0]));
+  };
+  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+    if (resolution.axis(axis).letter != 'V') continue;
+    const int rank = resolution.mesh()->axis(axis)->rank();
+    return finish(masked_lookup(weight, indices, first_index(*resolution.axis(axis).cut, rank),
+                                padding, sparse));
+  }
+  finish(at::embedding(weight, indices, padding, by_frequency, sparse));
+}
+
+}  // namespace
+
+void add_embedding_rules(RuleTable& table) { table.add({"aten::embedding"}, embedding); }
+
+}  // namespace oslo

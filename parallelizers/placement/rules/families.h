@@ -1,0 +1,23 @@
+#pragma once
+
+namespace oslo {
+
+class RuleTable;
+
+/// The families of rules, one file each. `RuleTable` fills itself from them.
+void add_matmul_rules(RuleTable& table);
+void add_pointwise_rules(RuleTable& table);
+void add_reorder_rules(RuleTable& table);
+void add_reshape_rules(RuleTable& table);
+void add_slice_rules(RuleTable& table);
+void add_join_rules(RuleTable& table);
+void add_embedding_rules(RuleTable& table);
+void add_normalization_rules(RuleTable& table);
+void add_attention_rules(RuleTable& table);
+void add_random_rules(RuleTable& table);
+void add_reduction_rules(RuleTable& table);
+void add_selection_rules(RuleTable& table);
+void add_loss_rules(RuleTable& table);
+void add_creation_rules(RuleTable& table);
+
+}  // namespace oslo

@@ -1,0 +1,112 @@
+#include <ATen/ATen.h>
+#include <ATen/core/Reduction.h>
+#include <c10/core/GradMode.h>
+
+#include "mpu/collectives.h"
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+struct Settings {
+  int64_t reduction;
+  int64_t ignore_index;
+  double smoothing;
+  int64_t classes;
+};
+
+/// How many targets count, over all axes that cut the rows.
+at::Tensor counted_rows(const at::Tensor& target, const Settings& settings,
+                        const Resolution& resolution) {
+  at::Tensor count = target.ne(settings.ignore_index).sum();
+  for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {
+    const char letter = resolution.axis(axis).letter;
+    if (letter == 0 || letter == 'V') continue;
+    count = resolution.mesh()->axis(axis)->all_reduce(count.clone());
+  }
+  return count;
+}
+
+/// Cross entropy over classes that are cut (Megatron-LM's vocabulary-parallel loss): two
+/// all-reduces, the maximum and one packed sum of (exp, picked logit, and all logits when labels
+/// are smoothed). `logits` (M, V/p) or more dimensions with the classes second.
+at::Tensor parallel_rows(const at::Tensor& logits, const at::Tensor& target, int64_t class_dim,
+                         const Settings& settings, const Resolution& resolution, int axis) {
+  const auto& group = resolution.mesh()->axis(axis);
+  const int64_t first = first_index(*resolution.axis(axis).cut, group->rank());
+  const int64_t held = logits.size(class_dim);
+  auto shape = target.sizes().vec();
+  at::Tensor largest;
+  {
+    const c10::AutoGradMode no_grad(false);
+    largest = held > 0 ? logits.amax(class_dim, true)
+                       : at::full_like(target.unsqueeze(class_dim),
+                                       -std::numeric_limits<double>::infinity(), logits.options());
+    largest = reduce_max(largest, *resolution.mesh(), axis);
+  }
+  const at::Tensor shifted = logits - largest;
+  const at::Tensor own = target - first;
+  const at::Tensor elsewhere = at::logical_or(own.lt(0), own.ge(held));
+  at::Tensor picked =
+      held > 0 ? shifted.gather(class_dim, own.masked_fill(elsewhere, 0).unsqueeze(class_dim))
+                     .squeeze(class_dim)
+                     .masked_fill(elsewhere, 0)
+               : shifted.sum(class_dim);
+  std::vector<at::Tensor> parts{shifted.exp().sum(class_dim), picked};
+  if (settings.smoothing > 0) parts.push_back(shifted.sum(class_dim));
+  const at::Tensor packed = reduce_from(at::stack(parts), group);
+  const at::Tensor log_total = packed[0].log();
+  at::Tensor loss = log_total - packed[1];
+  if (settings.smoothing > 0) {
+    const at::Tensor spread = log_total - packed[2] / static_cast<double>(settings.classes);
+    loss = loss * (1 - settings.smoothing) + spread * settings.smoothing;
+  }
+  return loss;
+}
+
+/// cross_entropy_loss(self, target, weight, reduction, ignore_index, label_smoothing).
+void cross_entropy(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const int64_t dims = operands[0].dim(), class_dim = dims == 1 ? 0 : 1;
+  const bool indices = operands[1].dim() == dims - 1 && !operands[1].local.is_floating_point();
+  if (call.value(2).defined() || !indices) {
+    return call.gather("class weights or class probabilities");
+  }
+  const Settings settings{call.integer(3), call.integer(4), call.number(5),
+                          operands[0].size(class_dim)};
+  std::string rows = letters(dims - 1), own = rows;
+  own.insert(class_dim, "V");
+  const bool none = settings.reduction == at::Reduction::None;
+  const Resolution resolution = resolve({{own, rows}, {none ? rows : ""}}, operands);
+  int vocabulary_axis = -1;
+  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+    if (resolution.axis(axis).letter == 'V') vocabulary_axis = axis;
+  }
+  const at::Tensor& logits = operands[0].local;
+  const at::Tensor& target = operands[1].local;
+  at::Tensor loss =
+      vocabulary_axis >= 0
+          ? parallel_rows(logits, target, class_dim, settings, resolution, vocabulary_axis)
+                .masked_fill(target.eq(settings.ignore_index), 0)
+          : at::cross_entropy_loss(logits, target, {}, at::Reduction::None, settings.ignore_index,
+                                   settings.smoothing);
+  if (!none) loss = loss.sum();
+  if (settings.reduction == at::Reduction::Mean) {
+    loss = loss / counted_rows(target, settings, resolution);
+  }
+  // The classes are reduced already; only axes that cut the rows hold partial sums.
+  for (int axis = 0; !none && resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+    const char letter = resolution.axis(axis).letter;
+    if (letter != 0 && letter != 'V') loss = reduce_axis(loss, *resolution.mesh(), axis);
+  }
+  call.result({loss, resolution.layout_of(none ? rows : "")});
+}
+
+}  // namespace
+
+void add_loss_rules(RuleTable& table) { table.add({"aten::cross_entropy_loss"}, cross_entropy); }
+
+}  // namespace oslo

@@ -1,0 +1,76 @@
+#include <ATen/ATen.h>
+
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// Batch dimensions of two operands, aligned from the right; a size-1 dimension stretches.
+struct Batch {
+  std::string left, right, result;
+};
+
+Batch batch_of(const Value& x, const Value& y) {
+  const int64_t left = std::max<int64_t>(0, x.dim() - 2), right = std::max<int64_t>(0, y.dim() - 2);
+  const std::string all = letters(std::max(left, right));
+  Batch batch{all.substr(all.size() - left), all.substr(all.size() - right), all};
+  for (int64_t d = 0; d < left; ++d) {
+    if (x.size(d) == 1) batch.left[d] = '-';
+  }
+  for (int64_t d = 0; d < right; ++d) {
+    if (y.size(d) == 1) batch.right[d] = '-';
+  }
+  return batch;
+}
+
+DimensionMap matmul_map(const Value& x, const Value& y) {
+  if (y.dim() == 2 && x.dim() >= 2) {
+    const std::string rows = letters(x.dim() - 1);
+    return {{rows + "K", "KN"}, {rows + "N"}};
+  }
+  if (y.dim() == 1) {
+    const std::string rows = letters(x.dim() - 1);
+    return {{rows + "K", "K"}, {rows}};
+  }
+  const Batch batch = batch_of(x, y);
+  if (x.dim() == 1) return {{"K", batch.right + "KN"}, {batch.right + "N"}};
+  return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
+}
+
+/// matmul, mm, bmm, mv, dot.
+void matmul(Call& call) { call.run(matmul_map(call.value(0), call.value(1))); }
+
+/// x (.., K), weight (N, K), bias (N): the bias is added once, after the reduction.
+void linear(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const std::string rows = letters(operands[0].dim() - 1);
+  const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
+  Value y = resolution.finish(at::linear(operands[0].local, operands[1].local), rows + "N");
+  if (const Value bias = call.value(2); bias.defined()) y = add_values(y, bias);
+  call.result(std::move(y));
+}
+
+/// beta * bias + alpha * (x @ w), as a linear layer on matrices is written.
+void addmm(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
+  const Resolution resolution = resolve({{"MK", "KN"}, {"MN"}}, operands);
+  Value y = resolution.finish(at::mm(operands[0].local, operands[1].local), "MN");
+  const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
+  if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
+  Value bias = call.value(0);
+  if (beta.toDouble() != 1.0) bias.local = bias.local * beta;
+  call.result(add_values(y, bias));
+}
+
+}  // namespace
+
+void add_matmul_rules(RuleTable& table) {
+  table.add({"aten::matmul", "aten::mm", "aten::bmm", "aten::mv", "aten::dot"}, matmul);
+  table.add({"aten::linear"}, linear);
+  table.add({"aten::addmm"}, addmm);
+}
+
+}  // namespace oslo

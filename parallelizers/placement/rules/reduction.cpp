@@ -1,0 +1,160 @@
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// Letters after `dims` are reduced: they go, or become '-' where the dimension is kept.
+std::string reduced(const std::string& own, const std::vector<int64_t>& dims, bool keep) {
+  std::string left;
+  for (size_t d = 0; d < own.size(); ++d) {
+    const bool goes = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
+    if (!goes) {
+      left += own[d];
+    } else if (keep) {
+      left += '-';
+    }
+  }
+  return left;
+}
+
+std::string letters_at(const std::string& own, const std::vector<int64_t>& dims) {
+  std::string at;
+  for (const int64_t d : dims) at += own[d];
+  return at;
+}
+
+bool records(const Value& value) {
+  return c10::GradMode::is_enabled() && value.local.requires_grad();
+}
+
+struct Reduction {
+  std::vector<int64_t> dims;
+  bool keep = false;
+};
+
+/// sum(self, dtype) and sum(self, dims, keepdim, dtype), and mean alike.
+Reduction reduction_of(const Call& call, size_t dims_argument) {
+  const int64_t dims = call.value(0).dim();
+  if (call.size() <= 2) return {call.dimensions(call.size(), dims), false};
+  return {call.dimensions(dims_argument, dims), call.boolean(dims_argument + 1)};
+}
+
+/// A sum of what a rank holds is a partial sum.
+void sum(Call& call) {
+  const std::string own = letters(call.value(0).dim());
+  const Reduction over = reduction_of(call, 1);
+  call.run({{own}, {reduced(own, over.dims, over.keep)}});
+}
+
+/// A sum over the ranks' sums, divided by the global count.
+void mean(Call& call) {
+  Value x = call.value(0);
+  const std::string own = letters(x.dim());
+  const Reduction over = reduction_of(call, 1);
+  double count = 1;
+  for (const int64_t d : over.dims) count *= static_cast<double>(x.size(d));
+  std::optional<at::ScalarType> dtype;
+  if (!call.none(call.size() - 1)) dtype = call.argument(call.size() - 1).toScalarType();
+  const Resolution resolution = resolve({{own}, {reduced(own, over.dims, over.keep)}}, std::span(&x, 1));
+  call.result(resolution.finish(x.local.sum(over.dims, over.keep, dtype) / count,
+                                reduced(own, over.dims, over.keep)));
+}
+
+/// The largest (or, negated, smallest) over cut dimensions: largest of the ranks' largest. Its
+/// gradient goes to one element, which only the whole shows.
+Value extreme(Value x, const Reduction& over, bool largest) {
+  const std::string own = letters(x.dim());
+  const std::string result = reduced(own, over.dims, over.keep);
+  const Resolution resolution =
+      resolve({{own}, {result}, records(x) ? letters_at(own, over.dims) : ""}, std::span(&x, 1));
+  at::Tensor local = largest ? x.local.amax(over.dims, over.keep) : x.local.amin(over.dims, over.keep);
+  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+    const char letter = resolution.axis(axis).letter;
+    if (letter == 0 || result.find(letter) != std::string::npos) continue;
+    local = largest ? reduce_max(local, *resolution.mesh(), axis)
+                    : -reduce_max(-local, *resolution.mesh(), axis);
+  }
+  return {local, resolution.layout_of(result)};
+}
+
+/// Ranks without elements have no largest one: such dimensions are gathered on every rank alike.
+bool some_rank_is_empty(const Value& x) {
+  for (int axis = 0; x.layout && axis < x.layout->axes(); ++axis) {
+    if ((*x.layout)[axis].whole()) continue;
+    for (const int64_t size : (*x.layout)[axis].cut->sizes()) {
+      if (size == 0) return true;
+    }
+  }
+  return false;
+}
+
+template <bool largest>
+void extreme_over(Call& call) {
+  const Value x = call.value(0);
+  if (some_rank_is_empty(x)) return call.gather("a rank holds no elements");
+  call.result(extreme(x, {call.dimensions(1, x.dim()), call.boolean(2)}, largest));
+}
+
+template <bool largest>
+void extreme_of_all(Call& call) {
+  const Value x = call.value(0);
+  if (some_rank_is_empty(x)) return call.gather("a rank holds no elements");
+  call.result(extreme(x, {call.dimensions(call.size(), x.dim()), false}, largest));
+}
+
+/// norm(self, p), norm(self, p, dims, keepdim), linalg_vector_norm(self, p, dims, keepdim, dtype):
+/// the p-th root of a sum over ranks. With a gradient, or for p that is no sum, over the whole.
+void norm(Call& call) {
+  Value x = call.value(0);
+  const double p = call.none(1) ? 2.0 : call.number(1);
+  const bool all = call.size() <= 2;
+  const Reduction over{call.dimensions(2, x.dim()), !all && call.boolean(3)};
+  const bool cast = call.size() > 4 && !call.none(4);
+  if (records(x) || cast || !(p > 0)) return call.gather("norm with a gradient or a special order");
+  if (std::isinf(p)) {
+    if (some_rank_is_empty(x)) return call.gather("a rank holds no elements");
+    x.local = x.local.abs();
+    return call.result(extreme(std::move(x), over, true));
+  }
+  const std::string own = letters(x.dim());
+  const std::string result = reduced(own, over.dims, over.keep);
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  if (!resolution.partial(result)) {
+    return call.result({at::norm(x.local, p, over.dims, over.keep), resolution.layout_of(result)});
+  }
+  Value powers = resolution.finish(at::norm(x.local, p, over.dims, over.keep).pow(p), result);
+  powers.local = powers.local.pow(1.0 / p);
+  call.result(std::move(powers));
+}
+
+/// all, any, prod, logsumexp and the like along dimensions: those must be whole.
+void along_dimension(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  const Reduction over{call.dimensions(1, dims), call.boolean(2)};
+  call.run({{own}, {reduced(own, over.dims, over.keep)}, letters_at(own, over.dims)});
+}
+
+}  // namespace
+
+void add_reduction_rules(RuleTable& table) {
+  table.add({"aten::sum", "aten::sum.dim_IntList"}, sum);
+  table.add({"aten::mean", "aten::mean.dim"}, mean);
+  table.add({"aten::amax"}, extreme_over<true>);
+  table.add({"aten::amin"}, extreme_over<false>);
+  table.add({"aten::max"}, extreme_of_all<true>);
+  table.add({"aten::min"}, extreme_of_all<false>);
+  table.add({"aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::linalg_vector_norm"}, norm);
+  table.add({"aten::logsumexp", "aten::all.dim", "aten::any.dim", "aten::prod.dim_int"},
+            along_dimension);
+}
+
+}  // namespace oslo

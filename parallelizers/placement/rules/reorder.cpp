@@ -1,0 +1,72 @@
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// t, numpy_T: (a, b) -> (b, a).
+void t(Call& call) {
+  const std::string own = letters(call.value(0).dim());
+  call.run({{own}, {std::string(own.rbegin(), own.rend())}});
+}
+
+void transpose(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  std::string swapped = own;
+  if (dims > 0) std::swap(swapped[call.dimension(1, dims)], swapped[call.dimension(2, dims)]);
+  call.run({{own}, {swapped}});
+}
+
+void permute(Call& call) {
+  const std::string own = letters(call.value(0).dim());
+  std::string moved;
+  for (const int64_t d : call.dimensions(1, static_cast<int64_t>(own.size()))) moved += own[d];
+  call.run({{own}, {moved}});
+}
+
+void unsqueeze(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  std::string wider = own;
+  wider.insert(call.dimension(1, dims + 1), "-");
+  call.run({{own}, {wider}});
+}
+
+/// squeeze, with or without dimensions: what goes has one element and cannot stay cut.
+void squeeze(Call& call) {
+  const Value x = call.value(0);
+  std::string own = letters(x.dim()), left;
+  std::vector<int64_t> asked =
+      call.size() > 1 ? call.dimensions(1, x.dim()) : std::vector<int64_t>();
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    const bool named =
+        call.size() == 1 || std::find(asked.begin(), asked.end(), d) != asked.end();
+    if (named && x.size(d) == 1) {
+      own[d] = '-';
+    } else {
+      left += own[d];
+    }
+  }
+  call.run({{own}, {left}});
+}
+
+/// A triangle of the last two dimensions, which must be whole.
+void triangle(Call& call) {
+  const std::string own = letters(call.value(0).dim());
+  call.run({{own}, {own}, own.substr(own.size() - 2)});
+}
+
+}  // namespace
+
+void add_reorder_rules(RuleTable& table) {
+  table.add({"aten::t", "aten::numpy_T"}, t);
+  table.add({"aten::transpose.int"}, transpose);
+  table.add({"aten::permute"}, permute);
+  table.add({"aten::unsqueeze"}, unsqueeze);
+  table.add({"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}, squeeze);
+  table.add({"aten::tril", "aten::triu"}, triangle);
+}
+
+}  // namespace oslo

@@ -1,0 +1,184 @@
+#include <ATen/ATen.h>
+#include <ATen/TensorUtils.h>
+
+#include <optional>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/wishes.h"
+
+namespace oslo {
+namespace {
+
+using Sizes = c10::SmallVector<int64_t, 6>;
+
+int64_t product(c10::IntArrayRef sizes, int64_t begin, int64_t end) {
+  int64_t result = 1;
+  for (int64_t d = begin; d < end; ++d) result *= sizes[d];
+  return result;
+}
+
+/// Fills in a -1.
+Sizes complete(c10::IntArrayRef wanted, int64_t elements) {
+  Sizes sizes(wanted.begin(), wanted.end());
+  int64_t known = 1, open = -1;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == -1) {
+      open = static_cast<int64_t>(d);
+    } else {
+      known *= sizes[d];
+    }
+  }
+  if (open >= 0 && known > 0) sizes[open] = elements / known;
+  OSLO_CHECK(product(sizes, 0, static_cast<int64_t>(sizes.size())) == elements, "shape ", wanted,
+             " is invalid for a tensor of ", elements, " elements");
+  return sizes;
+}
+
+/// A stretch of old dimensions and the stretch of new ones that holds the same elements.
+struct Segment {
+  int64_t old_begin, old_end, new_begin, new_end;
+};
+
+Segment segment_of(c10::IntArrayRef old_sizes, c10::IntArrayRef new_sizes, int64_t dim) {
+  int64_t i = 0, j = 0;
+  const auto old_dims = static_cast<int64_t>(old_sizes.size());
+  const auto new_dims = static_cast<int64_t>(new_sizes.size());
+  while (true) {
+    Segment segment{i, i, j, j};
+    int64_t left = 1, right = 1;
+    do {
+      if (left <= right && i < old_dims) {
+        left *= old_sizes[i++];
+      } else if (j < new_dims) {
+        right *= new_sizes[j++];
+      } else {
+        left *= old_sizes[i++];
+      }
+    } while (left != right);
+    while (i < old_dims && old_sizes[i] == 1) ++i;
+    while (j < new_dims && new_sizes[j] == 1) ++j;
+    segment.old_end = i;
+    segment.new_end = j;
+    if (dim < i) return segment;
+  }
+}
+
+/// The cut of the segment's elements, laid out one after the other, as the cut of one of its new
+/// dimensions: whole multiples of what lies inside it, repeated for what lies outside.
+std::optional<Layout::AxisCut> cut_of_new(const Cut& flat, const Segment& segment,
+                                          c10::IntArrayRef sizes) {
+  const bool single = flat.runs().size() == 1;
+  const int64_t repeat = single ? flat.runs().front().repeat : 1;
+  int64_t unit_wanted = 1;
+  for (int64_t d = segment.new_end - 1; d >= segment.new_begin; --d) {
+    const int64_t outer = product(sizes, segment.new_begin, d);
+    if (sizes[d] == 1 || repeat % outer != 0) continue;
+    const int64_t inner = product(sizes, d + 1, segment.new_end);
+    CutPtr cut = flat.divided(inner);
+    if (!cut) {
+      unit_wanted = inner;
+      continue;
+    }
+    if (single) {
+      cut = std::make_shared<Cut>(Cut::Runs{{repeat / outer, cut->runs().front().pieces}},
+                                  cut->origin(), cut->origin_scale());
+    }
+    if (cut->size() == sizes[d]) return Layout::AxisCut{d, std::move(cut)};
+  }
+  if (unit_wanted > 1) wish_unit(flat, unit_wanted);
+  return std::nullopt;
+}
+
+struct Reshaped {
+  Value value;
+  bool gathered = false;
+};
+
+/// Carries the cuts over, axis by axis; gathers where the new shape has no place for one.
+Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
+  Reshaped done;
+  const auto global = x.sizes();
+  const Sizes target = complete(wanted, product(global, 0, static_cast<int64_t>(global.size())));
+  const MeshPtr mesh = x.layout->mesh();
+  while (true) {
+    Sizes old_sizes = x.sizes(), new_sizes = target;
+    Layout layout(mesh);
+    int failed = -1;
+    for (int axis = 0; axis < mesh->axes() && failed < 0; ++axis) {
+      const auto& [dim, cut] = (*x.layout)[axis];
+      if (dim < 0) continue;
+      std::optional<Layout::AxisCut> placed;
+      if (x.local.numel() > 0 || product(old_sizes, 0, x.dim()) > 0) {
+        const Segment segment = segment_of(old_sizes, new_sizes, dim);
+        const CutPtr flat = cut->scaled(product(old_sizes, dim + 1, segment.old_end))
+                                ->repeated(product(old_sizes, segment.old_begin, dim));
+        placed = cut_of_new(*flat, segment, new_sizes);
+      }
+      if (!placed) {
+        failed = axis;
+        break;
+      }
+      const int rank = mesh->axis(axis)->rank();
+      old_sizes[dim] = cut->local_size(rank);
+      new_sizes[placed->dim] = placed->cut->local_size(rank);
+      layout[axis] = std::move(*placed);
+    }
+    if (failed < 0) {
+      done.value = {at::reshape(x.local, new_sizes), std::make_shared<const Layout>(layout)};
+      return done;
+    }
+    const auto& [dim, cut] = (*x.layout)[failed];
+    mesh->gathers().record(
+        RuleScope::current(),
+        c10::str("dimension ", dim, " of ", c10::IntArrayRef(global), " to ",
+                 c10::IntArrayRef(target), " needs it cut in other units",
+                 cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
+        x.local.numel() * static_cast<int64_t>(x.local.element_size()));
+    x = gather_axis(std::move(x), failed);
+    done.gathered = true;
+  }
+}
+
+void finish_reshape(Call& call, c10::IntArrayRef wanted) {
+  const Value x = call.value(0);
+  if (!x.layout) {  // a marked tensor that is whole
+    call.result({at::reshape(x.local, wanted), nullptr});
+    return;
+  }
+  const at::Tensor tensor = call.tensor(0);
+  const PlacedTensorImpl* impl = placed_impl(tensor);
+  Reshaped done = reshape_value(x, wanted);
+  // What one device would have made a view of, and we had to copy.
+  const bool would_alias =
+      impl == nullptr ||
+      at::detail::computeStride(tensor.sizes(), tensor.strides(),
+                                c10::IntArrayRef(complete(wanted, tensor.numel()))).has_value();
+  const bool detached = (done.gathered || (impl != nullptr && impl->detached_view())) && would_alias;
+  call.result(std::move(done.value), detached);
+}
+
+void reshape(Call& call) { finish_reshape(call, call.integers(1)); }
+
+void flatten(Call& call) {
+  const Value x = call.value(0);
+  const auto sizes = x.sizes();
+  if (x.dim() == 0) return finish_reshape(call, {1});
+  const int64_t first = call.dimension(1, x.dim()), last = call.dimension(2, x.dim());
+  std::vector<int64_t> wanted(sizes.begin(), sizes.begin() + first);
+  wanted.push_back(product(sizes, first, last + 1));
+  wanted.insert(wanted.end(), sizes.begin() + last + 1, sizes.end());
+  finish_reshape(call, wanted);
+}
+
+}  // namespace
+
+void add_reshape_rules(RuleTable& table) {
+  table.add({"aten::view", "aten::reshape", "aten::_unsafe_view"}, reshape);
+  table.add({"aten::flatten.using_ints"}, flatten);
+}
+
+}  // namespace oslo

@@ -1,0 +1,185 @@
+#include <ATen/ATen.h>
+
+#include <optional>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/wishes.h"
+
+namespace oslo {
+namespace {
+
+/// A range of a cut dimension that every rank finds inside its own part.
+struct LocalRange {
+  CutPtr cut;
+  int64_t start;
+  int64_t length;
+};
+
+/// Ranges that begin and end between stretches stay cut: query, key and value of a fused projection.
+std::optional<LocalRange> range_of(const Cut& cut, int64_t start, int64_t length, int rank) {
+  Cut::Runs inside;
+  int64_t at = 0, local = 0, local_start = 0, local_length = 0;
+  bool begun = start == 0, ended = false;
+  for (const Cut::Run& run : cut.runs()) {
+    int64_t stretch = 0;
+    for (const int64_t piece : run.pieces) stretch += piece;
+    for (int64_t i = 0; i < run.repeat; ++i) {
+      if (at == start) {
+        begun = true;
+        local_start = local;
+      }
+      if (at >= start && at + stretch <= start + length) {
+        if (!inside.empty() && inside.back().pieces == run.pieces) {
+          ++inside.back().repeat;
+        } else {
+          inside.push_back({1, run.pieces});
+        }
+        local_length += run.pieces[rank];
+      } else if (at < start + length && at + stretch > start) {
+        return std::nullopt;  // the range begins or ends inside a stretch
+      }
+      at += stretch;
+      local += run.pieces[rank];
+      ended |= at == start + length;
+    }
+  }
+  if (!begun || !ended || inside.empty()) return std::nullopt;
+  return LocalRange{std::make_shared<Cut>(std::move(inside), cut.origin(), cut.origin_scale()),
+                    local_start, local_length};
+}
+
+/// What is needed before any range of `dim` is taken: the axis that cuts it, if one alone does and
+/// all `ranges` stay inside the ranks' parts; otherwise the dimension is gathered.
+struct Sliceable {
+  Value value;
+  int axis = -1;
+  bool gathered = false;
+};
+
+Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t>> ranges) {
+  Sliceable ready;
+  int axis = -1, count = 0;
+  for (int a = 0; x.layout && a < x.layout->axes(); ++a) {
+    if ((*x.layout)[a].dim == dim) axis = a, ++count;
+  }
+  bool inside = count <= 1;
+  if (count == 1) {
+    const Cut& cut = *(*x.layout)[axis].cut;
+    for (const auto& [start, length] : ranges) {
+      inside &= range_of(cut, start, length, x.layout->group(axis)->rank()).has_value();
+    }
+    const bool equal_parts =
+        ranges.size() > 1 && cut.size() % static_cast<int64_t>(ranges.size()) == 0;
+    if (!inside && equal_parts) wish_blocks(cut, static_cast<int64_t>(ranges.size()));
+  }
+  if (!inside) {
+    x.layout->mesh()->gathers().record(
+        RuleScope::current(), c10::str("takes parts of dimension ", dim, ", which is cut elsewhere"),
+        x.local.numel() * static_cast<int64_t>(x.local.element_size()));
+    for (int a = x.layout->axes() - 1; a >= 0; --a) {
+      if ((*x.layout)[a].dim == dim) x = gather_axis(std::move(x), a);
+    }
+    axis = -1;
+    ready.gathered = true;
+  }
+  ready.value = std::move(x);
+  ready.axis = axis;
+  return ready;
+}
+
+Value narrow(const Sliceable& from, int64_t dim, int64_t start, int64_t length) {
+  const Value& x = from.value;
+  if (from.axis < 0) return {x.local.narrow(dim, start, length), x.layout};
+  const auto& cut = *(*x.layout)[from.axis].cut;
+  const auto range = range_of(cut, start, length, x.layout->group(from.axis)->rank());
+  auto layout = std::make_shared<Layout>(*x.layout);
+  (*layout)[from.axis] = {dim, range->cut};
+  return {x.local.narrow(dim, range->start, range->length), std::move(layout)};
+}
+
+void split_into(Call& call, int64_t dim, const std::vector<int64_t>& sizes) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  int64_t start = 0;
+  for (const int64_t size : sizes) {
+    ranges.emplace_back(start, size);
+    start += size;
+  }
+  const Sliceable from = prepare(call.value(0), dim, ranges);
+  std::vector<Value> pieces;
+  for (const auto& [begin, length] : ranges) pieces.push_back(narrow(from, dim, begin, length));
+  call.result(std::move(pieces), from.gathered);
+}
+
+void split(Call& call) {
+  const Value x = call.value(0);
+  const int64_t dim = call.dimension(2, x.dim()), step = call.integer(1), all = x.size(dim);
+  OSLO_CHECK(step > 0 || all == 0, "split expects a positive size, got ", step);
+  std::vector<int64_t> sizes;
+  for (int64_t start = 0; start < all; start += step) sizes.push_back(std::min(step, all - start));
+  if (sizes.empty()) sizes.push_back(0);
+  split_into(call, dim, sizes);
+}
+
+void split_with_sizes(Call& call) {
+  split_into(call, call.dimension(2, call.value(0).dim()), call.integers(1));
+}
+
+/// chunk: ceil(size / chunks) each, as one device cuts.
+void chunk(Call& call) {
+  const Value x = call.value(0);
+  const int64_t dim = call.dimension(2, x.dim()), chunks = call.integer(1), all = x.size(dim);
+  OSLO_CHECK(chunks > 0, "chunk expects a positive number of chunks, got ", chunks);
+  const int64_t step = std::max<int64_t>(1, (all + chunks - 1) / chunks);
+  std::vector<int64_t> sizes;
+  for (int64_t start = 0; start < all; start += step) sizes.push_back(std::min(step, all - start));
+  if (sizes.empty()) sizes.assign(chunks, 0);
+  split_into(call, dim, sizes);
+}
+
+void slice(Call& call) {
+  const Value x = call.value(0);
+  const int64_t dim = call.dimension(1, x.dim()), all = x.size(dim);
+  const auto bound = [&](size_t i, int64_t otherwise) {
+    int64_t at = call.none(i) ? otherwise : call.integer(i);
+    if (at < 0) at += all;
+    return std::clamp<int64_t>(at, 0, all);
+  };
+  const int64_t start = bound(2, 0), end = std::max(start, bound(3, all)), step = call.integer(4);
+  if (!x.cut_at(dim)) {
+    call.result({x.local.slice(dim, start, end, step), x.layout});
+    return;
+  }
+  // With a step, a range of the whole dimension is taken apart after gathering.
+  const bool plain = step == 1;
+  const Sliceable from =
+      prepare(x, dim, {{plain ? start : -1, plain ? end - start : 0}});
+  Value part = plain ? narrow(from, dim, start, end - start)
+                     : Value{from.value.local.slice(dim, start, end, step), from.value.layout};
+  call.result(std::move(part), from.gathered);
+}
+
+/// select, unbind: elements of a dimension, which goes and therefore cannot stay cut.
+void select(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  std::string own = letters(dims), left = own;
+  const int64_t dim = call.dimension(1, dims);
+  left.erase(dim, 1);
+  call.run({{own}, {left}, std::string(1, own[dim])});
+}
+
+}  // namespace
+
+void add_slice_rules(RuleTable& table) {
+  table.add({"aten::split.Tensor", "aten::unsafe_split.Tensor"}, split);
+  table.add({"aten::split_with_sizes", "aten::unsafe_split_with_sizes", "aten::split.sizes"},
+            split_with_sizes);
+  table.add({"aten::chunk", "aten::unsafe_chunk"}, chunk);
+  table.add({"aten::slice.Tensor"}, slice);
+  table.add({"aten::select.int", "aten::unbind.int"}, select);
+}
+
+}  // namespace oslo

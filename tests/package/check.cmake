@@ -1,0 +1,25 @@
+# Installs oslo_cpp to a temporary prefix, then builds and runs a user's project against it.
+# Run by ctest with BUILD (the build tree), SOURCE (the repository), WORK, GENERATOR, COMPILER,
+# LAUNCHER (ccache, or empty), FLAGS and TUTORIAL (a source file, or empty).
+
+function(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE code)
+  if(NOT code EQUAL 0)
+    list(JOIN ARGV " " line)
+    message(FATAL_ERROR "failed (${code}): ${line}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE "${WORK}")
+run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
+# Without LIBTORCH: the package must know the LibTorch that it was built with.
+run("${CMAKE_COMMAND}" -E env --unset=LIBTORCH "${CMAKE_COMMAND}" -S "${SOURCE}/tests/package" -B "${WORK}/app" -G "${GENERATOR}"
+    "-DCMAKE_PREFIX_PATH=${WORK}/prefix" "-DCMAKE_CXX_COMPILER=${COMPILER}"
+    "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_CXX_FLAGS=${FLAGS}"
+    "-DTUTORIAL=${TUTORIAL}")
+run("${CMAKE_COMMAND}" --build "${WORK}/app" --parallel 1)
+# Without LD_LIBRARY_PATH: the run paths must be enough.
+run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/app/app")
+if(EXISTS "${WORK}/prefix/bin/oslo")
+  run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/prefix/bin/oslo" --help)
+endif()

@@ -1,0 +1,69 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tools/oslo/command.h"
+#include "tools/oslo/run_command.h"
+
+namespace {
+
+using oslo::tool::Invocation;
+
+constexpr int kMisuse = 2;
+
+struct Command {
+  const char* name;
+  void (*add)(CLI::App&, Invocation&);
+  bool starts_a_program;
+};
+
+constexpr Command kCommands[] = {
+    {"run", oslo::tool::add_run_command, true},
+};
+
+// A command that starts a program stops reading options where the program begins: what follows it,
+// or follows the first `--`, belongs to the program and is never looked at.
+void split_program(CLI::App& app, std::vector<std::string>& words, Invocation& invocation) {
+  const auto starts_it = [&](const Command& command) {
+    return command.starts_a_program && !words.empty() && words[0] == command.name;
+  };
+  if (std::none_of(std::begin(kCommands), std::end(kCommands), starts_it)) return;
+  const CLI::App* const command = app.get_subcommand(words[0]);
+  size_t end = 1;
+  size_t begin = words.size();
+  for (; end < words.size(); ++end) {
+    const std::string& word = words[end];
+    if (word == "--" || word.size() < 2 || word[0] != '-') {
+      begin = word == "--" ? end + 1 : end;
+      break;
+    }
+    const CLI::Option* const option = command->get_option_no_throw(word);
+    if (option != nullptr && option->get_items_expected_max() > 0) ++end;
+  }
+  invocation.program.assign(words.begin() + std::min(begin, words.size()), words.end());
+  words.resize(std::min(end, words.size()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains LibTorch models over many ranks.", "oslo");
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(26);
+  Invocation invocation;
+  for (const Command& command : kCommands) command.add(app, invocation);
+
+  std::vector<std::string> words(argv + 1, argv + argc);
+  split_program(app, words, invocation);
+  std::vector<std::string> reversed(words.rbegin(), words.rend());  // the order CLI11 wants
+  try {
+    app.parse(reversed);
+  } catch (const CLI::Success& asked_for_help) {
+    return app.exit(asked_for_help);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return kMisuse;
+  }
+  return invocation.exit_code;
+}

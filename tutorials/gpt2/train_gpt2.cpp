@@ -1,0 +1,227 @@
+// Trains an ordinary single-device GPT-2 (gpt2.h) with tensor and data parallelism, saves it in
+// parallel, and merges the checkpoint.
+//
+//   oslo run -n 4 ./train_gpt2 --set model_parallelism.tensor_parallel_size=2
+//
+// runs 2 x 2: two data ranks, each of two tensor-parallel ranks. It prints a line a step,
+//
+//   step 1/100  loss 10.8214  1234 tokens/s  612 MiB on rank 0
+//
+// and leaves OUT/parallel_ckpt and OUT/merged_ckpt; ./generate_gpt2 samples from the latter.
+// Without a launcher it trains in one process. The losses do not depend on how many ranks share the
+// work.
+#include <oslo_cpp/oslo.h>
+#include <torch/data.h>
+#include <torch/optim/adamw.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bpe_tokenizer.h"
+#include "global_batch_sampler.h"
+#include "gpt2.h"
+#include "text_dataset.h"
+
+namespace {
+
+// --- 1. Variables --------------------------------------------------------------------------------
+
+struct Options {
+  std::string config_file;
+  std::vector<std::string> settings;
+  std::size_t batch_size = 8;  // global: of all data ranks together
+  std::int64_t seq_len = 64;
+  std::int64_t steps = 100;
+  std::int64_t save_interval = 50;
+  std::int64_t layers = 2, hidden = 128, heads = 4;
+  double dropout = 0.0;
+  double learning_rate = 1e-3;
+  std::uint64_t seed = 0;
+  std::string data = OSLO_TUTORIAL_DATA;
+  std::string out = ".";
+  std::string losses;
+  bool resume = false;
+  bool print_plan = false;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--config", options.config_file, "Parallel configuration, a JSON file");
+  app.add_option("--set", options.settings,
+                 "Changes one entry of it, e.g. model_parallelism.tensor_parallel_size=2");
+  app.add_option("--batch-size", options.batch_size, "Sequences a step, over all data ranks");
+  app.add_option("--seq-len", options.seq_len, "Tokens a sequence");
+  app.add_option("--steps", options.steps, "Steps in all, those before --resume included");
+  app.add_option("--save-interval", options.save_interval, "Steps between checkpoints");
+  app.add_option("--layers", options.layers);
+  app.add_option("--hidden", options.hidden);
+  app.add_option("--heads", options.heads);
+  app.add_option("--dropout", options.dropout, "With 0, runs of any layout are comparable");
+  app.add_option("--lr", options.learning_rate, "AdamW's learning rate");
+  app.add_option("--seed", options.seed, "Of the initial weights");
+  app.add_option("--data", options.data, "Folder with tinyshakespeare.txt and the vocabulary");
+  app.add_option("--out", options.out, "Folder for the checkpoints");
+  app.add_option("--losses", options.losses, "File for the losses, one a line");
+  app.add_flag("--resume", options.resume, "Go on from OUT/parallel_ckpt (with new AdamW moments)");
+  app.add_flag("--print-plan", options.print_plan, "Print where each parameter lives");
+  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+}
+
+oslo::Config parallel_config(const Options& options) {
+  oslo::Config config;  // nothing said: all ranks are data-parallel
+  if (!options.config_file.empty()) config = oslo::Config::from_file(options.config_file);
+  for (const std::string& setting : options.settings) config.set(setting);
+  return config;
+}
+
+// Memory that this process holds now, in MiB.
+long resident_mebibytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    long kibibytes = 0;
+    if (word == "VmRSS:" && status >> kibibytes) return kibibytes / 1024;
+  }
+  return 0;
+}
+
+// The mean of a number over the data-parallel ranks.
+double mean_over_data_ranks(const torch::Tensor& value, const oslo::MPU& mpu) {
+  const torch::Tensor sum = mpu.data_group()->all_reduce(value.detach().clone());
+  return sum.item<double>() / mpu.get_data_parallel_world_size();
+}
+
+// The model's checkpoint holds no step: a small file beside it does.
+void write_step(const std::filesystem::path& file, std::int64_t step) {
+  std::ofstream(file) << nlohmann::json{{"step", step}} << "\n";
+}
+
+std::int64_t read_step(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) throw std::runtime_error("--resume: no " + file.string() + " to go on from");
+  return nlohmann::json::parse(stream).at("step").get<std::int64_t>();
+}
+
+void train(const Options& options) {
+  // --- 2. The model: plain LibTorch, the same weights on every rank ------------------------------
+  gpt2::BpeTokenizer tokenizer(options.data + "/gpt2-bpe");
+  gpt2::GPT2Config shape;
+  shape.vocab_size = tokenizer.vocab_size();
+  shape.n_positions = options.seq_len;
+  shape.n_embd = options.hidden;
+  shape.n_layer = options.layers;
+  shape.n_head = options.heads;
+  shape.embd_pdrop = shape.attn_pdrop = shape.resid_pdrop = options.dropout;
+  torch::manual_seed(options.seed);
+  gpt2::GPT2LMHeadModel model(shape);
+
+  // --- 3. Parallelize it: this process keeps its shards only -------------------------------------
+  const oslo::World world = oslo::World::from_environment();
+  oslo::InitializeOptions how;
+  how.world = world;
+  oslo::ParallelModel parallel = oslo::initialize(model, parallel_config(options), how);
+  const oslo::MPU& mpu = parallel.mpu();
+  const bool speaker = world.rank() == 0;
+  const std::filesystem::path out = options.out;
+  if (options.print_plan) {
+    const std::string plan = parallel.plan().to_string();
+    if (speaker) std::cout << plan << std::endl;
+  }
+
+  std::int64_t step = 0;
+  if (options.resume) {
+    step = read_step(out / "train_state.json");
+    parallel.from_parallelized((out / "parallel_ckpt").string());
+  }
+
+  // --- 4. Make it data parallel
+  // -------------------------------------------------------------------
+  oslo::DistributedDataParallel<gpt2::GPT2LMHeadModel> ddp(model, mpu.get_data_parallel_group());
+  torch::optim::AdamW optimizer(model->parameters(),
+                                torch::optim::AdamWOptions(options.learning_rate));
+
+  // --- 5. The data: a sampler by the mpu's ranks (over torch's DistributedRandomSampler)
+  // ----------
+  auto text = gpt2::TextDataset::from_file(options.data + "/tinyshakespeare.txt", tokenizer,
+                                           options.seq_len);
+  gpt2::GlobalBatchSampler sampler(*text.size(), options.batch_size,
+                                   mpu.get_data_parallel_world_size(),
+                                   mpu.get_data_parallel_rank());
+  const auto examples = text.map(torch::data::transforms::Stack<>());
+  const auto steps_per_epoch = static_cast<std::int64_t>(sampler.steps_per_epoch());
+
+  // --- 6. Train as usual, but call the DDP engine, not the model
+  // ----------------------------------
+  const auto save = [&] {
+    parallel.save_parallelized((out / "parallel_ckpt").string());
+    if (speaker) write_step(out / "train_state.json", step);
+  };
+  if (speaker) std::filesystem::create_directories(out);
+  world.barrier();
+  std::ofstream losses;
+  if (speaker && !options.losses.empty()) {
+    losses.open(options.losses, options.resume ? std::ios::app : std::ios::trunc);
+    if (!losses) throw std::runtime_error("cannot write " + options.losses);
+  }
+
+  model->train();
+  while (step < options.steps) {
+    sampler.set_epoch(static_cast<std::size_t>(step / steps_per_epoch));
+    std::int64_t already_done = step % steps_per_epoch;
+    auto loader = torch::data::make_data_loader(examples, sampler, sampler.local_batch());
+    for (auto& batch : *loader) {
+      if (already_done-- > 0) continue;
+      if (step == options.steps) break;
+      const auto start = std::chrono::steady_clock::now();
+
+      optimizer.zero_grad();
+      const torch::Tensor logits = ddp.forward(batch.data);
+      const torch::Tensor loss = torch::nn::functional::cross_entropy(
+          logits.view({-1, shape.vocab_size}), batch.target.view({-1}));
+      loss.backward();
+      parallel.clip_grad_norm_(1.0);
+      optimizer.step();
+
+      ++step;
+      const double mean_loss = mean_over_data_ranks(loss, mpu);
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      if (speaker) {
+        const double tokens = static_cast<double>(options.batch_size) * options.seq_len;
+        std::printf("step %ld/%ld  loss %.4f  %.0f tokens/s  %ld MiB on rank 0\n",
+                    static_cast<long>(step), static_cast<long>(options.steps), mean_loss,
+                    tokens / seconds.count(), resident_mebibytes());
+        std::fflush(stdout);
+        if (losses.is_open()) losses << std::setprecision(9) << mean_loss << std::endl;
+      }
+      if (step % options.save_interval == 0) save();
+    }
+  }
+  if (step % options.save_interval != 0) save();
+
+  // --- 7. Merge: one file with the names and shapes of the model in section 2
+  // ----------------------
+  parallel.save_parallelized((out / "merged_ckpt").string(),
+                             oslo::SaveOptions().merge_checkpoints(true).config(shape.to_json()));
+  if (speaker) std::printf("merged into %s\n", (out / "merged_ckpt").c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains GPT-2 on tinyshakespeare with tensor and data parallelism");
+  Options options;
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    train(options);
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+}
