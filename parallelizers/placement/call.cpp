@@ -99,13 +99,12 @@ std::vector<Value> Call::values(size_t i) const {
 
 c10::SmallVector<Value, 4> Call::operands() const {
   c10::SmallVector<Value, 4> operands;
-  const c10::ArrayRef<c10::IValue> arguments(stack_.data() + base_, size());
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) { operands.push_back(value_of(tensor)); });
+  for_each_tensor(arguments(), [&](const at::Tensor& tensor) { operands.push_back(value_of(tensor)); });
   return operands;
 }
 
 std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const {
-  return call_with(with_tensors({stack_.data() + base_, size()}, local));
+  return call_with(with_tensors(arguments(), local));
 }
 
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
@@ -173,8 +172,7 @@ void Call::gather(const std::string& reason) {
 
 MeshPtr Call::mesh_of_call() const {
   MeshPtr mesh;
-  const c10::ArrayRef<c10::IValue> arguments(stack_.data() + base_, size());
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+  for_each_tensor(arguments(), [&](const at::Tensor& tensor) {
     if (mesh) return;
     if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
       mesh = impl->value().layout->mesh();

@@ -23,6 +23,10 @@ class Call {
   // Arguments by position.
   size_t size() const { return op_.arguments; }
   const c10::IValue& argument(size_t i) const { return stack_[base_ + i]; }
+  c10::ArrayRef<c10::IValue> arguments() const {
+    // With parentheses: braces would make a list of a pointer and a number.
+    return c10::ArrayRef<c10::IValue>(stack_.data() + base_, size());
+  }
   int64_t integer(size_t i) const { return argument(i).toInt(); }
   double number(size_t i) const { return argument(i).toScalar().toDouble(); }
   bool boolean(size_t i) const { return argument(i).toBool(); }

@@ -86,6 +86,7 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, bool detached_view)
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
       value_(std::move(value)),
       detached_view_(detached_view) {
+  key_set_ = c10::DispatchKeySet(kPlacedKey);  // the constructor added autograd's keys
   set_storage_access_should_throw();
   set_global_geometry();
 }
