@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "mpu/error.h"
+#include "mpu/process_group.h"
 
 namespace oslo {
 namespace {
@@ -21,6 +22,18 @@ at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size) {
   return at::empty(shape, like.options());
 }
 
+/// Elements beside one element of `dim`; also right when this rank has none of them.
+int64_t row_size(const at::Tensor& tensor, int64_t dim) {
+  int64_t elements = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) elements *= d == dim ? 1 : tensor.size(d);
+  return elements;
+}
+
+std::shared_ptr<Ledger> ledger_of(const c10d::ProcessGroup& group) {
+  const auto* counted = dynamic_cast<const CountedProcessGroup*>(&group);
+  return counted != nullptr ? counted->ledger() : std::make_shared<Ledger>();
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -31,7 +44,8 @@ Group::Group(std::string name, std::vector<int> ranks, int rank,
       ranks_(std::move(ranks)),
       rank_(rank),
       fake_(process_group->getDefaultBackend()->getBackendName() == "fake"),
-      process_group_(std::move(process_group)) {}
+      process_group_(std::move(process_group)),
+      ledger_(ledger_of(*process_group_)) {}
 
 bool Group::silent(const at::Tensor& tensor) const { return fake_ || tensor.is_meta(); }
 
@@ -40,7 +54,7 @@ c10d::Backend& Group::backend(const at::Tensor& tensor) const {
 }
 
 void Group::count(const char* operation, int64_t elements, const at::Tensor& like) {
-  ledger_.record(operation, elements, elements * static_cast<int64_t>(like.element_size()));
+  ledger_->record(operation, elements, elements * static_cast<int64_t>(like.element_size()));
 }
 
 void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operation) const {
@@ -94,8 +108,7 @@ at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayR
   OSLO_CHECK(static_cast<int>(sizes.size()) == size() && part.size(dim) == sizes[rank_],
              "all_gather over ", name_, ": this rank's part has ", part.size(dim),
              " along dimension ", dim, ", the layout says ", sizes);
-  const int64_t row = part.size(dim) == 0 ? 0 : part.numel() / part.size(dim);
-  count("all_gather", row * (sum(sizes) - sizes[rank_]), part);
+  count("all_gather", row_size(part, dim) * (sum(sizes) - sizes[rank_]), part);
   if (silent(part)) return resized(part, dim, sum(sizes)).zero_();
   return at::cat(gather_parts(part, dim, sizes), dim);
 }
@@ -105,8 +118,7 @@ at::Tensor Group::reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::Int
   if (dim < 0) dim += tensor.dim();
   OSLO_CHECK(tensor.size(dim) == sum(sizes), "reduce_scatter over ", name_, ": dimension ", dim,
              " has ", tensor.size(dim), ", the ranks' parts ", sizes, " do not add up to it");
-  const int64_t row = tensor.size(dim) == 0 ? 0 : tensor.numel() / tensor.size(dim);
-  count("reduce_scatter", row * sizes[rank_] * (size() - 1), tensor);
+  count("reduce_scatter", row_size(tensor, dim) * sizes[rank_] * (size() - 1), tensor);
   const int64_t start = start_of(sizes, rank_);
   if (silent(tensor)) return tensor.narrow(dim, start, sizes[rank_]).contiguous();
   at::Tensor buffer = tensor.contiguous();

@@ -18,7 +18,8 @@ namespace oslo {
 /// are those of the real thing.
 class Group {
  public:
-  /// `ranks` are the members' ranks in the world, in the group's order.
+  /// `ranks` are the members' ranks in the world, in the group's order. The ledger is that of the
+  /// process group where it has one (those of an MPU do).
   Group(std::string name, std::vector<int> ranks, int rank,
         c10::intrusive_ptr<c10d::ProcessGroup> process_group);
 
@@ -27,7 +28,7 @@ class Group {
   int size() const { return static_cast<int>(ranks_.size()); }
   const std::vector<int>& ranks() const { return ranks_; }
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return process_group_; }
-  Ledger& ledger() { return ledger_; }
+  Ledger& ledger() { return *ledger_; }
   SharedNodes& shared_copies() { return shared_copies_; }
 
   /// The reduction over all ranks. The buffer of `tensor` is used when it is contiguous: pass one
@@ -62,7 +63,7 @@ class Group {
   int rank_;
   bool fake_;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
-  Ledger ledger_;
+  std::shared_ptr<Ledger> ledger_;
   SharedNodes shared_copies_;
 };
 

@@ -9,8 +9,10 @@ namespace oslo {
 
 RankGrid MpuOptions::grid(int world) const {
   RankGrid grid = grid_;
-  const int model = grid.tensor * grid.pipeline;
-  if (!given_data_ && grid.tensor >= 1 && grid.pipeline >= 1) grid.data = std::max(1, world / model);
+  if (!given_data_ && grid.tensor >= 1 && grid.pipeline >= 1) {
+    const int64_t model = int64_t{grid.tensor} * grid.pipeline;
+    grid.data = static_cast<int>(std::max<int64_t>(1, world / model));
+  }
   grid.check(world);
   return grid;
 }

@@ -26,7 +26,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous
                                                           const std::string& name, int rank,
                                                           int size) {
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, rendezvous.store);
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, size);
   group->setGroupName(name);
   if (rendezvous.transport == Transport::fake) {
     add_fake_backend(*group, rank, size);

@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "mpu/ledger.h"
+
 namespace oslo {
 
 /// What carries the collectives of a world's groups.
@@ -23,6 +25,17 @@ struct Rendezvous {
   bool loopback = true;  ///< all ranks on this host
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   std::shared_ptr<void> device;  ///< Gloo's device; made by the first group, shared by the rest
+};
+
+/// LibTorch's process group, with the ledger of what moves over it: whoever is handed the group
+/// (DistributedDataParallel) counts in the same book.
+class CountedProcessGroup final : public c10d::ProcessGroup {
+ public:
+  using c10d::ProcessGroup::ProcessGroup;
+  const std::shared_ptr<Ledger>& ledger() const { return ledger_; }
+
+ private:
+  std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 
 /// Makes the process group `name` with this process as `rank` of `size`. Collective over the

@@ -1,6 +1,7 @@
 #include "mpu/rank_grid.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "mpu/error.h"
@@ -42,8 +43,11 @@ void RankGrid::check(int world) const {
                                     {"data", data}}) {
     OSLO_CHECK(value >= 1, name, "_parallel_size is ", value, "; it must be at least 1");
   }
-  OSLO_CHECK(size() == world, "tensor ", tensor, " x pipeline ", pipeline, " x data ", data, " = ",
-             size(), " ranks, but the world has ", world, "; the nearest sizes that fit are ",
+  // Absurd sizes must not wrap around to a product that fits.
+  const auto product =
+      static_cast<int64_t>(std::min(static_cast<double>(tensor) * pipeline * data, 1e18));
+  OSLO_CHECK(product == world, "tensor ", tensor, " x pipeline ", pipeline, " x data ", data, " = ",
+             product, " ranks, but the world has ", world, "; the nearest sizes that fit are ",
              nearest_fit(*this, world));
 }
 

@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -9,9 +10,17 @@
 #include "mpu/world.h"
 
 namespace oslo {
+namespace {
+
+/// LibTorch's flight recorder is one for the process and not safe for several groups of one process
+/// at once (a crash in recordWithResetEnabled); ranks as threads are just that.
+void switch_off_flight_recorder() { setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1); }
+
+}  // namespace
 
 void run_as_threads(int size, const std::function<void(World)>& body,
                     std::chrono::milliseconds timeout) {
+  switch_off_flight_recorder();
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::string first_failure;

@@ -114,6 +114,10 @@ std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) con
 }
 
 void Call::run(const DimensionMap& map) {
+  run(map, [this](c10::ArrayRef<at::Tensor> local) { return call_below(local); });
+}
+
+void Call::run(const DimensionMap& map, const LocalFunction& function) {
   auto operands = this->operands();
   OSLO_CHECK(operands.size() == map.operands.size(), name(), ": the rule describes ",
              map.operands.size(), " operands, the call has ", operands.size());
@@ -124,7 +128,7 @@ void Call::run(const DimensionMap& map) {
   const bool moved = op_.view && before[0] && before[0] != operands[0].layout;
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
-  const auto returned = call_below(local);
+  const auto returned = function(local);
   for (size_t i = 0; i < returned.size(); ++i) {
     const std::string& letters = map.results[std::min(i, map.results.size() - 1)];
     if (returned[i].isTensor()) {

@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Call {
   /// Runs the operator itself on local tensors as `map` says: one string an operand, for the
   /// defined tensor arguments in order. The usual rule is this one line.
   void run(const DimensionMap& map);
+  /// The same with `local` in the operator's place: from the local operands to the local results.
+  using LocalFunction = std::function<std::vector<c10::IValue>(c10::ArrayRef<at::Tensor>)>;
+  void run(const DimensionMap& map, const LocalFunction& local);
 
   /// The operator on other arguments: those of the call, with `local` for its tensors in order.
   std::vector<c10::IValue> call_below(c10::ArrayRef<at::Tensor> local) const;

@@ -75,11 +75,15 @@ class AxisResolver {
     return false;
   }
 
-  /// Elements that this rank would receive if `kept` stayed.
+  /// Elements that would have to be gathered if `kept` stayed. Global sizes: every rank must come to
+  /// the same decision, and local sizes differ.
   int64_t cost_of(const Resolution::Axis& kept) const {
     int64_t cost = 0;
     for (size_t i = 0; i < operands_.size(); ++i) {
-      if (letter_of(i) != 0 && !stays(i, kept)) cost += operands_[i].local.numel();
+      if (letter_of(i) == 0 || stays(i, kept)) continue;
+      int64_t elements = 1;
+      for (const int64_t size : operands_[i].sizes()) elements *= size;
+      cost += elements;
     }
     return cost;
   }
@@ -132,7 +136,10 @@ class AxisResolver {
 
   void report(size_t i, char letter, const Resolution::Axis& kept) const {
     const auto& [dim, cut] = (*operands_[i].layout)[axis_];
-    if (letter == kept.letter) wish_same_pieces(*cut, *kept.cut, factor_of(i, letter));
+    if (letter == kept.letter) {
+      wish_same_pieces(*cut, *kept.cut, factor_of(i, letter));
+      if (const CutPtr own = shared_cut(i, letter)) wish_same_pieces(*kept.cut, *own, 1);
+    }
     const int64_t parts = cut->size() - cut->local_size(mesh_->axis(axis_)->rank());
     const int64_t row = operands_[i].local.size(dim) == 0
                             ? 0

@@ -92,8 +92,9 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
                         op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
                         op.name == "aten::_version";
-  const bool pointwise = op.pointwise && (op.in_place || op.writes_out) && !op.random &&
-                         lie_alike(stack, base) && !records_beyond_target(stack, base);
+  const bool pointwise = (op.pointwise || op.name == "aten::copy_") &&
+                         (op.in_place || op.writes_out) && !op.random && lie_alike(stack, base) &&
+                         !records_beyond_target(stack, base);
   if (!(metadata && on_marked) && !pointwise) return false;
   const BelowDoor below;
   op.handle.callBoxed(&stack);

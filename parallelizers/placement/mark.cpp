@@ -78,6 +78,14 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
 }
 
+void set_padding_row(const at::Tensor& parameter, int64_t row) {
+  const Mark* mark = mark_of(parameter);
+  OSLO_CHECK(mark != nullptr, "a padding row is set on a table that is cut over ranks");
+  auto changed = c10::make_intrusive<Mark>(mark->name, mark->layout, mark->local_sizes);
+  changed->padding_row = row;
+  set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
+}
+
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
   auto impl = implementation_over(local, true);
   set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());

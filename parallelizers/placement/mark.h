@@ -26,6 +26,9 @@ struct Mark final : c10::BackendMeta {
   std::string name;
   LayoutPtr layout;
   c10::SmallVector<int64_t, 4> local_sizes;
+  /// The row of an embedding table that gets no gradient; -1: none. The layer cannot pass it, since
+  /// LibTorch compares padding_idx with the rows of this rank's part.
+  int64_t padding_row = -1;
 };
 
 /// The mark of a tensor; null when it has none. Throws when the tensor has lost part of it, or no
@@ -35,6 +38,9 @@ const Mark* mark_of(const at::Tensor& tensor);
 /// Turns `parameter` (whole, the same on all ranks) into this rank's part, in place: the tensor
 /// keeps its identity, so that typed members, tied weights and optimizers see the part.
 void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const std::string& name);
+
+/// Sets `padding_row` of a marked table.
+void set_padding_row(const at::Tensor& parameter, int64_t row);
 
 /// A tensor over the storage of `local` with the mark of `like`, without history.
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like);

@@ -3,9 +3,8 @@
 //   ./generate_gpt2 --checkpoint merged_ckpt --prompt "ROMEO:"
 //
 // prints the prompt and its continuation. Works on any folder with GPT-2's config.json and
-// model.safetensors under the names of gpt2.h.
-#include <c10/util/StringUtil.h>
-#include <checkpoint/safetensors.h>
+// model.safetensors or pytorch_model.bin under the names of gpt2.h.
+#include <checkpoint/load_state.h>
 #include <torch/nn.h>
 
 #include <CLI/CLI.hpp>
@@ -25,28 +24,6 @@ gpt2::GPT2Config read_config(const std::string& path) {
   return gpt2::GPT2Config::from_json(nlohmann::json::parse(file, nullptr, false));
 }
 
-// Every parameter must be in the file, and every tensor of the file must be a parameter.
-void load_strictly(gpt2::GPT2LMHeadModel& model, const std::string& path) {
-  torch::NoGradGuard no_grad;
-  const oslo::StateDict file = oslo::read_safetensors(path);
-  const auto parameters = model->named_parameters();
-  for (const auto& [name, tensor] : file) {
-    if (!parameters.contains(name)) {
-      throw std::runtime_error(path + ": the model has no parameter " + name);
-    }
-  }
-  for (const auto& parameter : parameters) {
-    // Tied: the head computes with wte's weight, and files may leave its own name out.
-    if (parameter.key() == "lm_head.weight") continue;
-    const torch::Tensor& tensor = file.at(parameter.key());
-    if (tensor.sizes() != parameter.value().sizes()) {
-      throw std::runtime_error(c10::str(path, ": ", parameter.key(), " is ", tensor.sizes(),
-                                        ", by config.json it is ", parameter.value().sizes()));
-    }
-    parameter.value().copy_(tensor);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,7 +34,7 @@ int main(int argc, char** argv) {
   gpt2::GenerateOptions how;
   how.temperature = 0.8;
   how.top_k = 40;
-  app.add_option("--checkpoint", checkpoint, "Folder with config.json and model.safetensors");
+  app.add_option("--checkpoint", checkpoint, "Folder with config.json and the merged model");
   app.add_option("--prompt", prompt, "Text to continue");
   app.add_option("--tokens", tokens, "Tokens to add");
   app.add_option("--temperature", how.temperature, "0: always the likeliest token");
@@ -69,7 +46,7 @@ int main(int argc, char** argv) {
   try {
     gpt2::BpeTokenizer tokenizer(data + "/gpt2-bpe");
     gpt2::GPT2LMHeadModel model(read_config(checkpoint + "/config.json"));
-    load_strictly(model, checkpoint + "/model.safetensors");
+    oslo::load_state(*model, checkpoint);
 
     std::vector<std::int64_t> ids = tokenizer.encode(prompt);
     if (ids.empty()) ids.push_back(tokenizer.end_of_text());

@@ -49,7 +49,11 @@ void attention(Call& call) {
     map.scales = {{0, head, ratio}, {DimensionMap::kResult, head, ratio}};
     if (mask.defined()) map.scales.push_back({3, head, ratio});
   }
-  call.run(map);
+  call.run(map, [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
+    if (local[0].numel() > 0) return call.call_below(local);
+    // LibTorch's fused kernels divide by the number of heads; a rank may hold none.
+    return {std::get<0>(at::_scaled_dot_product_attention_math(local[0], local[1], local[2]))};
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
@@ -28,7 +29,8 @@ at::Tensor masked_lookup(at::Tensor weight, const at::Tensor& indices, int64_t f
 /// weight (V, H), indices (..): V cut: masked lookup, partial sums; H cut: the result is cut.
 void embedding(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
-  const int64_t padding = call.integer(2);
+  const Mark* mark = mark_of(call.tensor(0));
+  const int64_t padding = mark && mark->padding_row >= 0 ? mark->padding_row : call.integer(2);
   const bool by_frequency = call.boolean(3), sparse = call.boolean(4);
   const std::string rows = letters(operands[1].dim());
   DimensionMap map{{"VH", rows}, {rows + "H"}};

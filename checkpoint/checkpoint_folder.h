@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "checkpoint/checkpoint_index.h"
+
+namespace oslo {
+
+/// A checkpoint opened for reading, whichever kind it is: a parallel or merged one that this
+/// library saved (with an index), or another program's model.safetensors or pytorch_model.bin.
+class CheckpointFolder {
+ public:
+  /// `path` is a folder, or one *.safetensors or *.bin file; a folder whose save was killed while
+  /// it took its name is found under its other one. Of a merged checkpoint's two files one is
+  /// enough, and safetensors is preferred. Throws `Error` naming the folder or file: missing,
+  /// empty, no checkpoint, a file that the index lists and that is not there.
+  explicit CheckpointFolder(const std::filesystem::path& path);
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  const CheckpointIndex& index() const { return index_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  /// Compares sizes and hashes of the files with the index, where there is one: every `shares`-th
+  /// file from `share` on, so that ranks can divide the work. Throws `Error` naming the file.
+  void verify(int share = 0, int shares = 1) const;
+
+  /// What a rank that wants the tensor under `wanted` (null: all of it) holds, on the CPU, not
+  /// marked. All loading comes through here. In this version a cut tensor is read under the cut
+  /// that it was saved in, a whole one into any. Throws `Error` naming tensor and both cuts.
+  at::Tensor read(const std::string& name, const LayoutPtr& wanted) const;
+
+  /// Names, sizes and hashes of the files as text: differs where ranks see different checkpoints.
+  std::string identity() const;
+
+  /// The tensor that `name` stands for, itself or the one it is tied to; null where the checkpoint
+  /// does not know the name.
+  const std::string* resolve(const std::string& name) const;
+
+ private:
+  class TensorFile;
+
+  void index_file(const std::string& file);
+  void drop_spare_files();
+  TensorFile& open(const std::string& file) const;
+  at::Tensor read_part(const std::string& name, const CheckpointIndex::Part& part) const;
+
+  std::filesystem::path path_;
+  bool hashed_ = false;
+  CheckpointIndex index_;
+  mutable std::map<std::string, std::unique_ptr<TensorFile>> open_;
+};
+
+}  // namespace oslo

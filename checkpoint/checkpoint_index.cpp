@@ -1,0 +1,265 @@
+#include "checkpoint/checkpoint_index.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/file_io.h"
+#include "checkpoint/hash.h"
+#include "checkpoint/torch_dtypes.h"
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kFormat[] = "oslo_checkpoint";
+// A reader refuses other versions: whatever a version 1 reader must not overlook raises it.
+constexpr int64_t kVersion = 1;
+
+/// A value of the index and the words that lead to it, for errors.
+class Node {
+ public:
+  Node(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  Node operator[](const std::string& key) const {
+    const auto found = object().find(key);
+    OSLO_CHECK(found != json_.end(), where_, " has no entry '", key, "'");
+    return {*found, c10::str(where_, ", ", key)};
+  }
+  const Json& object() const { return typed(json_.is_object(), "an object"); }
+  std::string text() const { return typed(json_.is_string(), "a text").get<std::string>(); }
+  int64_t number() const {
+    typed(json_.is_number_unsigned() && json_.get<uint64_t>() <= uint64_t{INT64_MAX},
+          "a whole number from 0");
+    return json_.get<int64_t>();
+  }
+  /// A count that the rest of the library keeps in an int.
+  int count() const {
+    const int64_t value = number();
+    OSLO_CHECK(value <= INT32_MAX, where_, " is ", value, ", more than any count of ranks");
+    return static_cast<int>(value);
+  }
+  std::vector<Node> list() const {
+    std::vector<Node> nodes;
+    for (const Json& item : typed(json_.is_array(), "a list")) {
+      nodes.emplace_back(item, c10::str(where_, "[", nodes.size(), "]"));
+    }
+    return nodes;
+  }
+  std::vector<int64_t> numbers() const {
+    std::vector<int64_t> values;
+    for (const Node& item : list()) values.push_back(item.number());
+    return values;
+  }
+  std::vector<std::pair<std::string, Node>> items() const {
+    std::vector<std::pair<std::string, Node>> nodes;
+    for (const auto& [key, value] : object().items()) {
+      nodes.emplace_back(key, Node(value, c10::str(where_, ", '", key, "'")));
+    }
+    return nodes;
+  }
+  const std::string& where() const { return where_; }
+
+ private:
+  const Json& typed(bool fits, const char* expected) const {
+    OSLO_CHECK(fits, where_, " should be ", expected, ", not ", json_.dump().substr(0, 40));
+    return json_;
+  }
+
+  const Json& json_;
+  std::string where_;
+};
+
+Json to_json(const CheckpointIndex::Cuts& cuts) {
+  Json list = Json::array();
+  for (const auto& [dim, rank, cut] : cuts) {
+    Json runs = Json::array();
+    for (const Cut::Run& run : cut->runs()) {
+      const std::vector<int64_t> pieces(run.pieces.begin(), run.pieces.end());
+      runs.push_back({{"repeat", run.repeat}, {"pieces", pieces}});
+    }
+    list.push_back({{"dim", dim}, {"rank", rank}, {"runs", std::move(runs)}});
+  }
+  return list;
+}
+
+Json to_json(const CheckpointIndex& index) {
+  Json json = {{"format", kFormat}, {"version", kVersion}};
+  json["mesh"] = {{"tensor", index.mesh.tensor},
+                  {"pipeline", index.mesh.pipeline},
+                  {"data", index.mesh.data},
+                  {"rank_order", to_string(index.mesh.order)}};
+  json["files"] = Json::object();
+  for (const auto& [name, file] : index.files) {
+    json["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+  }
+  json["tensors"] = Json::object();
+  for (const auto& [name, tensor] : index.tensors) {
+    Json parts = Json::array();
+    for (const auto& part : tensor.parts) {
+      parts.push_back({{"file", part.file}, {"cuts", to_json(part.cuts)}});
+    }
+    json["tensors"][name] = {{"shape", tensor.shape},
+                             {"dtype", find_torch_dtype(tensor.dtype)->name},
+                             {"parts", std::move(parts)}};
+  }
+  json["ties"] = index.ties;
+  return json;
+}
+
+c10::ScalarType read_dtype(const Node& node) {
+  const std::string name = node.text();
+  const auto* known = std::find_if(std::begin(kTorchDtypes), std::end(kTorchDtypes),
+                                   [&](const TorchDtype& dtype) { return dtype.name == name; });
+  OSLO_CHECK(known != std::end(kTorchDtypes), node.where(), " is '", name, "', which is no dtype");
+  return known->dtype;
+}
+
+/// A cut of a dimension that has `size` elements.
+CutPtr read_cut(const Node& node, int64_t size) {
+  Cut::Runs runs;
+  int64_t left = size;
+  for (const Node& item : node["runs"].list()) {
+    const int64_t repeat = item["repeat"].number();
+    const std::vector<int64_t> pieces = item["pieces"].numbers();
+    OSLO_CHECK(repeat >= 1 && !pieces.empty() &&
+                   (runs.empty() || runs.front().pieces.size() == pieces.size()),
+               item.where(), " has no pieces, or another number of them than the run before");
+    for (const int64_t piece : pieces) {
+      OSLO_CHECK(piece <= left / repeat, node.where(), " cuts more than the ", size,
+                 " elements of the dimension");
+      left -= piece * repeat;
+    }
+    runs.push_back({repeat, Cut::Sizes(pieces.begin(), pieces.end())});
+  }
+  OSLO_CHECK(!runs.empty() && left == 0, node.where(), " cuts ", size - left, " of the ", size,
+             " elements of the dimension");
+  return std::make_shared<const Cut>(std::move(runs));
+}
+
+CheckpointIndex::Cuts read_cuts(const Node& node, std::vector<int64_t> shape) {
+  CheckpointIndex::Cuts cuts;
+  for (const Node& item : node.list()) {
+    const int64_t dim = item["dim"].number();
+    OSLO_CHECK(dim < static_cast<int64_t>(shape.size()), item.where(), " cuts dimension ", dim,
+               " of a tensor of shape ", c10::IntArrayRef(shape));
+    CutPtr cut = read_cut(item, shape[dim]);
+    const int rank = item["rank"].count();
+    OSLO_CHECK(rank < cut->ranks(), item.where(), " is rank ", rank, " of ", cut->ranks());
+    shape[dim] = cut->local_size(rank);
+    cuts.push_back({dim, rank, std::move(cut)});
+  }
+  return cuts;
+}
+
+CheckpointIndex from_json(const Node& root) {
+  CheckpointIndex index;
+  const Node mesh = root["mesh"];
+  index.mesh.tensor = mesh["tensor"].count();
+  index.mesh.pipeline = mesh["pipeline"].count();
+  index.mesh.data = mesh["data"].count();
+  index.mesh.order = parse_rank_order(mesh["rank_order"].text());
+  for (const auto& [name, file] : root["files"].items()) {
+    // A name, so that nobody is led out of the folder.
+    OSLO_CHECK(std::filesystem::path(name).filename() == name && name != ".." && name != ".",
+               root.where(), ": '", name, "' is not the name of a file in this folder");
+    index.files[name] = {static_cast<uint64_t>(file["bytes"].number()), file["sha256"].text()};
+  }
+  for (const auto& [name, node] : root["tensors"].items()) {
+    CheckpointIndex::Tensor tensor{node["shape"].numbers(), read_dtype(node["dtype"]), {}};
+    for (const Node& part : node["parts"].list()) {
+      const std::string file = part["file"].text();
+      OSLO_CHECK(index.files.count(file) > 0, part.where(), " lies in '", file,
+                 "', which is not listed");
+      tensor.parts.push_back({file, read_cuts(part["cuts"], tensor.shape)});
+    }
+    OSLO_CHECK(!tensor.parts.empty(), node.where(), " has no parts");
+    index.tensors.emplace(name, std::move(tensor));
+  }
+  for (const auto& [name, node] : root["ties"].items()) {
+    const std::string tensor = node.text();
+    OSLO_CHECK(index.tensors.count(tensor) > 0 && index.tensors.count(name) == 0, node.where(),
+               " is a second name of '", tensor, "', which does not fit the tensors");
+    index.ties[name] = tensor;
+  }
+  return index;
+}
+
+}  // namespace
+
+void CheckpointIndex::add(const CheckpointIndex& other) {
+  files.insert(other.files.begin(), other.files.end());
+  ties.insert(other.ties.begin(), other.ties.end());
+  for (const auto& [name, theirs] : other.tensors) {
+    const auto [ours, fresh] = tensors.emplace(name, theirs);
+    if (fresh) continue;
+    OSLO_CHECK(ours->second.shape == theirs.shape && ours->second.dtype == theirs.dtype,
+               "the ranks disagree on '", name, "': shape ", c10::IntArrayRef(ours->second.shape),
+               " and ", c10::IntArrayRef(theirs.shape));
+    auto& parts = ours->second.parts;
+    parts.insert(parts.end(), theirs.parts.begin(), theirs.parts.end());
+  }
+}
+
+void CheckpointIndex::write(const std::filesystem::path& path) const {
+  Json json = to_json(*this);
+  json["checksum"] = sha256(json.dump());
+  const std::string text = json.dump(1) + "\n";
+  OutputFile file(path);
+  file.write(text.data(), text.size());
+  file.close();
+}
+
+CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) {
+  const InputFile file(path);
+  std::string text(file.size(), '\0');
+  file.read(text.data(), text.size(), 0);
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  OSLO_CHECK(!json.is_discarded(), path.string(), " is cut or damaged: it is no JSON");
+  const Node root(json, path.string());
+  OSLO_CHECK(root["format"].text() == kFormat, path.string(), " is no index of a checkpoint");
+  const int64_t version = root["version"].number();
+  OSLO_CHECK(version == kVersion, path.string(), " has format version ", version,
+             ", this library reads version ", kVersion, "; use the library that wrote it or newer");
+  const std::string checksum = root["checksum"].text();
+  json.erase("checksum");
+  try {
+    OSLO_CHECK(sha256(json.dump()) == checksum, path.string(),
+               " is damaged: its checksum does not fit; copy or save the checkpoint again");
+  } catch (const Json::exception&) {
+    fail(path.string(), " is damaged: it holds text that is not UTF-8");
+  }
+  return from_json(root);
+}
+
+CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout) {
+  CheckpointIndex::Cuts cuts;
+  for (int axis = 0; layout && axis < layout->axes(); ++axis) {
+    const auto& [dim, cut] = (*layout)[axis];
+    if (dim >= 0) cuts.push_back({dim, layout->group(axis)->rank(), cut});
+  }
+  return cuts;
+}
+
+std::string to_string(const CheckpointIndex::Cuts& cuts) {
+  std::string text;
+  for (const auto& [dim, rank, cut] : cuts) {
+    text += c10::str(text.empty() ? "" : "; ", "dim ", dim, ": part ", rank, " of ");
+    for (size_t i = 0; i < cut->runs().size(); ++i) {
+      const auto& [repeat, pieces] = cut->runs()[i];
+      text += i == 0 ? "" : ", ";
+      if (repeat > 1) text += c10::str(repeat, " x (");
+      for (size_t r = 0; r < pieces.size(); ++r) text += c10::str(r == 0 ? "" : "+", pieces[r]);
+      if (repeat > 1) text += ")";
+    }
+  }
+  return text.empty() ? "whole" : text;
+}
+
+std::string describe(const RankGrid& mesh) {
+  return c10::str("tensor_parallel_size ", mesh.tensor, ", pipeline_parallel_size ", mesh.pipeline);
+}
+
+}  // namespace oslo

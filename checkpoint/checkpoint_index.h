@@ -1,0 +1,86 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "mpu/rank_grid.h"
+#include "parallelizers/placement/layout.h"
+
+namespace oslo {
+
+/// The name of the index in a checkpoint's folder.
+inline constexpr char kIndexName[] = "oslo_checkpoint.json";
+
+/// The table of contents of a checkpoint: which files there are, and which part of which tensor
+/// each holds. Cuts are stored run by run, so that any other cut can be computed from them. A
+/// merged checkpoint is one whose parts are all whole.
+///
+///   {"format": "oslo_checkpoint", "version": 1,
+///    "mesh": {"tensor": 2, "pipeline": 1, "data": 2, "rank_order": "pp-dp-tp"},
+///    "files": {"pytorch_model_tp_0_pp_0.safetensors": {"bytes": 1234, "sha256": "..."}, ...},
+///    "tensors": {"wte.weight": {"shape": [53, 8], "dtype": "float32", "parts": [
+///        {"file": "pytorch_model_tp_0_pp_0.safetensors",
+///         "cuts": [{"dim": 0, "rank": 0, "runs": [{"repeat": 1, "pieces": [27, 26]}]}]}, ...]}},
+///    "ties": {"lm_head.weight": "wte.weight"},
+///    "checksum": "<sha256 of all the above>"}
+struct CheckpointIndex {
+  struct File {
+    uint64_t bytes = 0;
+    std::string sha256;
+  };
+  /// What a rank of one mesh axis keeps of a dimension. Where two cut the same dimension, the later
+  /// one cuts what the earlier one left.
+  struct PartCut {
+    int64_t dim;
+    int rank;
+    CutPtr cut;
+    bool operator==(const PartCut& other) const {
+      return dim == other.dim && rank == other.rank && *cut == *other.cut;
+    }
+  };
+  using Cuts = std::vector<PartCut>;
+  struct Part {
+    std::string file;
+    Cuts cuts;  ///< outermost axis first; empty: all of the tensor
+  };
+  struct Tensor {
+    std::vector<int64_t> shape;  ///< global
+    c10::ScalarType dtype;
+    std::vector<Part> parts;
+  };
+
+  /// The ranks that saved. The data size says how many copies were trained, nothing more.
+  RankGrid mesh;
+  std::map<std::string, File> files;
+  std::map<std::string, Tensor> tensors;
+  /// Other names of tensors.
+  std::map<std::string, std::string> ties;
+
+  /// Takes over the files, parts and ties of another rank's index of the same model. Throws where
+  /// the two disagree on a tensor.
+  void add(const CheckpointIndex& other);
+
+  /// Throws `Error` naming the file if it cannot be written.
+  void write(const std::filesystem::path& path) const;
+
+  /// Throws `Error` naming the file, and the tensor and entry where there is one: no JSON, another
+  /// version, a missing entry, one of the wrong type, cuts that do not fit the shape, a part in a
+  /// file that is not listed, or a checksum that does not fit (a flipped byte, an edit by hand).
+  static CheckpointIndex read(const std::filesystem::path& path);
+};
+
+/// What this rank keeps under `layout` (null: all).
+CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout);
+
+/// "whole", or "dim 0: part 1 of 27+26" joined by "; ", repeated stretches as "3 x (4+4)".
+std::string to_string(const CheckpointIndex::Cuts& cuts);
+
+/// "tensor_parallel_size 2, pipeline_parallel_size 1".
+std::string describe(const RankGrid& mesh);
+
+}  // namespace oslo

@@ -1,0 +1,107 @@
+#include "checkpoint/load_state.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+#include "checkpoint/tensor_bytes.h"
+#include "mpu/error.h"
+#include "parallelizers/placement/key.h"
+
+namespace oslo {
+namespace {
+
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = to_plain_bytes(a);
+  const at::Tensor right = to_plain_bytes(b);
+  return left.nbytes() == right.nbytes() &&
+         (left.nbytes() == 0 ||
+          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
+}
+
+void check_nothing_is_left_over(const ModelState& state, const CheckpointFolder& folder) {
+  std::unordered_set<std::string> wanted;
+  for (const auto& [name, _] : state.names) wanted.insert(name);
+  const auto check = [&](const std::string& name) {
+    OSLO_CHECK(wanted.count(name) > 0, "the checkpoint ", folder.path().string(), " has '", name,
+               "', the model has not; load it into the model that saved it");
+  };
+  for (const auto& [name, _] : folder.index().tensors) check(name);
+  for (const auto& [name, _] : folder.index().ties) check(name);
+}
+
+/// The saved tensors that this one's names stand for: one, unless the checkpoint keeps apart what
+/// the model ties.
+std::vector<std::string> saved_names(const ModelState& state, size_t number,
+                                     const CheckpointFolder& folder) {
+  std::vector<std::string> saved;
+  for (const auto& [name, owner] : state.names) {
+    if (owner != number) continue;
+    const std::string* found = folder.resolve(name);
+    if (found != nullptr && std::find(saved.begin(), saved.end(), *found) == saved.end()) {
+      saved.push_back(*found);
+    }
+  }
+  return saved;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder) {
+  const std::string where = folder.path().string();
+  // Everything that the index alone can tell comes before the first tensor is read.
+  std::vector<std::vector<std::string>> saved;
+  for (size_t i = 0; i < state.tensors.size(); ++i) {
+    const ModelState::Tensor& tensor = state.tensors[i];
+    saved.push_back(saved_names(state, i, folder));
+    OSLO_CHECK(!saved.back().empty(), "the checkpoint ", where, " has no '", tensor.name,
+               "', which the model has; load it into the model that saved it");
+    for (const std::string& name : saved.back()) {
+      const CheckpointIndex::Tensor& there = folder.index().tensors.at(name);
+      OSLO_CHECK(there.shape == tensor.shape, "the checkpoint ", where, " has '", name,
+                 "' of shape ", c10::IntArrayRef(there.shape), ", in the model it has ",
+                 c10::IntArrayRef(tensor.shape));
+      OSLO_CHECK(there.dtype == tensor.local.scalar_type(), "the checkpoint ", where, " has '",
+                 name, "' as ", there.dtype, ", the model has it as ", tensor.local.scalar_type(),
+                 "; convert the model with to() first");
+    }
+  }
+  check_nothing_is_left_over(state, folder);
+
+  std::vector<at::Tensor> values;
+  for (size_t i = 0; i < saved.size(); ++i) {
+    const LayoutPtr& layout = state.tensors[i].layout;
+    values.push_back(folder.read(saved[i].front(), layout));
+    for (size_t other = 1; other < saved[i].size(); ++other) {
+      OSLO_CHECK(same_bytes(values.back(), folder.read(saved[i][other], layout)),
+                 "the model ties '", saved[i].front(), "' and '", saved[i][other],
+                 "', the checkpoint ", where, " has different values for them");
+    }
+  }
+  return values;
+}
+
+void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
+  const c10::AutoGradMode no_grad(false);
+  const BelowDoor below;
+  for (size_t i = 0; i < values.size(); ++i) {
+    at::Tensor to = state.tensors[i].local;
+    to.copy_(values[i]);
+  }
+}
+
+void load_state(torch::nn::Module& module, const std::filesystem::path& path) {
+  const ModelState state(module);
+  for (const ModelState::Tensor& tensor : state.tensors) {
+    OSLO_CHECK(!tensor.layout, "load_state loads into an ordinary model; '", tensor.name,
+               "' is cut over ranks: use from_parallelized");
+  }
+  const CheckpointFolder folder(path);
+  folder.verify();
+  copy_into(state, read_state(state, folder));
+}
+
+}  // namespace oslo

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/model_state.h"
+
+namespace oslo {
+
+/// Loads a checkpoint into an ordinary module on this process alone: a folder (merged, or saved by
+/// one process) or one *.safetensors or *.bin file. Strict: the names must be those of the module,
+/// and shapes and dtypes the same; of tied weights one name is enough. Values are written into the
+/// module's tensors in place, so optimizers made before keep theirs. Reads everything before it
+/// writes anything: it succeeds, or throws `Error` naming file and tensor and changes nothing.
+/// A folder that this library saved is also checked by its hashes.
+void load_state(torch::nn::Module& module, const std::filesystem::path& path);
+
+/// The values for `state.tensors`, one each, from `folder`: this rank's parts, checked as above,
+/// nothing written yet.
+std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder);
+
+/// Writes them.
+void copy_into(const ModelState& state, const std::vector<at::Tensor>& values);
+
+}  // namespace oslo

@@ -1,0 +1,248 @@
+#include "checkpoint/parallel_checkpoint.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_index.h"
+#include "checkpoint/file_io.h"
+#include "checkpoint/hash.h"
+#include "checkpoint/joint_step.h"
+#include "checkpoint/load_state.h"
+#include "checkpoint/model_state.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/staging_directory.h"
+#include "checkpoint/torch_bin.h"
+#include "mpu/error.h"
+#include "parallelizers/placement/access.h"
+
+namespace oslo {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string part_name(int tensor_rank, int pipeline_rank) {
+  return c10::str("pytorch_model_tp_", tensor_rank, "_pp_", pipeline_rank);
+}
+
+/// Whether the ranks of a tensor's cuts are all in this rank's tensor group.
+bool cut_inside_tensor_group(const ModelState::Tensor& tensor, const MPU& mpu) {
+  const std::vector<int> inside = mpu.get_tensor_parallel_ranks();
+  for (int axis = 0; tensor.layout && axis < tensor.layout->axes(); ++axis) {
+    if ((*tensor.layout)[axis].whole()) continue;
+    for (const int rank : tensor.layout->group(axis)->ranks()) {
+      if (std::find(inside.begin(), inside.end(), rank) == inside.end()) return false;
+    }
+  }
+  return true;
+}
+
+/// Whether this rank's file holds the tensor: of the ranks with the same part, the first does.
+bool is_in_my_file(const ModelState::Tensor& tensor, const MPU& mpu) {
+  if (mpu.get_pipeline_parallel_rank() != 0) return false;
+  if (!tensor.layout) return mpu.get_tensor_parallel_rank() == 0;
+  for (int axis = 0; axis < tensor.layout->axes(); ++axis) {
+    if ((*tensor.layout)[axis].whole() && tensor.layout->group(axis)->rank() != 0) return false;
+  }
+  return true;
+}
+
+/// Writes `state` to `path` plus the format's extension, waits until it is on the disk, and adds it
+/// to `index`.
+std::string write_tensors(const fs::path& path, const std::string& format, const StateDict& state,
+                          SafetensorsMetadata metadata, CheckpointIndex& index) {
+  const fs::path file = path.string() + "." + format;
+  if (format == "bin") {
+    write_torch_bin(file, state);
+  } else {
+    write_safetensors(file, state, std::move(metadata));
+  }
+  sync_file(file);
+  index.files[file.filename()] = {fs::file_size(file), sha256_file(file)};
+  return file.filename();
+}
+
+std::map<std::string, std::string> ties_of(const ModelState& state) {
+  std::map<std::string, std::string> ties;
+  for (const auto& [name, number] : state.names) {
+    if (name != state.tensors[number].name) ties[name] = state.tensors[number].name;
+  }
+  return ties;
+}
+
+/// This coordinate's file, and beside it a small index of what it holds, for rank 0 to join.
+void write_part(const ModelState& state, const MPU& mpu, const fs::path& folder,
+                const std::string& format) {
+  const std::string name =
+      part_name(mpu.get_tensor_parallel_rank(), mpu.get_pipeline_parallel_rank());
+  StateDict mine;
+  for (const ModelState::Tensor& tensor : state.tensors) {
+    if (is_in_my_file(tensor, mpu)) mine.insert(tensor.name, plain_values(tensor.local));
+  }
+  CheckpointIndex index;
+  index.mesh = mpu.grid();
+  index.ties = ties_of(state);
+  const std::string file = write_tensors(folder / name, format, mine, {}, index);
+  for (const ModelState::Tensor& tensor : state.tensors) {
+    if (!mine.contains(tensor.name)) continue;
+    index.tensors[tensor.name] = {
+        tensor.shape, tensor.local.scalar_type(), {{file, cuts_of(tensor.layout)}}};
+  }
+  // Ties of tensors that other files hold would point nowhere.
+  std::erase_if(index.ties, [&](const auto& tie) { return !mine.contains(tie.second); });
+  const fs::path contents = folder / (name + ".json");
+  index.write(contents);
+  sync_file(contents);
+}
+
+CheckpointIndex join_parts(const MPU& mpu, const fs::path& folder) {
+  CheckpointIndex index;
+  index.mesh = mpu.grid();
+  for (int p = 0; p < index.mesh.pipeline; ++p) {
+    for (int t = 0; t < index.mesh.tensor; ++t) {
+      const fs::path contents = folder / (part_name(t, p) + ".json");
+      index.add(CheckpointIndex::read(contents));
+      fs::remove(contents);
+    }
+  }
+  return index;
+}
+
+/// Every whole tensor by number; collective. Only the keeper's list is filled.
+std::vector<at::Tensor> gather(const ModelState& state, bool keep) {
+  std::vector<at::Tensor> whole;
+  for (const ModelState::Tensor& tensor : state.tensors) {
+    at::Tensor full = full_tensor(tensor.local).detach();
+    if (keep) whole.push_back(std::move(full));
+  }
+  return whole;
+}
+
+CheckpointIndex write_merged(const ModelState& state, const std::vector<at::Tensor>& whole,
+                             const fs::path& folder, const std::string& format) {
+  CheckpointIndex index;
+  index.ties = ties_of(state);
+  std::vector<std::string> files;
+  if (format != "bin") {
+    StateDict once;
+    for (size_t i = 0; i < whole.size(); ++i) once.insert(state.tensors[i].name, whole[i]);
+    files.push_back(write_tensors(folder / "model", "safetensors", once, index.ties, index));
+  }
+  if (format != "safetensors") {
+    StateDict all;
+    for (const auto& [name, number] : state.names) all.insert(name, whole[number]);
+    files.push_back(write_tensors(folder / "pytorch_model", "bin", all, {}, index));
+  }
+  for (const ModelState::Tensor& tensor : state.tensors) {
+    auto& entry = index.tensors[tensor.name];
+    entry = {tensor.shape, tensor.local.scalar_type(), {}};
+    for (const std::string& file : files) entry.parts.push_back({file, {}});
+  }
+  return index;
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  OutputFile file(path);
+  file.write(text.data(), text.size());
+  file.close();
+}
+
+/// Throws unless all ranks gave the same answer.
+void check_same(const std::vector<std::string>& answers, const std::string& what) {
+  for (size_t rank = 1; rank < answers.size(); ++rank) {
+    OSLO_CHECK(answers[rank] == answers[0], "rank ", rank, " and rank 0 ", what);
+  }
+}
+
+}  // namespace
+
+void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
+                       const std::string& directory, const SaveOptions& options) {
+  const c10::AutoGradMode no_grad(false);
+  const World& world = mpu.world();
+  const bool merge = options.merge_checkpoints();
+  std::optional<ModelState> state;
+  std::optional<StagingDirectory> staging;
+  const auto step = [&](const char* what, const std::function<std::string()>& body) {
+    return joint_step(world, c10::str("save_parallelized: ", what), body);
+  };
+
+  // Nothing is written before all ranks are here with the same model and the same wish.
+  check_same(step("preparing",
+                  [&] {
+                    state.emplace(module);
+                    return sha256(state->describe());
+                  }),
+             "save different models: the names, dtypes, shapes or cuts of their tensors differ");
+  check_same(
+      step("agreeing",
+           [&] { return c10::str(directory, " ", merge, options.format(), options.config()); }),
+      "call save_parallelized with different folders or options");
+  bool inside = true;
+  for (const ModelState::Tensor& tensor : state->tensors) {
+    inside = inside && cut_inside_tensor_group(tensor, mpu);
+    OSLO_CHECK(inside || merge, "'", tensor.name,
+               "' is cut over ranks outside the tensor group, "
+               "and a file per tensor and pipeline coordinate cannot hold that; save with "
+               "SaveOptions().merge_checkpoints(true)");
+  }
+  const fs::path folder = step("making the folder", [&] {
+    if (world.rank() != 0) return std::string();
+    staging.emplace(directory);
+    return staging->path().string();
+  })[0];
+  OSLO_CHECK(!folder.empty(), "a dry run has no rank 0 that could save");
+
+  CheckpointIndex index;
+  const bool replica = mpu.get_data_parallel_rank() == 0;
+  step("writing", [&] {
+    if (!merge) {
+      if (replica) {
+        write_part(*state, mpu, folder,
+                   options.format().empty() ? "safetensors" : options.format());
+      }
+    } else if (!inside || (replica && mpu.get_pipeline_parallel_rank() == 0)) {
+      const std::vector<at::Tensor> whole = gather(*state, world.rank() == 0);
+      if (world.rank() == 0) index = write_merged(*state, whole, folder, options.format());
+    }
+    return std::string();
+  });
+  step("finishing", [&] {
+    if (world.rank() != 0) return std::string();
+    if (!merge) index = join_parts(mpu, folder);
+    if (!options.config().is_null()) {
+      write_text(folder / "config.json", options.config().dump(2) + "\n");
+    }
+    index.write(folder / kIndexName);
+    staging->commit();
+    return std::string();
+  });
+}
+
+void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory) {
+  const World& world = mpu.world();
+  std::optional<ModelState> state;
+  std::vector<at::Tensor> values;
+  const auto seen = joint_step(world, "from_parallelized", [&] {
+    state.emplace(module);
+    const CheckpointFolder folder(directory);
+    folder.verify(world.rank(), world.size());
+    try {
+      values = read_state(*state, folder);
+    } catch (const Error& error) {
+      fail(error.what(), " (this run: ", describe(mpu.grid()), ")");
+    }
+    return folder.identity();
+  });
+  check_same(seen, "see different checkpoints at " + directory +
+                       ": one of them was replaced or not copied to every machine");
+  copy_into(*state, values);
+}
+
+}  // namespace oslo

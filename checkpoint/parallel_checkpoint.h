@@ -1,0 +1,45 @@
+#pragma once
+
+#include <string>
+
+#include "checkpoint/save_options.h"
+#include "mpu/mpu.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace oslo {
+
+/// Saves a module whose parameters may be cut over ranks (marked); collective over the world. Keys
+/// are the names of the unparallelized model. What was in `directory` before, if anything, is
+/// replaced as a whole when all ranks have written and everything is on the disk; until then, and
+/// if any rank fails or is killed, it stays as it was. Failures (a full disk, a damaged mark, ranks
+/// with different models) throw the same `Error` on every rank; success returns on every rank after
+/// the folder took its name. Replicas are not compared: data rank 0's values are saved.
+///
+/// Parallel (the default): one file per tensor and pipeline coordinate,
+/// `pytorch_model_tp_{t}_pp_{p}.safetensors` (or .bin), written by data rank 0, with that
+/// coordinate's part of each cut tensor; whole tensors lie in tensor rank 0's file only. The index
+/// `oslo_checkpoint.json` says what is where. The folder must be one that all ranks see.
+///
+/// Merged: rank 0 writes `model.safetensors` and `pytorch_model.bin` (or the one asked for), and an
+/// index with their hashes. As in Python, tied weights are under every name in the bin file,
+/// sharing storage, and under their first name in the safetensors file, whose metadata lists the
+/// others. Tensors are gathered one by one over data rank 0's tensor group; rank 0 keeps them, so
+/// it needs memory for the whole model, the others for one tensor.
+///
+/// Either kind gets `config.json` when `SaveOptions::config` has it. At world size 1 a parallel
+/// checkpoint is one file of whole tensors.
+void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
+                       const std::string& directory, const SaveOptions& options = {});
+
+/// Loads a checkpoint into a module whose parameters may be cut; collective over the world. Takes
+/// the folders above and merged ones of other programs. A merged checkpoint goes into any layout; a
+/// parallel one into the layout that it was saved in (and into any where it was saved uncut); the
+/// data size is free. Strict, as `load_state`: values go into the module's tensors in place, marks
+/// and optimizers stay. If anything does not fit on any rank, every rank throws the same `Error`
+/// and no tensor of any rank has changed.
+void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory);
+
+}  // namespace oslo

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "mpu/error.h"
+
+namespace oslo {
+
+/// What a save writes. Every setter returns the object, so that they chain:
+/// `SaveOptions().merge_checkpoints(true).format("safetensors")`.
+class SaveOptions {
+ public:
+  /// True: whole tensors under the names of the unparallelized model, for any program to read.
+  /// False (the default): each rank writes its own part, which is what resuming is for.
+  SaveOptions& merge_checkpoints(bool merge) { return merge_ = merge, *this; }
+
+  /// "safetensors" or "bin" (Python's torch.save); throws `Error` for anything else. Unless given,
+  /// parts are safetensors and a merged checkpoint has both files.
+  SaveOptions& format(const std::string& format) {
+    OSLO_CHECK(format == "safetensors" || format == "bin", "the checkpoint format '", format,
+               "' is not known; use 'safetensors' or 'bin'");
+    return format_ = format, *this;
+  }
+
+  /// The model's hyperparameters, written beside the tensors as config.json. A JSON object.
+  SaveOptions& config(nlohmann::json config) {
+    OSLO_CHECK(config.is_object() || config.is_null(), "config.json is a JSON object, not ",
+               config.type_name());
+    return config_ = std::move(config), *this;
+  }
+
+  bool merge_checkpoints() const { return merge_; }
+  /// Empty where none was given.
+  const std::string& format() const { return format_; }
+  /// Null where none was given.
+  const nlohmann::json& config() const { return config_; }
+
+ private:
+  bool merge_ = false;
+  std::string format_;
+  nlohmann::json config_;
+};
+
+}  // namespace oslo

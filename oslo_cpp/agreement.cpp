@@ -1,0 +1,122 @@
+#include "oslo_cpp/agreement.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <sstream>
+
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+  return hash ^ (hash >> 29);
+}
+
+uint64_t content_hash(const at::Tensor& tensor) {
+  if (tensor.is_meta() || tensor.numel() == 0) return 0;
+  const at::Tensor plain = tensor.detach().to(at::kCPU).contiguous();
+  const auto* bytes = static_cast<const char*>(plain.const_data_ptr());
+  const size_t size = plain.nbytes();
+  uint64_t hash = size;
+  for (size_t at = 0; at < size; at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + at, std::min<size_t>(8, size - at));
+    hash = mix(hash, word);
+  }
+  return hash;
+}
+
+/// One line a parameter and buffer: name, shape and dtype.
+std::string structure_of(const torch::nn::Module& model) {
+  std::ostringstream text;
+  const auto add = [&](const auto& named) {
+    for (const auto& item : named) {
+      text << item.key() << " " << c10::str(item.value().sizes()) << " "
+           << item.value().dtype().name() << "\n";
+    }
+  };
+  add(model.named_parameters());
+  add(model.named_buffers());
+  return text.str();
+}
+
+std::string weights_of(const torch::nn::Module& model) {
+  std::ostringstream text;
+  for (const auto& item : model.named_parameters()) {
+    text << item.key() << " " << content_hash(item.value()) << "\n";
+  }
+  return text.str();
+}
+
+/// The first line in which two texts differ: both versions of it.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream left(a), right(b);
+  std::string x, y;
+  while (true) {
+    const bool more_left = static_cast<bool>(std::getline(left, x));
+    const bool more_right = static_cast<bool>(std::getline(right, y));
+    if (!more_left && !more_right) return {"", ""};
+    if (!more_left) x = "(nothing)";
+    if (!more_right) y = "(nothing)";
+    if (x != y) return {x, y};
+  }
+}
+
+/// Exchanges a hash first, and the text itself only where hashes differ (they differ for all).
+void compare(const World& world, const std::string& what, const std::string& text,
+             const std::string& fix, const std::vector<std::vector<int>>& groups) {
+  const auto hashes = world.exchange(what, std::to_string(std::hash<std::string>()(text)));
+  bool same = true;
+  for (const auto& ranks : groups) {
+    for (const int rank : ranks) same &= hashes[rank] == hashes[ranks[0]];
+  }
+  if (same) return;
+  const auto texts = world.exchange(what, text);
+  for (const auto& ranks : groups) {
+    for (const int rank : ranks) {
+      if (texts[rank] == texts[ranks[0]]) continue;
+      const auto [first, second] = first_difference(texts[ranks[0]], texts[rank]);
+      fail("initialize: ", what, " differs between ranks: rank ", ranks[0], " has ", first,
+           ", rank ", rank, " has ", second, "; ", fix);
+    }
+  }
+}
+
+}  // namespace
+
+void agree_on_success(const World& world, const std::string& topic,
+                      const std::function<void()>& prepare) {
+  std::string failure;
+  try {
+    prepare();
+  } catch (const c10::Error& error) {
+    failure = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  const auto outcomes = world.exchange(topic, failure);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (outcomes[rank].empty()) continue;
+    const bool everywhere = outcomes[rank] == failure;
+    fail(everywhere ? "" : c10::str("rank ", rank, " failed: "), outcomes[rank]);
+  }
+}
+
+void agree_on_inputs(const World& world, const RankGrid& grid, const std::string& config,
+                     const torch::nn::Module& model) {
+  if (world.size() == 1) return;
+  std::vector<int> everyone(world.size());
+  for (int rank = 0; rank < world.size(); ++rank) everyone[rank] = rank;
+  compare(world, "the config", config, "start every rank with the same config", {everyone});
+  compare(world, "the model", structure_of(model),
+          "build the same model on every rank", {everyone});
+  compare(world, "the weight", weights_of(model),
+          "call torch::manual_seed with one seed before building the model, or load the same file",
+          grid.groups("model"));
+}
+
+}  // namespace oslo

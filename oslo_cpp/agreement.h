@@ -1,0 +1,25 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <string>
+
+#include "mpu/rank_grid.h"
+#include "mpu/world.h"
+
+namespace oslo {
+
+/// Runs `prepare` on this rank and tells the others how it went, over the store: if it threw
+/// anywhere, every rank throws what the first such rank said. So a mistake ends a job soon, on all
+/// ranks, and before any of them waits in a collective.
+void agree_on_success(const World& world, const std::string& topic,
+                      const std::function<void()>& prepare);
+
+/// Throws on every rank when ranks were started with different configs or different models, naming
+/// two of them and the first difference. Weights are compared between the ranks that will share one
+/// copy of the model (data replicas may differ: DistributedDataParallel broadcasts).
+void agree_on_inputs(const World& world, const RankGrid& grid, const std::string& config,
+                     const torch::nn::Module& model);
+
+}  // namespace oslo

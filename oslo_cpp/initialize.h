@@ -1,0 +1,56 @@
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <functional>
+#include <memory>
+
+#include "mpu/mesh.h"
+#include "mpu/world.h"
+#include "oslo_cpp/config.h"
+#include "oslo_cpp/parallel_model.h"
+#include "parallelizers/plan/explicit_plan.h"
+
+namespace oslo {
+
+/// What `initialize` may be told beside the config.
+struct InitializeOptions {
+  /// Unset: `World::from_environment()`.
+  World world;
+
+  /// A forward on example data. It is run a few times without gradients, on every rank, to find out
+  /// in which units the weights are best cut (whole heads, fused projections); random states and
+  /// buffers are restored.
+  std::function<void()> example_inputs;
+
+  /// Placements for the layers inside every module of a class; see `policy_for`. They override the
+  /// structural plan; the config's "plan" overrides them.
+  std::vector<Policy> policies;
+
+  /// Random numbers of operators on cut values.
+  RandomMode random_mode = RandomMode::like_one_device;
+  /// Seed of the MPU's random streams.
+  uint64_t seed = 0;
+};
+
+/// Parallelizes `model`, in place, as `config` says: cuts its parameters over the tensor-parallel
+/// ranks and rewrites its module tree. The model's own code is not touched and goes on being called
+/// as before. Call it on every rank with the same config and the same model (same seed, or the same
+/// file): both are compared before the first collective. Optimizers may be made before or after,
+/// but not stepped before.
+///
+/// Throws `Error` on every rank for a config that does not fit the world, for ranks that differ,
+/// for a model that is parallel already, and for a plan that does not fit the model; the model is
+/// then as it was. `"enable": false` leaves the model untouched; at size 1 on every axis nothing is
+/// cut, and running it costs nothing.
+ParallelModel initialize(std::shared_ptr<torch::nn::Module> model, const Config& config = {},
+                         const InitializeOptions& options = {});
+
+template <typename Impl>
+ParallelModel initialize(const torch::nn::ModuleHolder<Impl>& model, const Config& config = {},
+                         const InitializeOptions& options = {}) {
+  return initialize(std::shared_ptr<torch::nn::Module>(model.ptr()), config, options);
+}
+
+}  // namespace oslo

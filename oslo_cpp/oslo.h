@@ -1,0 +1,18 @@
+#pragma once
+
+/// Everything a program needs: model parallelism for LibTorch models as their authors wrote them.
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/load_state.h"
+#include "mpu/error.h"
+#include "mpu/mpu.h"
+#include "mpu/world.h"
+#include "oslo_cpp/config.h"
+#include "oslo_cpp/initialize.h"
+#include "oslo_cpp/parallel_model.h"
+#include "parallelizers/data/clip_grad_norm.h"
+#include "parallelizers/data/distributed_data_parallel.h"
+#include "parallelizers/placement/access.h"
+#include "parallelizers/tensor/embedding.h"
+#include "parallelizers/tensor/linear.h"

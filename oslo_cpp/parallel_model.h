@@ -1,0 +1,64 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <c10/util/Type.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "checkpoint/save_options.h"
+#include "mpu/mpu.h"
+#include "oslo_cpp/config.h"
+#include "parallelizers/plan/plan.h"
+
+namespace oslo {
+
+/// A model that `initialize` made parallel: a handle with everything that is not the model's own
+/// code. It may die before the model.
+class ParallelModel {
+ public:
+  ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
+                std::vector<PlanEntry> entries);
+
+  const std::shared_ptr<torch::nn::Module>& module() const;
+  /// The model by its own class (an Impl). Throws naming both classes when it is another.
+  template <typename M>
+  std::shared_ptr<M> module_as() const {
+    auto typed = std::dynamic_pointer_cast<M>(module());
+    if (!typed) wrong_class(c10::demangle(typeid(M).name()));
+    return typed;
+  }
+
+  const MPU& mpu() const;
+  const Config& config() const;
+
+  /// What became of each parameter, the gathers left, and the collectives counted since
+  /// `initialize`, or in the last `count`ed call.
+  Plan plan() const;
+
+  /// Runs `step` (one training step, say) and lets `plan()` report what it moved.
+  void count(const std::function<void()>& step);
+
+  /// Throws, naming the parameter, when one that was cut has lost its mark or has been replaced
+  /// since (`parameters` of a model whose marks are gone would be trained as if they were whole).
+  void check() const;
+
+  /// Scales gradients so that their norm over all axes is at most `max_norm`; returns the norm
+  /// before. `norm_type` may be any positive number or infinity. Collective over the model.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0) const;
+
+  /// Writes the model: see checkpoint/parallel_checkpoint.h. Collective over the world.
+  void save_parallelized(const std::string& directory, const SaveOptions& options = {}) const;
+  /// Reads what `save_parallelized` wrote, parallel or merged, into the parameters. Collective.
+  void from_parallelized(const std::string& directory) const;
+
+ private:
+  [[noreturn]] void wrong_class(const std::string& wanted) const;
+
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace oslo

@@ -1,0 +1,308 @@
+#include "parallelizers/data/data_parallel_core.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "mpu/error.h"
+#include "parallelizers/data/gradient_hook.h"
+#include "parallelizers/data/module_parameters.h"
+#include "parallelizers/data/replicas.h"
+#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/mark.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// A parameter, and what the reducer took for granted about it.
+struct Parameter {
+  std::string name;
+  at::Tensor tensor;
+  bool trained;
+  bool marked;
+  c10::ScalarType dtype;
+  c10::Device device;
+};
+
+std::string describe(const Parameter& parameter) {
+  const LayoutPtr layout = oslo::layout(parameter.tensor);
+  return c10::str(parameter.name, " ", parameter.tensor.sizes(), " ", parameter.dtype,
+                  parameter.trained ? "" : " frozen", layout ? " cut " + layout->to_string() : "");
+}
+
+std::vector<Parameter> parameters_of(const torch::nn::Module& module) {
+  std::vector<Parameter> parameters;
+  for (auto& [name, tensor] : parameters_in_use(module)) {
+    const bool marked = mark_of(tensor) != nullptr;
+    parameters.push_back({std::move(name), tensor, tensor.requires_grad(), marked,
+                          tensor.scalar_type(), tensor.device()});
+  }
+  return parameters;
+}
+
+/// Buckets of trained parameters, last parameter first: about the order in which their gradients
+/// come.
+std::vector<std::vector<size_t>> assign_buckets(const std::vector<at::Tensor>& trained,
+                                                const std::vector<size_t>& limits) {
+  const std::vector<at::Tensor> reversed(trained.rbegin(), trained.rend());
+  std::vector<int64_t> indices(trained.size());
+  std::iota(indices.rbegin(), indices.rend(), 0);
+  return std::get<0>(c10d::compute_bucket_assignment_by_size(
+      reversed, limits, std::vector<bool>(trained.size(), false), indices));
+}
+
+std::shared_ptr<Group> wrap_group(c10::intrusive_ptr<c10d::ProcessGroup> group) {
+  OSLO_CHECK(group != nullptr, "DistributedDataParallel was given no group");
+  std::vector<int> ranks(group->getSize());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const int rank = group->getRank();
+  return std::make_shared<Group>("data", std::move(ranks), rank, std::move(group));
+}
+
+}  // namespace
+
+struct DataParallelCore::State {
+  State(std::shared_ptr<torch::nn::Module> module, Group& group, const DDPOptions& options)
+      : module(std::move(module)), group(group), options(options) {}
+  ~State() {
+    for (const auto& [hook, node] : watches) node->del_post_hook(hook);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void make_reducer(const std::shared_ptr<Group>& shared_group);
+  void watch_gradients();
+  void broadcast_buffers();
+  void check_parameters() const;
+  void check_finished() const;
+  void gradient_came(size_t index);
+  void last_bucket_left();
+  void backward_ended();
+  void settle_gradients();
+
+  /// In a static graph the first backward counts how often each gradient comes, and exchanges.
+  bool first_of_static() const { return options.static_graph() && !counted_uses; }
+
+  std::shared_ptr<torch::nn::Module> module;
+  Group& group;
+  DDPOptions options;
+  std::vector<Parameter> parameters;
+  std::vector<Parameter> trained;
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::vector<std::pair<uintptr_t, std::shared_ptr<Node>>> watches;
+
+  std::vector<char> came;  ///< which trained parameters got a gradient since the last forward
+  std::atomic<bool> complete{true};  ///< all buckets of the last exchange have set out
+  std::atomic<bool> end_awaited{false};
+  bool counted_uses = false;
+  bool buffers_due = true;
+};
+
+DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
+                                   std::shared_ptr<Group> group, const DDPOptions& options)
+    : group_(std::move(group)) {
+  OSLO_CHECK(module != nullptr, "DistributedDataParallel was given an empty module");
+  OSLO_CHECK(group_ != nullptr, "DistributedDataParallel was given no group");
+  OSLO_CHECK(options.bucket_cap_mb() > 0, "bucket_cap_mb is ", options.bucket_cap_mb(),
+             "; it must be above 0");
+  if (group_->size() == 1) return;
+  const RuleScope scope("ddp");
+  auto state = std::make_unique<State>(std::move(module), *group_, options);
+  state->parameters = parameters_of(*state->module);
+  std::vector<std::string> lines;
+  std::vector<at::Tensor> tensors;
+  for (const Parameter& parameter : state->parameters) {
+    if (parameter.trained) state->trained.push_back(parameter);
+    lines.push_back("parameter " + describe(parameter));
+    tensors.push_back(parameter.tensor);
+  }
+  for (const auto& buffer : state->module->named_buffers()) {
+    lines.push_back(c10::str("buffer ", buffer.key(), " ", buffer.value().sizes(), " ",
+                             buffer.value().scalar_type()));
+    tensors.push_back(buffer.value());
+  }
+  check_replicas_agree(*group_, "the model", lines);
+  refuse_sparse_gradients(*state->module);
+  OSLO_CHECK(!state->trained.empty(),
+             "no parameter of the model requires a gradient, so there is nothing for "
+             "DistributedDataParallel to average; use the model itself");
+  broadcast_from_first(*group_, tensors);
+  state->make_reducer(group_);
+  state->watch_gradients();
+  state_ = std::move(state);
+}
+
+DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
+                                   c10::intrusive_ptr<c10d::ProcessGroup> group,
+                                   const DDPOptions& options)
+    : DataParallelCore(std::move(module), wrap_group(std::move(group)), options) {}
+
+DataParallelCore::~DataParallelCore() = default;
+
+void DataParallelCore::State::make_reducer(const std::shared_ptr<Group>& shared_group) {
+  std::vector<at::Tensor> tensors;
+  std::unordered_map<size_t, std::string> names;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    tensors.push_back(trained[i].tensor);
+    names[i] = trained[i].name;
+  }
+  const auto cap = static_cast<int64_t>(options.bucket_cap_mb() * 1024 * 1024);
+  const int64_t first_cap = std::min<int64_t>(cap, c10d::kDefaultFirstBucketBytes);
+  auto buckets =
+      assign_buckets(tensors, {static_cast<size_t>(first_cap), static_cast<size_t>(cap)});
+  reducer = std::make_shared<c10d::Reducer>(
+      tensors, std::move(buckets), group.process_group(),
+      /*expect_sparse_gradients=*/std::vector<bool>(tensors.size(), false), cap,
+      options.find_unused_parameters(), options.gradient_as_bucket_view(), std::move(names),
+      first_cap, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+  reducer->register_comm_hook(
+      std::make_unique<GradientHook>(shared_group, [this] { last_bucket_left(); }));
+  if (options.static_graph()) reducer->set_static_graph();
+}
+
+void DataParallelCore::State::watch_gradients() {
+  using torch::autograd::utils::LambdaPostHook;
+  came.assign(trained.size(), 0);
+  for (size_t i = 0; i < trained.size(); ++i) {
+    auto node = torch::autograd::impl::grad_accumulator(trained[i].tensor);
+    const uintptr_t hook = node->add_post_hook(std::make_unique<LambdaPostHook>(
+        [this, i](const variable_list& outputs, const variable_list&) {
+          gradient_came(i);
+          return outputs;
+        }));
+    watches.emplace_back(hook, std::move(node));
+  }
+}
+
+void DataParallelCore::State::gradient_came(size_t index) {
+  came[index] = 1;
+  if (end_awaited.exchange(true)) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { backward_ended(); });
+}
+
+void DataParallelCore::State::last_bucket_left() {
+  complete = true;
+  const bool sends_map =
+      options.static_graph() ? first_of_static() : options.find_unused_parameters();
+  if (!sends_map) return;
+  // The reducer itself exchanges which parameters were used, one int each.
+  const auto elements =
+      static_cast<int64_t>(2 * (group.size() - 1) * trained.size() / group.size());
+  group.ledger().record("all_reduce", elements, elements * static_cast<int64_t>(sizeof(int)));
+}
+
+void DataParallelCore::State::backward_ended() {
+  end_awaited = false;
+  if (first_of_static()) {
+    reducer->delay_all_reduce();
+    counted_uses = true;
+  }
+  // Callbacks run in the order in which they were queued: after the reducer's, which waits for the
+  // buckets and writes the gradients.
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { settle_gradients(); });
+}
+
+/// The reducer makes gradients of its own: views of its buckets, and those of parameters that only
+/// other ranks used.
+void DataParallelCore::State::settle_gradients() {
+  for (const Parameter& parameter : trained) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (!gradient.defined()) continue;
+    // `zero_grad` detaches gradients in place, which autograd forbids for a view.
+    if (gradient.is_view()) gradient = unmarked_alias(gradient);
+    if (parameter.marked) mark_gradient(gradient, parameter.tensor);
+  }
+}
+
+void DataParallelCore::State::broadcast_buffers() {
+  std::vector<at::Tensor> buffers = module->buffers();
+  if (!buffers.empty()) broadcast_from_first(group, buffers);
+}
+
+void DataParallelCore::State::check_parameters() const {
+  constexpr const char* again = "; make DistributedDataParallel again, after such changes";
+  for (const Parameter& parameter : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    const bool marked = mark_of(tensor) != nullptr;
+    OSLO_CHECK(marked == parameter.marked, "parameter ", parameter.name,
+               marked ? " was cut over ranks after DistributedDataParallel was made"
+                      : " has lost the mark that says which part of it this rank holds",
+               again);
+    OSLO_CHECK(tensor.requires_grad() == parameter.trained, "parameter ", parameter.name, " was ",
+               parameter.trained ? "frozen" : "unfrozen", " after DistributedDataParallel was made",
+               again);
+    OSLO_CHECK(tensor.scalar_type() == parameter.dtype && tensor.device() == parameter.device,
+               "parameter ", parameter.name, " became ", tensor.scalar_type(), " on ",
+               tensor.device(), " after DistributedDataParallel was made for ", parameter.dtype,
+               " on ", parameter.device, again);
+  }
+}
+
+void DataParallelCore::State::check_finished() const {
+  const auto arrived = std::count(came.begin(), came.end(), 1);
+  if (arrived == 0 || complete || first_of_static()) return;
+  std::string missing;
+  for (size_t i = 0; i < trained.size(); ++i) {
+    if (!came[i]) missing += (missing.empty() ? "" : ", ") + trained[i].name;
+  }
+  fail("the last backward gave no gradient to ", missing, " (", trained.size() - arrived, " of ",
+       trained.size(), " parameters), so the gradients in their buckets were not averaged; ",
+       options.static_graph()
+           ? "with static_graph every step must use the parameters that the first one used"
+       : options.find_unused_parameters()
+           ? "let every output of forward take part in the loss"
+           : "let every parameter take part in the loss, freeze those that do not, or set "
+             "DDPOptions().find_unused_parameters(true)");
+}
+
+bool DataParallelCore::finds_unused() const {
+  const DDPOptions& options = state_->options;
+  return options.find_unused_parameters() && !options.static_graph() && c10::GradMode::is_enabled();
+}
+
+void DataParallelCore::before_forward() {
+  State& state = *state_;
+  const RuleScope scope("ddp");
+  state.check_parameters();
+  state.end_awaited = false;  // a backward that threw never came to its end
+  if (c10::GradMode::is_enabled()) {
+    state.check_finished();
+    if (synchronizes_ || state.first_of_static()) state.reducer->prepare_for_forward();
+    if (state.reducer->rebuild_buckets()) state.settle_gradients();
+  }
+  if (state.buffers_due && state.options.broadcast_buffers()) state.broadcast_buffers();
+  state.buffers_due = false;
+}
+
+void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
+  State& state = *state_;
+  if (!c10::GradMode::is_enabled() || !(synchronizes_ || state.first_of_static())) return;
+  std::vector<at::Tensor> local;
+  for (const at::Tensor& output : outputs) local.push_back(local_tensor(output));
+  state.reducer->prepare_for_backward(local);
+  std::fill(state.came.begin(), state.came.end(), 0);
+  state.complete = false;
+  state.buffers_due = true;
+}
+
+std::vector<int64_t> DataParallelCore::bucket_sizes() const {
+  std::vector<int64_t> sizes;
+  if (!active()) return sizes;
+  for (const c10d::GradBucket& bucket : state_->reducer->get_grad_buckets(false)) {
+    sizes.push_back(static_cast<int64_t>(bucket.getBuffer().nbytes()));
+  }
+  return sizes;
+}
+
+}  // namespace oslo

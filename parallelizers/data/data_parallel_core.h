@@ -1,0 +1,62 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+#include "mpu/group.h"
+#include "parallelizers/data/ddp_options.h"
+
+namespace oslo {
+
+/// What `DistributedDataParallel` does around the forward of a module, whatever the module's type:
+/// LibTorch's gradient reducer (Li et al., arXiv 2006.15704), fed with this rank's parts.
+class DataParallelCore {
+ public:
+  DataParallelCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<Group> group,
+                   const DDPOptions& options);
+  DataParallelCore(std::shared_ptr<torch::nn::Module> module,
+                   c10::intrusive_ptr<c10d::ProcessGroup> group, const DDPOptions& options);
+  ~DataParallelCore();
+  DataParallelCore(const DataParallelCore&) = delete;
+  DataParallelCore& operator=(const DataParallelCore&) = delete;
+
+  /// False in a group of one rank: there is nothing to do.
+  bool active() const { return state_ != nullptr; }
+  /// Whether `after_forward` needs to see the outputs.
+  bool finds_unused() const;
+  void before_forward();
+  /// `outputs`: the tensors that forward returned, where `finds_unused()`.
+  void after_forward(const std::vector<at::Tensor>& outputs);
+
+  bool synchronizes() const { return synchronizes_; }
+  void synchronize(bool on) { synchronizes_ = on; }
+
+  Group& group() { return *group_; }
+  std::vector<int64_t> bucket_sizes() const;
+
+ private:
+  struct State;
+  std::shared_ptr<Group> group_;
+  std::unique_ptr<State> state_;
+  bool synchronizes_ = true;
+};
+
+/// While alive, backward passes add up gradients without exchanging them. See
+/// `DistributedDataParallel::no_sync`.
+class [[nodiscard]] NoSyncGuard {
+ public:
+  explicit NoSyncGuard(DataParallelCore& core) : core_(core), before_(core.synchronizes()) {
+    core_.synchronize(false);
+  }
+  ~NoSyncGuard() { core_.synchronize(before_); }
+  NoSyncGuard(const NoSyncGuard&) = delete;
+  NoSyncGuard& operator=(const NoSyncGuard&) = delete;
+
+ private:
+  DataParallelCore& core_;
+  bool before_;
+};
+
+}  // namespace oslo

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+
+#include "mpu/mesh.h"
+#include "parallelizers/plan/layer_plan.h"
+#include "parallelizers/plan/plan.h"
+
+namespace oslo {
+
+/// Cuts the parameters of planned layers in place, and can undo it as long as it lives: it keeps
+/// the whole parameters. Tied parameters are cut once, as the first layer in the tree says.
+class AppliedPlan {
+ public:
+  AppliedPlan(std::vector<LayerPlan>& layers, const MeshPtr& mesh);
+
+  /// Makes every parameter whole again.
+  void undo();
+
+  /// Whether operators asked for other blocks or units than the layers have; takes the wishes over
+  /// into them where they divide the dimension.
+  bool take_wishes(std::vector<LayerPlan>& layers) const;
+
+ private:
+  void cut(const at::Tensor& parameter, const Placement& placement, const std::string& name,
+           const MeshPtr& mesh);
+
+  struct Whole {
+    at::Tensor parameter;
+    at::Tensor original;  ///< over the whole storage
+  };
+  std::vector<Whole> wholes_;
+  std::map<std::string, std::shared_ptr<CutOrigin>> origins_;  ///< by parameter name
+};
+
+/// Replaces planned layers by the parallel layers that share their parameters.
+void rewrite_tree(const std::vector<LayerPlan>& layers);
+
+}  // namespace oslo

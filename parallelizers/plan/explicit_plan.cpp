@@ -1,0 +1,116 @@
+#include "parallelizers/plan/explicit_plan.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "mpu/error.h"
+#include "parallelizers/tensor/module_tree.h"
+
+namespace oslo {
+namespace {
+
+std::vector<std::string> components(const std::string& path) {
+  std::vector<std::string> parts;
+  std::istringstream stream(path);
+  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
+  return parts;
+}
+
+bool matches(const std::string& pattern, const std::string& path) {
+  const auto wanted = components(pattern), parts = components(path);
+  if (wanted.size() != parts.size()) return false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (wanted[i] != "*" && wanted[i] != parts[i]) return false;
+  }
+  return true;
+}
+
+int64_t stars(const std::string& pattern) {
+  return std::count(pattern.begin(), pattern.end(), '*');
+}
+
+/// How many letters two paths have in common, from both ends: enough to find a typo's neighbour.
+size_t likeness(const std::string& a, const std::string& b) {
+  size_t front = 0, back = 0;
+  while (front < a.size() && front < b.size() && a[front] == b[front]) ++front;
+  while (back + front < a.size() && back + front < b.size() &&
+         a[a.size() - 1 - back] == b[b.size() - 1 - back]) {
+    ++back;
+  }
+  return front + back;
+}
+
+std::string nearest_path(const std::vector<LayerPlan>& layers, const std::string& pattern) {
+  std::string best;
+  for (const LayerPlan& layer : layers) {
+    if (best.empty() || likeness(layer.path, pattern) > likeness(best, pattern)) best = layer.path;
+  }
+  return best;
+}
+
+void check_style(const LayerPlan& layer, const StyleText& style, const std::string& where) {
+  OSLO_CHECK(!(layer.embedding() && style.style == Style::row), where, ": ", layer.path,
+             " is an embedding, which has no input features to cut; use vocab or column");
+  LayerPlan planned = layer;
+  planned.style = style;
+  const int64_t size = planned.cut_size(), step = style.blocks * style.unit;
+  OSLO_CHECK(size % step == 0, where, ": ", layer.path, " has ", size,
+             " features to cut, which are not a multiple of blocks ", style.blocks, " x unit ",
+             style.unit);
+}
+
+void plan_one(LayerPlan& layer, const StyleText& style, const std::string& why) {
+  check_style(layer, style, why);
+  layer.style = style;
+  layer.why = why;
+  layer.asked_for = true;
+}
+
+}  // namespace
+
+void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patterns) {
+  auto ordered = patterns;
+  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
+    return stars(a.first) > stars(b.first);
+  });
+  for (const auto& [pattern, text] : ordered) {
+    const std::string where = "plan pattern \"" + pattern + "\"";
+    const StyleText style = StyleText::parse(text, where);
+    bool found = false;
+    for (LayerPlan& layer : layers) {
+      if (!matches(pattern, layer.path)) continue;
+      plan_one(layer, style, where);
+      found = true;
+    }
+    OSLO_CHECK(found, where, " matches no linear or embedding layer of the model",
+               layers.empty() ? "" : "; the nearest path is \"" + nearest_path(layers, pattern) + "\"",
+               " (* stands for one component of a path)");
+  }
+}
+
+void plan_by_policies(std::vector<LayerPlan>& layers,
+                      const std::shared_ptr<torch::nn::Module>& root,
+                      const std::vector<Policy>& policies) {
+  for (const Policy& policy : policies) {
+    bool met = false;
+    for (const ModuleEntry& entry : module_entries(root)) {
+      if (!policy.applies(*entry.module)) continue;
+      met = true;
+      for (const auto& [pattern, text] : policy.patterns) {
+        const std::string where = "policy for " + policy.class_name + ", \"" + pattern + "\"";
+        const StyleText style = StyleText::parse(text, where);
+        bool found = false;
+        for (LayerPlan& layer : layers) {
+          if (!matches(join_path(entry.path, pattern), layer.path)) continue;
+          plan_one(layer, style, where);
+          found = true;
+        }
+        OSLO_CHECK(found, where, " matches no linear or embedding layer inside ",
+                   entry.path.empty() ? "the model" : entry.path);
+      }
+    }
+    OSLO_CHECK(met, "policy for ", policy.class_name, ": the model has no module of this class");
+  }
+}
+
+}  // namespace oslo

@@ -1,0 +1,222 @@
+// Walking and rewriting module trees, and parameters under several names (acceptance case T8).
+#include "parallelizers/tensor/module_tree.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <sstream>
+
+#include "mpu/error.h"
+#include "mpu/mpu.h"
+#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/tensor/embedding.h"
+#include "parallelizers/tensor/linear.h"
+#include "parallelizers/tensor/ties.h"
+
+namespace oslo {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using torch::Tensor;
+using ModulePtr = std::shared_ptr<torch::nn::Module>;
+
+struct BlockImpl : torch::nn::Cloneable<BlockImpl> {
+  BlockImpl() { BlockImpl::reset(); }
+  void reset() override {
+    fc = register_module("fc", torch::nn::Linear(4, 6));
+    list = register_module("list", torch::nn::Sequential(torch::nn::Linear(6, 4)));
+  }
+  Tensor forward(const Tensor& x) { return list->forward(fc->forward(x)); }
+  torch::nn::Linear fc = nullptr;
+  torch::nn::Sequential list = nullptr;
+};
+TORCH_MODULE(Block);
+
+struct LanguageModelImpl : torch::nn::Module {
+  LanguageModelImpl()
+      : wte(register_module("wte", torch::nn::Embedding(10, 4))),
+        block(register_module("block", Block())),
+        again(register_module("again", block)),
+        lm_head(register_module("lm_head",
+                                torch::nn::Linear(torch::nn::LinearOptions(4, 10).bias(false)))) {}
+  torch::nn::Embedding wte;
+  Block block, again;
+  torch::nn::Linear lm_head;
+};
+TORCH_MODULE(LanguageModel);
+
+std::string printed(const torch::nn::Module& module) {
+  std::ostringstream text;
+  text << module;
+  return text.str();
+}
+
+void cut(const Tensor& parameter, const MPU& mpu, int64_t dim) {
+  mark_parameter(parameter,
+                 std::make_shared<Layout>(
+                     make_layout(mpu.tensor_mesh(), {Placement::shard(dim)}, parameter.sizes())),
+                 "a parameter");
+}
+
+TEST(ModuleTree, ListsEveryRegistrationParentsFirst) {
+  LanguageModel model;
+  std::vector<std::string> paths;
+  for (const ModuleEntry& entry : module_entries(model.ptr())) {
+    paths.push_back(entry.path);
+    if (entry.path.empty()) {
+      EXPECT_EQ(entry.parent, nullptr);
+      EXPECT_EQ(entry.module, model.ptr());
+    } else {
+      EXPECT_EQ(entry.parent->named_children()[entry.name], entry.module);
+    }
+  }
+  EXPECT_THAT(paths, ElementsAre("", "wte", "block", "block.fc", "block.list", "block.list.0",
+                                 "again", "again.fc", "again.list", "again.list.0", "lm_head"));
+  EXPECT_THROW(module_entries(nullptr), Error);
+}
+
+TEST(ModuleTree, NamesClassesAsUsersWriteThem) {
+  EXPECT_EQ(class_name(*torch::nn::Linear(1, 1)), "torch::nn::Linear");
+  EXPECT_THAT(class_name(*Block()), HasSubstr("Block"));
+  EXPECT_EQ(class_name(*nn::RowParallelLinear(2, 2, MPU(World::alone()))),
+            "oslo::nn::RowParallelLinear");
+}
+
+TEST(ModuleTree, ReplacesAChildOfAnOrdinaryModuleAndOfContainers) {
+  run_as_threads(2, [](World world) {
+    const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
+    Block block;
+    torch::nn::ModuleList list(torch::nn::Linear(4, 6));
+    torch::nn::ModuleDict dict(
+        torch::OrderedDict<std::string, ModulePtr>({{"key", torch::nn::Linear(4, 6).ptr()}}));
+    for (const auto& [parent, name] :
+         std::vector<std::pair<ModulePtr, std::string>>{{block.ptr(), "fc"},
+                                                        {block->list.ptr(), "0"},
+                                                        {list.ptr(), "0"},
+                                                        {dict.ptr(), "key"}}) {
+      const auto linear =
+          std::dynamic_pointer_cast<torch::nn::LinearImpl>(parent->named_children()[name]);
+      const Tensor x = torch::ones({2, linear->options.in_features()});
+      const Tensor before = linear->forward(x).detach();
+      const auto layer = std::make_shared<nn::ColumnParallelLinearImpl>(*linear);
+      cut(linear->weight, mpu, 0);
+      cut(linear->bias, mpu, 0);
+      replace_child(*parent, name, layer);
+      EXPECT_EQ(parent->named_children()[name], layer);
+      EXPECT_TRUE(parent->named_parameters()[name + ".weight"].is_same(linear->weight));
+      EXPECT_THAT(printed(*parent), HasSubstr("ColumnParallelLinear("));
+      // Who calls the old object gets the same answer from the same parameters.
+      EXPECT_TRUE(torch::equal(full_tensor(linear->forward(x)), full_tensor(layer->forward(x))));
+      EXPECT_TRUE(torch::allclose(full_tensor(linear->forward(x)), before));
+    }
+    EXPECT_THAT(printed(*block), HasSubstr("(0): oslo::nn::ColumnParallelLinear("));
+    EXPECT_NE(block->list->ptr(0), block->list->named_children()["0"]);  // calls the old one
+    EXPECT_THROW(replace_child(*block, "gone", block->fc.ptr()), Error);
+  });
+}
+
+TEST(ModuleTree, AClonedModelKeepsItsCutParameters) {
+  run_as_threads(2, [](World world) {
+    const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
+    Block block;
+    const auto fc = std::make_shared<nn::ColumnParallelLinearImpl>(*block->fc);
+    const auto first = std::dynamic_pointer_cast<torch::nn::LinearImpl>(block->list->ptr(0));
+    const auto in_list = std::make_shared<nn::RowParallelLinearImpl>(*first);
+    cut(block->fc->weight, mpu, 0);
+    cut(first->weight, mpu, 1);
+    replace_child(*block, "fc", fc);
+    replace_child(*block->list, "0", in_list);
+    const auto copy = std::dynamic_pointer_cast<BlockImpl>(block->clone());
+    ASSERT_NE(copy, nullptr);
+    for (const char* name : {"fc.weight", "list.0.weight"}) {
+      const Tensor own = block->named_parameters()[name], copied = copy->named_parameters()[name];
+      EXPECT_TRUE(is_placed(copied)) << name;
+      EXPECT_FALSE(copied.is_same(own)) << name;
+      EXPECT_TRUE(torch::equal(local_tensor(copied), local_tensor(own))) << name;
+    }
+    EXPECT_TRUE(copy->fc->weight.is_same(copy->named_parameters()["fc.weight"]));
+    const Tensor x = torch::ones({2, 4});
+    EXPECT_TRUE(torch::equal(full_tensor(copy->forward(x)), full_tensor(block->forward(x))));
+  });
+}
+
+TEST(Ties, AMemberTiedAloneIsRegistered) {
+  LanguageModel model;
+  model->lm_head->weight = model->wte->weight;
+  EXPECT_FALSE(model->named_parameters()["lm_head.weight"].is_same(model->wte->weight));
+  EXPECT_THAT(repair_ties(model.ptr()), ElementsAre("lm_head.weight"));
+  EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(model->wte->weight));
+  EXPECT_THAT(repair_ties(model.ptr()), IsEmpty());
+  const std::vector<Tie> ties = find_ties(model.ptr());
+  ASSERT_EQ(ties.size(), 5U);
+  EXPECT_TRUE(ties[0].tensor.is_same(model->wte->weight));
+  EXPECT_THAT(ties[0].names, ElementsAre("wte.weight", "lm_head.weight"));
+  EXPECT_THAT(ties[1].names, ElementsAre("block.fc.weight", "again.fc.weight"));
+}
+
+TEST(Ties, AnOptimizerMadeBeforeNeverMovesTheForgottenTensor) {
+  LanguageModel model;
+  model->lm_head->weight = model->wte->weight;
+  const Tensor forgotten = model->named_parameters()["lm_head.weight"];
+  torch::optim::AdamW optimizer(model->parameters());
+  repair_ties(model.ptr());
+  const Tensor before = forgotten.detach().clone();
+  model->lm_head->forward(model->wte->forward(torch::arange(10))).sum().backward();
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(forgotten, before));
+  EXPECT_FALSE(forgotten.grad().defined());
+}
+
+TEST(Ties, MembersThatAreNoParametersAreLeftAlone) {
+  LanguageModel model;
+  const Tensor registered = model->lm_head->weight;
+  model->lm_head->weight = model->wte->weight * 2;
+  EXPECT_THAT(repair_ties(model.ptr()), IsEmpty());
+  EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(registered));
+  LanguageModel without_bias;
+  without_bias->block->fc->bias = Tensor();
+  EXPECT_THAT(repair_ties(without_bias.ptr()), IsEmpty());
+}
+
+TEST(Ties, RegisteredTwice) {
+  auto root = std::make_shared<torch::nn::Module>();
+  auto child = root->register_module("child", std::make_shared<torch::nn::Module>());
+  const Tensor weight = root->register_parameter("weight", torch::ones({2}));
+  child->register_parameter("same", weight);
+  child->register_parameter("other", torch::ones({2}));
+  const std::vector<Tie> ties = find_ties(root);
+  ASSERT_EQ(ties.size(), 1U);
+  EXPECT_THAT(ties[0].names, ElementsAre("weight", "child.same"));
+}
+
+TEST(Padding, AnUntouchedEmbeddingWithPaddingBeyondThisRanksRows) {  // T6
+  run_as_threads(3, [](World world) {
+    const MPU mpu(world, MpuOptions().tensor_parallel_size(3));
+    const auto options = torch::nn::EmbeddingOptions(10, 4).padding_idx(8)._weight(
+        torch::arange(40.0).view({10, 4}));
+    torch::nn::Embedding layer(options);
+    const nn::VocabParallelEmbedding adopted(
+        std::make_shared<nn::VocabParallelEmbeddingImpl>(*layer));
+    layer->weight.set_requires_grad(true);
+    cut(layer->weight, mpu, 0);
+    nn::move_padding_to_mark(*layer);
+    const Tensor ids = torch::tensor({8, 1, 9, 8});
+    const Tensor y = layer->forward(ids);
+    EXPECT_TRUE(torch::equal(y[0], torch::arange(32.0, 36.0)));
+    y.sum().backward();
+    Tensor expected = torch::zeros({10, 4});
+    expected[1] = 1;
+    expected[9] = 1;
+    EXPECT_TRUE(torch::equal(full_tensor(layer->weight.grad()), expected));
+    EXPECT_THAT(printed(*adopted), HasSubstr("padding_idx=8"));
+    EXPECT_EQ(nn::VocabParallelEmbeddingImpl(*layer).options.padding_idx(), std::nullopt);
+    EXPECT_THAT(printed(nn::VocabParallelEmbeddingImpl(*layer)), HasSubstr("padding_idx=8"));
+  });
+}
+
+}  // namespace
+}  // namespace oslo

@@ -1,0 +1,155 @@
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+
+#include "checkpoint/load_state.h"
+#include "checkpoint/parallel_checkpoint.h"
+#include "parallelizers/placement/mark.h"
+#include "tests/support/temporary_directory.h"
+
+// Acceptance K5: a job that is killed while it saves. The job is a process with its ranks as
+// threads; this process only forks, so that no child inherits half a thread pool.
+namespace oslo {
+namespace {
+
+namespace fs = std::filesystem;
+using ::oslo::test::TemporaryDirectory;
+
+constexpr int kTensors = 6;
+
+/// Parameters that all hold the generation, some of them cut: a mix of two saves shows.
+std::shared_ptr<torch::nn::Module> make_model(int generation, const MPU& mpu) {
+  auto model = std::make_shared<torch::nn::Module>();
+  for (int i = 0; i < kTensors; ++i) {
+    const std::string name = c10::str("weight", i);
+    const at::Tensor& weight = model->register_parameter(
+        name, at::full({7, 5}, static_cast<double>(generation)), /*requires_grad=*/false);
+    if (i % 2 == 0) {
+      mark_parameter(weight,
+                     std::make_shared<const Layout>(
+                         make_layout(mpu.tensor_mesh(), {Placement::shard(0)}, weight.sizes())),
+                     name);
+    }
+  }
+  return model;
+}
+
+void as_job(const std::function<void(const MPU&)>& body) {
+  run_as_threads(4, [&](World world) { body(MPU(world, MpuOptions().tensor_parallel_size(2))); });
+}
+
+/// Runs `body` in a child and returns its process id. The child ends with 1 when it throws.
+pid_t in_child(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  at::set_num_threads(1);
+  try {
+    body();
+    ::_exit(0);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    ::_exit(1);
+  }
+}
+
+bool succeeds(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// The one generation that a new job finds in all tensors of all ranks.
+std::optional<int> load(const fs::path& target) {
+  int answer[2];
+  if (::pipe(answer) != 0) return std::nullopt;
+  const pid_t child = in_child([&] {
+    as_job([&](const MPU& mpu) {
+      const auto model = make_model(-1, mpu);
+      load_parallelized(*model, mpu, target);
+      std::set<float> seen;
+      for (const at::Tensor& parameter : model->parameters()) {
+        const at::Tensor values = plain_values(parameter);
+        for (int64_t i = 0; i < values.numel(); ++i) {
+          seen.insert(values.const_data_ptr<float>()[i]);
+        }
+      }
+      const int found = seen.size() == 1 ? static_cast<int>(*seen.begin()) : -1;
+      if (::write(answer[1], &found, sizeof found) != sizeof found) throw Error("no pipe");
+    });
+  });
+  ::close(answer[1]);
+  std::set<int> found;
+  for (int word = 0; ::read(answer[0], &word, sizeof word) == sizeof word;) found.insert(word);
+  ::close(answer[0]);
+  if (!succeeds(child) || found.size() != 1 || *found.begin() < 0) return std::nullopt;
+  return *found.begin();
+}
+
+class KilledSave : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Merged, KilledSave, ::testing::Bool());
+
+// A job saves on and on and says so after every save; it is killed after some of its words,
+// wherever its ranks are by then. The last save that it spoke of, or a later one, must load.
+TEST_P(KilledSave, TheLastFinishedCheckpointLoads) {
+  const TemporaryDirectory folder;
+  const fs::path target = folder / "ckpt";
+  const SaveOptions options = SaveOptions().merge_checkpoints(GetParam());
+  std::minstd_rand random(GetParam() ? 5 : 23);
+  int last = 0;
+  for (int round = 0; round < 12; ++round) {
+    int words[2];
+    ASSERT_EQ(::pipe(words), 0);
+    const pid_t child = in_child([&] {
+      as_job([&](const MPU& mpu) {
+        for (int generation = last + 1;; ++generation) {
+          save_parallelized(*make_model(generation, mpu), mpu, target, options);
+          if (mpu.world().rank() == 0 &&
+              ::write(words[1], &generation, sizeof generation) != sizeof generation) {
+            throw Error("no pipe");
+          }
+        }
+      });
+    });
+    ::close(words[1]);
+    for (unsigned left = random() % 4 + 1; left > 0; --left) {
+      ASSERT_EQ(::read(words[0], &last, sizeof last), static_cast<ssize_t>(sizeof last));
+    }
+    // A little work, never the same, so that the kill does not always meet the same line.
+    for (unsigned calls = random() % 60000; calls > 0; --calls) ::getppid();
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    ::close(words[0]);
+    const std::optional<int> generation = load(target);
+    ASSERT_TRUE(generation.has_value()) << "round " << round;
+    EXPECT_GE(*generation, last);
+    last = *generation;
+  }
+  // The next save clears away what the killed ones left.
+  EXPECT_TRUE(succeeds(in_child([&] {
+    as_job([&](const MPU& mpu) {
+      save_parallelized(*make_model(last + 1, mpu), mpu, target, options);
+    });
+  })));
+  EXPECT_EQ(load(target), last + 1);
+  int left = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++left;
+  EXPECT_EQ(left, 1);
+}
+
+}  // namespace
+}  // namespace oslo
