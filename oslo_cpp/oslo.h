@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/load_state.h"
+#include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
 #include "mpu/mpu.h"
 #include "mpu/world.h"

@@ -100,6 +100,12 @@ TEST(ModuleTree, ReplacesAChildOfAnOrdinaryModuleAndOfContainers) {
                                                         {dict.ptr(), "key"}}) {
       const auto linear =
           std::dynamic_pointer_cast<torch::nn::LinearImpl>(parent->named_children()[name]);
+      {
+        // Ranks as threads share the generator, so that each drew something else.
+        torch::NoGradGuard no_grad;
+        linear->weight.copy_(torch::arange(24.0).view(linear->weight.sizes()) / 24);
+        linear->bias.fill_(0.5);
+      }
       const Tensor x = torch::ones({2, linear->options.in_features()});
       const Tensor before = linear->forward(x).detach();
       const auto layer = std::make_shared<nn::ColumnParallelLinearImpl>(*linear);

@@ -401,6 +401,7 @@ TEST(ParallelLayers, ResetDrawsWhatOneDeviceWould) {
     nn::ColumnParallelLinear column(5, 7, mpu);
     nn::RowParallelLinear row(5, 7, mpu);
     nn::VocabParallelEmbedding table(7, 4, mpu);
+    mpu.world().barrier();  // the layers above drew without the lock
     auto native = seeded([] { return torch::nn::Linear(5, 7); });
     auto native_table = seeded([] { return torch::nn::Embedding(7, 4); });
     const Tensor handle = column->weight;
@@ -420,6 +421,7 @@ TEST(ParallelLayers, LoadTakesThisRanksPartAndSaveIsRefused) {
   on_tensor_ranks(2, [](const MPU& mpu) {
     auto native = seeded([] { return torch::nn::Linear(5, 7); });
     auto native_table = seeded([] { return torch::nn::Embedding(7, 4); });
+    mpu.world().barrier();  // the layers below draw without the lock
     std::stringstream linear_file, table_file, again;
     torch::save(native, linear_file);
     torch::save(native_table, table_file);

@@ -95,7 +95,10 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   const bool pointwise = (op.pointwise || op.name == "aten::copy_") &&
                          (op.in_place || op.writes_out) && !op.random && lie_alike(stack, base) &&
                          !records_beyond_target(stack, base);
-  if (!(metadata && on_marked) && !pointwise) return false;
+  // A plain tensor may become a marked one (a layer's clone() does that by set_data); the other way
+  // round a mark would be lost, and is refused.
+  const bool takes_mark = op.name == "aten::_has_compatible_shallow_copy_type" && !on_marked;
+  if (!(metadata && on_marked) && !pointwise && !takes_mark) return false;
   const BelowDoor below;
   op.handle.callBoxed(&stack);
   return true;
