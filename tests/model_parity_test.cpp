@@ -71,7 +71,7 @@ TEST_P(Models, BertClassifier) {
   const models::BertOptions options;
   const auto batch = [&](int) {
     auto tokens = torch::randint(1, options.vocabulary, {4, 9});
-    tokens.slice(1, 7, 9).zero_();  // padding
+    tokens.slice(1, 7, 9).fill_(options.padding);  // a row that no rank but the last holds
     return parity::Batch{tokens, torch::randint(options.labels, {4})};
   };
   const auto loss = [](const torch::Tensor& logits, const torch::Tensor& target) {

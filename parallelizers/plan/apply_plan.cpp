@@ -45,6 +45,10 @@ AppliedPlan::AppliedPlan(std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
     if (parameters.bias.defined()) {
       cut(parameters.bias, layer.bias_placement(), layer.path + ".bias", mesh);
     }
+    if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
+      paddings_.push_back({layer.module, embedding->options.padding_idx()});
+      nn::move_padding_to_mark(*embedding);
+    }
   }
 }
 
@@ -69,7 +73,11 @@ void AppliedPlan::undo() {
   for (const Whole& whole : wholes_) {
     whole.parameter.unsafeGetTensorImpl()->shallow_copy_from(whole.original.getIntrusivePtr());
   }
+  for (const Padding& padding : paddings_) {
+    padding.layer->as<torch::nn::EmbeddingImpl>()->options.padding_idx(padding.row);
+  }
   wholes_.clear();
+  paddings_.clear();
 }
 
 bool AppliedPlan::take_wishes(std::vector<LayerPlan>& layers) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "mpu/mesh.h"
 #include "parallelizers/plan/layer_plan.h"
@@ -29,7 +30,12 @@ class AppliedPlan {
     at::Tensor parameter;
     at::Tensor original;  ///< over the whole storage
   };
+  struct Padding {
+    std::shared_ptr<torch::nn::Module> layer;
+    std::optional<int64_t> row;
+  };
   std::vector<Whole> wholes_;
+  std::vector<Padding> paddings_;  ///< of embeddings, which the marks carry while they are cut
   std::map<std::string, std::shared_ptr<CutOrigin>> origins_;  ///< by parameter name
 };
 

@@ -9,7 +9,7 @@
 namespace models {
 
 struct BertOptions {
-  int64_t vocabulary = 61, positions = 32, hidden = 48, heads = 4, inner = 80, layers = 2, labels = 5;
+  int64_t vocabulary = 61, padding = 58, positions = 32, hidden = 48, heads = 4, inner = 80, layers = 2, labels = 5;
 };
 
 struct BertAttentionImpl : torch::nn::Module {
@@ -62,9 +62,9 @@ struct BertLayerImpl : torch::nn::Module {
 TORCH_MODULE(BertLayer);
 
 struct BertImpl : torch::nn::Module {
-  explicit BertImpl(const BertOptions& o) : layers(o.layers) {
+  explicit BertImpl(const BertOptions& o) : layers(o.layers), padding(o.padding) {
     words = register_module("words", torch::nn::Embedding(
-        torch::nn::EmbeddingOptions(o.vocabulary, o.hidden).padding_idx(0)));
+        torch::nn::EmbeddingOptions(o.vocabulary, o.hidden).padding_idx(o.padding)));
     positions = register_module("positions", torch::nn::Embedding(o.positions, o.hidden));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})));
     encoder = register_module("encoder", torch::nn::ModuleDict());
@@ -76,7 +76,7 @@ struct BertImpl : torch::nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) {
-    const auto mask = (tokens == 0).to(torch::kFloat).mul(-1e4).unsqueeze(1).unsqueeze(2);
+    const auto mask = (tokens == padding).to(torch::kFloat).mul(-1e4).unsqueeze(1).unsqueeze(2);
     auto x = words(tokens);
     x += positions(torch::arange(tokens.size(1)).unsqueeze(0));
     x = norm(x);
@@ -86,7 +86,7 @@ struct BertImpl : torch::nn::Module {
     return classifier(torch::tanh(pooler(x.select(1, 0))));
   }
 
-  int64_t layers;
+  int64_t layers, padding;
   torch::nn::Embedding words{nullptr}, positions{nullptr};
   torch::nn::LayerNorm norm{nullptr};
   torch::nn::ModuleDict encoder{nullptr};
