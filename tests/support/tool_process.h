@@ -16,10 +16,6 @@
 #include <string>
 #include <vector>
 
-#ifndef OSLO_TOOL_PATH
-#define OSLO_TOOL_PATH OSLO_TOOL
-#endif
-
 namespace oslo::test {
 
 using Words = std::vector<std::string>;
@@ -48,7 +44,7 @@ class ToolProcess {
       dup2(open(input.c_str(), O_RDONLY), STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       dup2(err[1], STDERR_FILENO);
-      execv(OSLO_TOOL_PATH, argv.data());
+      execv(OSLO_TOOL, argv.data());
       _exit(99);
     }
     close(out[1]);
