@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "mpu/error.h"
+#include "mpu/reported_failure.h"
 #include "mpu/world.h"
 
 namespace oslo {
@@ -26,7 +27,9 @@ void run_as_threads(int size, const std::function<void(World)>& body,
   std::string first_failure;
   const auto report = [&](int rank, const std::string& what) {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (first_failure.empty()) first_failure = c10::str("rank ", rank, ": ", what);
+    if (!first_failure.empty()) return;
+    first_failure = c10::str("rank ", rank, ": ", what);
+    report_failure(*store, c10::str("rank ", rank, " failed: ", what));
   };
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {

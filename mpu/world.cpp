@@ -12,6 +12,7 @@
 
 #include "mpu/error.h"
 #include "mpu/launch_environment.h"
+#include "mpu/reported_failure.h"
 
 namespace oslo {
 
@@ -44,7 +45,35 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
   return c10::make_intrusive<c10d::PrefixStore>("oslo" + launch.restart_prefix, store);
 }
 
+constexpr std::chrono::milliseconds kLookEvery(500);
+
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string text_at(c10d::Store& store, const std::string& key) {
+  const auto bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Waits for `key`, looking now and then whether a rank has reported its failure.
+void wait_for(c10d::Store& store, const std::string& key, const std::string& waited,
+              std::chrono::milliseconds timeout) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  while (true) {
+    const auto now = Clock::now();
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(begin + timeout - now);
+    const auto slice = std::clamp(left, std::chrono::milliseconds(1), kLookEvery);
+    try {
+      return store.wait({key}, slice);
+    } catch (const std::exception& error) {
+      const bool broken = Clock::now() - now < slice / 2;
+      OSLO_CHECK(!broken, waited, "; the store that connects the ranks is gone: ", error.what());
+    }
+    if (store.check({kFailureKey})) fail(waited, ", but ", text_at(store, kFailureKey));
+    OSLO_CHECK(Clock::now() - begin < timeout, waited, " for ", timeout.count() / 1000,
+               " s; it has ended, or takes another way through the program");
+  }
+}
 
 }  // namespace
 
@@ -123,15 +152,9 @@ std::vector<std::string> World::exchange(const std::string& topic, const std::st
   std::vector<std::string> texts;
   for (int r = 0; r < size(); ++r) {
     const std::string key = prefix + std::to_string(r);
-    try {
-      store.wait({key}, state_->rendezvous.timeout);
-    } catch (const std::exception&) {
-      fail("rank ", rank(), " waited for rank ", r, " (", topic, ") for ",
-           state_->rendezvous.timeout.count() / 1000,
-           " s; it has ended, or takes another way through the program");
-    }
-    const auto bytes = store.get(key);
-    texts.emplace_back(bytes.begin(), bytes.end());
+    const std::string waited = c10::str("rank ", rank(), " waited for rank ", r, " (", topic, ")");
+    wait_for(store, key, waited, state_->rendezvous.timeout);
+    texts.push_back(text_at(store, key));
   }
   return texts;
 }

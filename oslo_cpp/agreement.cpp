@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstring>
+#include <numeric>
 #include <sstream>
 
 #include "mpu/error.h"
@@ -44,12 +45,23 @@ std::string structure_of(const torch::nn::Module& model) {
   return text.str();
 }
 
-std::string weights_of(const torch::nn::Module& model) {
+/// One line a parameter and buffer: name and a hash of its bytes.
+std::string values_of(const torch::nn::Module& model) {
   std::ostringstream text;
-  for (const auto& item : model.named_parameters()) {
-    text << item.key() << " " << content_hash(item.value()) << "\n";
-  }
+  const auto add = [&](const auto& named) {
+    for (const auto& item : named) {
+      text << item.key() << " (hash " << std::hex << content_hash(item.value()) << ")\n";
+    }
+  };
+  add(model.named_parameters());
+  add(model.named_buffers());
   return text.str();
+}
+
+std::vector<int> all_ranks(const World& world) {
+  std::vector<int> ranks(world.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 /// The first line in which two texts differ: both versions of it.
@@ -106,15 +118,17 @@ void agree_on_success(const World& world, const std::string& topic,
   }
 }
 
-void agree_on_inputs(const World& world, const RankGrid& grid, const std::string& config,
-                     const torch::nn::Module& model) {
+void agree_on_text(const World& world, const std::string& what, const std::string& text,
+                   const std::string& fix) {
   if (world.size() == 1) return;
-  std::vector<int> everyone(world.size());
-  for (int rank = 0; rank < world.size(); ++rank) everyone[rank] = rank;
-  compare(world, "the config", config, "start every rank with the same config", {everyone});
-  compare(world, "the model", structure_of(model),
-          "build the same model on every rank", {everyone});
-  compare(world, "the weight", weights_of(model),
+  compare(world, what, text, fix, {all_ranks(world)});
+}
+
+void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::Module& model) {
+  if (world.size() == 1) return;
+  compare(world, "the model", structure_of(model), "build the same model on every rank",
+          {all_ranks(world)});
+  compare(world, "the value", values_of(model),
           "call torch::manual_seed with one seed before building the model, or load the same file",
           grid.groups("model"));
 }

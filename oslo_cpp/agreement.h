@@ -16,10 +16,14 @@ namespace oslo {
 void agree_on_success(const World& world, const std::string& topic,
                       const std::function<void()>& prepare);
 
-/// Throws on every rank when ranks were started with different configs or different models, naming
-/// two of them and the first difference. Weights are compared between the ranks that will share one
-/// copy of the model (data replicas may differ: DistributedDataParallel broadcasts).
-void agree_on_inputs(const World& world, const RankGrid& grid, const std::string& config,
-                     const torch::nn::Module& model);
+/// Throws on every rank when `text` is not the same on all, naming two ranks and the first line in
+/// which they differ. `what` is it, `fix` what to do then.
+void agree_on_text(const World& world, const std::string& what, const std::string& text,
+                   const std::string& fix);
+
+/// The same for models: names, shapes and dtypes on all ranks; the values of parameters and buffers
+/// between the ranks that will share one copy of the model (data replicas may differ:
+/// DistributedDataParallel broadcasts).
+void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::Module& model);
 
 }  // namespace oslo

@@ -6,6 +6,7 @@
 #include "mpu/error.h"
 #include "oslo_cpp/config_json.h"
 #include "oslo_cpp/config_schema.h"
+#include "parallelizers/plan/style.h"
 
 namespace oslo {
 namespace {
@@ -151,8 +152,10 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
   for (const auto& [name, below] : value.items()) {
     if (key.kind == Kind::plan) {
       check_pattern(name);
-      OSLO_CHECK(is_one_of(key.choices, below), "plan pattern ", in_quotes(name),
-                 ": expected one of ", list(key.choices), "; seen ", describe(below));
+      const std::string where = "plan pattern " + in_quotes(name);
+      OSLO_CHECK(below.is_string(), where, ": expected a placement, one of ", list(key.choices),
+                 "; seen ", describe(below));
+      StyleText::parse(below.get<std::string>(), where);
       continue;
     }
     const ConfigKey* child = key.find(name);

@@ -19,7 +19,7 @@ struct ConfigKey {
     stages,  ///< an array of integers from 0
     choice,  ///< one of `choices`
     sized,   ///< a count, or an object of the keys below
-    plan,    ///< an object of module path patterns, each one of `choices`
+    plan,    ///< an object of module path patterns, each a style (plan/style.h)
   };
 
   std::string name;

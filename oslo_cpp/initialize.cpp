@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <sstream>
 
 #include "mpu/error.h"
 #include "oslo_cpp/agreement.h"
@@ -28,6 +29,7 @@ std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
   plan_by_structure(layers);
   plan_by_policies(layers, model, options.policies);
   plan_by_patterns(layers, config.values().plan);
+  check_asked(layers);
   follow_ties(layers);
   return layers;
 }
@@ -40,7 +42,7 @@ void cut_parameters(std::vector<LayerPlan>& layers, const ModulePtr& model, cons
   try {
     for (int pass = 0; pass < kPlanningPasses; ++pass) {
       mpu.tensor_mesh()->gathers().clear();
-      run_example(*model, example);
+      run_example(*model, example, {mpu.random().replicated(), mpu.random().sharded()});
       if (mpu.tensor_mesh()->gathers().calls() == 0 || !applied.take_wishes(layers)) break;
       applied.undo();
       applied = AppliedPlan(layers, mpu.tensor_mesh());
@@ -111,11 +113,27 @@ std::vector<std::string> classes_of(const ModulePtr& model) {
   return classes;
 }
 
+/// What ranks must agree on beside the config; without an example on one rank, the others would
+/// wait for it.
+std::string options_text(const InitializeOptions& options) {
+  std::ostringstream text;
+  text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
+       << "random_mode " << static_cast<int>(options.random_mode) << "\n"
+       << "seed " << options.seed << "\n";
+  for (const Policy& policy : options.policies) {
+    text << "a policy for " << policy.class_name;
+    for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
+    text << "\n";
+  }
+  return text.str();
+}
+
 }  // namespace
 
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
   OSLO_CHECK(model, "initialize: the model is null");
   const World world = options.world.defined() ? options.world : World::from_environment();
+  agree_on_text(world, "the config", config.to_string(), "start every rank with the same config");
   ParallelSizes sizes;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
@@ -130,7 +148,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                                      .random_mode(options.random_mode)
                                      .seed(options.seed);
   if (sizes.enabled) {
-    agree_on_inputs(world, mpu_options.grid(world.size()), config.to_string(), *model);
+    agree_on_text(world, "InitializeOptions", options_text(options), "pass the same on every rank");
+    agree_on_model(world, mpu_options.grid(world.size()), *model);
   }
   MPU mpu(world, mpu_options);
   if (!sizes.enabled) return ParallelModel(std::move(model), std::move(mpu), config, {});
@@ -140,6 +159,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   agree_on_success(world, "the plan", [&] {
     repair_ties(model);
     layers = plan_layers(model, config, options);
+    if (sizes.tensor > 1) check_cuttable(layers);
   });
   if (sizes.tensor > 1) {
     cut_parameters(layers, model, mpu, options.example_inputs);

@@ -6,6 +6,7 @@
 #include "mpu/error.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/placement/mark.h"
+#include "parallelizers/tensor/module_tree.h"
 
 namespace oslo {
 namespace {
@@ -81,7 +82,7 @@ const MPU& ParallelModel::mpu() const { return state_->mpu; }
 const Config& ParallelModel::config() const { return state_->config; }
 
 void ParallelModel::wrong_class(const std::string& wanted) const {
-  fail("module_as: the model is a ", state_->module->name(), ", not a ", wanted);
+  fail("module_as: the model is a ", class_name(*state_->module), ", not a ", wanted);
 }
 
 Plan ParallelModel::plan() const {

@@ -1,6 +1,7 @@
 #include "parallelizers/placement/call.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/WrapDimMinimal.h>
 
 #include <numeric>
 
@@ -70,8 +71,7 @@ std::vector<int64_t> Call::integers(size_t i) const {
 }
 
 int64_t Call::dimension(size_t i, int64_t dims) const {
-  const int64_t dim = integer(i);
-  return dim < 0 ? dim + std::max<int64_t>(dims, 1) : dim;
+  return c10::maybe_wrap_dim(integer(i), dims);
 }
 
 std::vector<int64_t> Call::dimensions(size_t i, int64_t dims) const {
@@ -80,9 +80,7 @@ std::vector<int64_t> Call::dimensions(size_t i, int64_t dims) const {
     result.resize(dims);
     std::iota(result.begin(), result.end(), 0);
   }
-  for (int64_t& dim : result) {
-    if (dim < 0) dim += dims;
-  }
+  for (int64_t& dim : result) dim = c10::maybe_wrap_dim(dim, dims);
   return result;
 }
 
@@ -111,6 +109,14 @@ std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) con
   const BelowDoor below;
   op_.handle.callBoxed(&arguments);
   return arguments;
+}
+
+void Call::check_shapes() const {
+  c10::SmallVector<at::Tensor, 4> shapes;
+  for (const Value& operand : operands()) {
+    shapes.push_back(at::empty(operand.sizes(), operand.local.options().device(at::kMeta)));
+  }
+  call_below(shapes);
 }
 
 void Call::run(const DimensionMap& map) {

@@ -56,6 +56,10 @@ class Call {
   /// The operator on exactly these arguments.
   std::vector<c10::IValue> call_with(std::vector<c10::IValue> arguments) const;
 
+  /// The operator on tensors of the global shapes without content: throws what it throws on one
+  /// device when the shapes do not fit.
+  void check_shapes() const;
+
   /// The operands in argument order, undefined ones left out.
   c10::SmallVector<Value, 4> operands() const;
 

@@ -2,14 +2,37 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "mpu/error.h"
 
 namespace oslo {
 
+namespace {
+
+/// Runs without elements left out, equal neighbours joined: equal cuts compare equal however they
+/// came about (a split, a join, a reshape).
+Cut::Runs normalized(const Cut::Runs& runs) {
+  Cut::Runs result;
+  for (const Cut::Run& run : runs) {
+    const bool empty = run.repeat == 0 || std::all_of(run.pieces.begin(), run.pieces.end(),
+                                                      [](int64_t piece) { return piece == 0; });
+    if (empty) continue;
+    if (!result.empty() && result.back().pieces == run.pieces) {
+      result.back().repeat += run.repeat;
+    } else {
+      result.push_back(run);
+    }
+  }
+  if (result.empty()) result.push_back({1, Cut::Sizes(runs.front().pieces.size(), 0)});
+  return result;
+}
+
+}  // namespace
+
 Cut::Cut(Runs runs, std::shared_ptr<CutOrigin> origin, int64_t origin_scale)
-    : runs_(std::move(runs)), origin_(std::move(origin)), origin_scale_(origin_scale) {
+    : runs_(normalized(runs)), origin_(std::move(origin)), origin_scale_(origin_scale) {
   sizes_.assign(runs_.front().pieces.size(), 0);
   for (const Run& run : runs_) {
     for (size_t r = 0; r < sizes_.size(); ++r) sizes_[r] += run.repeat * run.pieces[r];

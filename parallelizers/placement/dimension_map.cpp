@@ -1,5 +1,6 @@
 #include "parallelizers/placement/dimension_map.h"
 
+#include <array>
 #include <limits>
 
 #include "mpu/error.h"
@@ -25,6 +26,13 @@ MeshPtr mesh_of(std::span<const Value> operands) {
   return mesh;
 }
 
+int64_t factor_of(const DimensionMap& map, size_t operand, char letter) {
+  for (const auto& scale : map.scales) {
+    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
+  }
+  return 1;
+}
+
 /// The work on one axis of the mesh.
 class AxisResolver {
  public:
@@ -48,12 +56,7 @@ class AxisResolver {
     return map_.operands[i][(*operand.layout)[axis_].dim];
   }
 
-  int64_t factor_of(size_t i, char letter) const {
-    for (const auto& scale : map_.scales) {
-      if (scale.operand == static_cast<int>(i) && scale.letter == letter) return scale.factor;
-    }
-    return 1;
-  }
+  int64_t factor_of(size_t i, char letter) const { return oslo::factor_of(map_, i, letter); }
 
   /// The cut of operand `i` in units that the other operands share; null when it does not divide.
   CutPtr shared_cut(size_t i, char letter) const {
@@ -160,6 +163,27 @@ class AxisResolver {
   int axis_;
 };
 
+/// Global sizes: a mismatch must be seen by every rank, and before a collective.
+void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
+  std::array<int64_t, 128> known;
+  known.fill(-1);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].defined()) continue;
+    const std::string& own = map.operands[i];
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (own[d] == kFree || contains(map.whole, own[d])) continue;
+      const int64_t size = operands[i].size(static_cast<int64_t>(d)) / factor_of(map, i, own[d]);
+      int64_t& expected = known[static_cast<size_t>(own[d])];
+      if (expected < 0) expected = size;
+      if (expected != size) {
+        throw ShapeMismatch(c10::str(RuleScope::current(), ": operand ", i, " of shape ",
+                                     c10::IntArrayRef(operands[i].sizes()), " has ", size,
+                                     " in dimension ", d, ", another operand has ", expected));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::string letters(int64_t count) {
@@ -202,6 +226,7 @@ Value Resolution::finish(at::Tensor local, std::string_view letters) const {
 Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
   Resolution resolution(mesh_of(operands));
   if (!resolution.mesh()) return resolution;
+  if (operands.size() > 1) check_sizes(map, operands);
   for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {
     if (resolution.mesh()->axis(axis)->size() == 1) continue;
     resolution.axis(axis) = AxisResolver(map, operands, resolution.mesh(), axis).run(keep);

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "mpu/error.h"
 #include "parallelizers/placement/value.h"
 
 namespace oslo {
@@ -28,6 +29,13 @@ struct DimensionMap {
     int64_t factor;
   };
   c10::SmallVector<Scale, 1> scales = {};
+};
+
+/// Operands whose dimensions do not fit each other. The door turns it into the error that one
+/// device gives.
+class ShapeMismatch : public Error {
+ public:
+  using Error::Error;
 };
 
 /// `count` letters from 'a' on, for dimensions that all operands share.
@@ -76,7 +84,8 @@ enum class Keep {
 ///   - an operand that has the letter whole keeps its part;
 ///   - an operand without the letter is copied: every rank uses it for something else.
 /// A result without the kept letter is a partial sum. Letters in `whole` are gathered. Operands are
-/// changed in place; undefined ones are left alone.
+/// changed in place; undefined ones are left alone. Throws ShapeMismatch, before anything moves,
+/// when a letter has two sizes; those in `whole` are left to the operator.
 Resolution resolve(const DimensionMap& map, std::span<Value> operands,
                    Keep keep = Keep::cheapest);
 

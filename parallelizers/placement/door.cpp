@@ -37,12 +37,17 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
     return;
   }
   Call call(op, stack);
-  if (op.rule != nullptr) {
-    op.rule(call);
-  } else if (op.pointwise && !op.writes_out) {
-    run_pointwise(call);
-  } else {
-    gather_without_rule(call);
+  try {
+    if (op.rule != nullptr) {
+      op.rule(call);
+    } else if (op.pointwise && !op.writes_out) {
+      run_pointwise(call);
+    } else {
+      gather_without_rule(call);
+    }
+  } catch (const ShapeMismatch&) {
+    call.check_shapes();  // throws the operator's own message
+    throw;
   }
   call.finish();
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <string_view>
 
+#include "mpu/error.h"
 #include "parallelizers/placement/mark.h"
 
 namespace oslo {
@@ -89,16 +90,22 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
     run_like(op, stack, base);
     return true;
   }
+  const bool changes_data = op.name == "aten::_has_compatible_shallow_copy_type";
+  if (on_marked && changes_data && mark_of(stack[base + 1].toTensor()) == nullptr) {
+    fail("set_data of parallel parameter ", mark_of(stack[base].toTensor())->name,
+         " with an ordinary tensor of shape ", stack[base + 1].toTensor().sizes(),
+         " would lose which part of it this rank holds; use copy_ under torch::NoGradGuard, which "
+         "takes this rank's part of a whole tensor");
+  }
   const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
                         op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
                         op.name == "aten::_version";
   const bool pointwise = (op.pointwise || op.name == "aten::copy_") &&
                          (op.in_place || op.writes_out) && !op.random && lie_alike(stack, base) &&
                          !records_beyond_target(stack, base);
-  // A plain tensor may become a marked one (a layer's clone() does that by set_data); the other way
-  // round a mark would be lost, and is refused.
-  const bool takes_mark = op.name == "aten::_has_compatible_shallow_copy_type" && !on_marked;
-  if (!(metadata && on_marked) && !pointwise && !takes_mark) return false;
+  // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
+  // (a layer's clone()).
+  if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
   const BelowDoor below;
   op.handle.callBoxed(&stack);
   return true;

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include "mpu/error.h"
@@ -26,6 +27,37 @@ c10::intrusive_ptr<c10::TensorImpl> implementation_over(const at::Tensor& tensor
   return impl;
 }
 
+/// Marks what autograd::grad hands out.
+class MarkCaptured final : public torch::autograd::GraphTask::ExecInfo::Capture::GradCaptureHook {
+ public:
+  explicit MarkCaptured(at::Tensor parameter) : parameter_(std::move(parameter)) {}
+
+  at::Tensor operator()(const at::Tensor& gradient) override {
+    if (!gradient.defined() || gradient.key_set().has(kPlacedKey)) return gradient;
+    at::Tensor marked = marked_like(gradient, parameter_);
+    if (gradient.grad_fn()) {
+      torch::autograd::impl::set_gradient_edge(marked,
+                                               torch::autograd::impl::gradient_edge(gradient));
+    }
+    return marked;
+  }
+
+ private:
+  at::Tensor parameter_;
+};
+
+/// In autograd::grad(.., {parameter}), where nothing is accumulated into `.grad`.
+void mark_when_captured(Node* accumulate, const at::Tensor& parameter) {
+  const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
+  if (tasks == nullptr) return;
+  const auto found = tasks->find(accumulate);
+  if (found == tasks->end() || !found->second.captures_) return;
+  for (auto& capture : *found->second.captures_) {
+    if (!capture.DO_NOT_USE_DEPRECATED_get_capture_hooks().empty()) continue;
+    capture.DO_NOT_USE_DEPRECATED_register_capture_hook(std::make_unique<MarkCaptured>(parameter));
+  }
+}
+
 /// Hands a gradient on and marks it when backward has ended. Until then the engine and DDP's
 /// reducer see ordinary local tensors.
 class UnmarkNode final : public Node {
@@ -35,6 +67,9 @@ class UnmarkNode final : public Node {
   std::string name() const override { return "OsloUnmark"; }
 
   variable_list apply(variable_list&& gradients) override {
+    if (auto impl = parameter_.lock()) {
+      mark_when_captured(next_edge(0).function.get(), at::Tensor(std::move(impl)));
+    }
     torch::autograd::Engine::get_default_engine().queue_callback([weak = parameter_] {
       auto impl = weak.lock();
       if (!impl) return;

@@ -82,10 +82,21 @@ class BridgeNode final : public Node {
 
 }  // namespace
 
-PlacedTensorImpl::PlacedTensorImpl(Value value, bool detached_view)
+GatheredFrom::GatheredFrom(const at::Tensor& base) {
+  const PlacedTensorImpl* impl = placed_impl(base);
+  if (impl != nullptr && impl->gathered_from() != nullptr) {
+    *this = *impl->gathered_from();
+    return;
+  }
+  const at::Tensor& held = impl != nullptr ? impl->value().local : base;
+  version = held.unsafeGetTensorImpl()->version_counter();
+  if (version.enabled()) taken_at = version.current_version();
+}
+
+PlacedTensorImpl::PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of)
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
       value_(std::move(value)),
-      detached_view_(detached_view) {
+      gathered_from_(std::move(of)) {
   key_set_ = c10::DispatchKeySet(kPlacedKey);  // the constructor added autograd's keys
   set_storage_access_should_throw();
   set_global_geometry();
@@ -114,7 +125,8 @@ c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
     const BelowDoor below;
     value.local = value.local.detach();
   }
-  auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), detached_view_);
+  auto copy = c10::make_intrusive<PlacedTensorImpl>(
+      std::move(value), gathered_from_ ? std::make_unique<GatheredFrom>(*gathered_from_) : nullptr);
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_metadata_change);
   return copy;
@@ -130,9 +142,24 @@ void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImp
   fail("set_data on a placed tensor: its elements are cut over ranks; use copy_ instead");
 }
 
-at::Tensor wrap(Value value, bool detached_view) {
-  if (!detached_view && !value.cut()) return std::move(value.local);
-  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value), detached_view));
+bool PlacedTensorImpl::has_storage() const {
+  // LibTorch asks before every access to the data and then throws its own words, unless given ours:
+  // here, so that the many tensors that are never asked do not carry them.
+  const_cast<PlacedTensorImpl*>(this)->set_data_access_message();
+  return false;
+}
+
+at::Tensor wrap(Value value) {
+  if (!value.cut()) return std::move(value.local);
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value)));
+  attach_front(placed);
+  return placed;
+}
+
+at::Tensor wrap_gathered_view(Value value, const at::Tensor& base) {
+  if (!value.layout) value.layout = layout_of(base);
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value),
+                                                          std::make_unique<GatheredFrom>(base)));
   attach_front(placed);
   return placed;
 }
@@ -158,6 +185,9 @@ void attach_front(const at::Tensor& placed) {
 
 Value unwrap(const at::Tensor& placed) {
   const PlacedTensorImpl& impl = *placed_impl(placed);
+  OSLO_CHECK(impl.gathered_from() == nullptr || !impl.gathered_from()->stale(),
+             "a view that had to be gathered is used after the tensor it views was changed in "
+             "place; take the view again after the change");
   if (!c10::GradMode::is_enabled() || !has_own_place_in_graph(placed)) return impl.value();
   const BelowDoor below;
   Value value{impl.value().local.detach(), impl.value().layout};

@@ -3,10 +3,22 @@
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <memory>
+
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/value.h"
 
 namespace oslo {
+
+/// What a view that had to gather was taken of, and when: written to since, the view is stale.
+struct GatheredFrom {
+  explicit GatheredFrom(const at::Tensor& base);
+
+  bool stale() const { return version.enabled() && version.current_version() != taken_at; }
+
+  c10::VariableVersion version;  ///< shared with the base
+  uint32_t taken_at = 0;
+};
 
 /// An activation that is cut over ranks: global sizes, no storage; inside, this rank's part and its
 /// layout. Every operator on it enters the door. Its gradient edge is a node that turns a global
@@ -14,12 +26,14 @@ namespace oslo {
 /// work; the graph proper is that of the local tensors.
 class PlacedTensorImpl final : public c10::TensorImpl {
  public:
-  PlacedTensorImpl(Value value, bool detached_view);
+  /// `of`: what a view that had to gather is a view of.
+  explicit PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of = nullptr);
 
   const Value& value() const { return value_; }
   /// A view operator had to gather: this tensor does not alias what it is a view of, so writing to
   /// it must be refused.
-  bool detached_view() const { return detached_view_; }
+  bool detached_view() const { return gathered_from_ != nullptr; }
+  const GatheredFrom* gathered_from() const { return gathered_from_.get(); }
   /// After an operator changed the local tensor in place.
   void refresh(at::Tensor local);
 
@@ -31,6 +45,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       c10::VariableVersion&& version, bool allow_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+  bool has_storage() const override;
 
  private:
   const char* tensorimpl_type_name() const override;
@@ -38,7 +53,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
 
   Value value_;
   const torch::autograd::Node* front_ = nullptr;
-  bool detached_view_;
+  std::unique_ptr<GatheredFrom> gathered_from_;
 };
 
 /// The implementation behind a placed tensor; null for any other tensor.
@@ -48,9 +63,12 @@ inline PlacedTensorImpl* placed_impl(const at::Tensor& tensor) {
                                                             : nullptr;
 }
 
-/// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one. Views
-/// that had to gather stay placed, so that in-place operators on them can be refused.
-at::Tensor wrap(Value value, bool detached_view = false);
+/// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one.
+at::Tensor wrap(Value value);
+
+/// A view of `base` that had to gather and does not alias it. It stays placed even where it is
+/// whole, so that writing to it, and using it after `base` was written, can be refused.
+at::Tensor wrap_gathered_view(Value value, const at::Tensor& base);
 
 /// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
 /// where that differs (a user's autograd::Function, hooks, retained gradients, leaves).

@@ -29,10 +29,18 @@ DimensionMap pointwise_map(c10::ArrayRef<Value> operands) {
   const std::string all = letters(dims);
   DimensionMap map;
   map.results = {all};
+  // Where all have one element nothing stretches, and a cut (one row over two ranks) may stay.
+  c10::SmallVector<int64_t, 6> longest(dims, 1);
   for (const Value& operand : operands) {
-    std::string own = all.substr(dims - operand.dim());
     for (int64_t d = 0; d < operand.dim(); ++d) {
-      if (operand.size(d) == 1) own[d] = '-';
+      if (operand.size(d) != 1) longest[dims - operand.dim() + d] = operand.size(d);
+    }
+  }
+  for (const Value& operand : operands) {
+    const int64_t missing = dims - operand.dim();
+    std::string own = all.substr(missing);
+    for (int64_t d = 0; d < operand.dim(); ++d) {
+      if (operand.size(d) == 1 && longest[missing + d] != 1) own[d] = '-';
     }
     map.operands.push_back(std::move(own));
   }

@@ -9,8 +9,12 @@
 
 namespace oslo {
 
+/// Throws, naming the parameter, when one that the plan cuts cannot be changed in place: it is part
+/// of a live graph, shares its memory with another tensor, or has a sparse gradient.
+void check_cuttable(const std::vector<LayerPlan>& layers);
+
 /// Cuts the parameters of planned layers in place, and can undo it as long as it lives: it keeps
-/// the whole parameters. Tied parameters are cut once, as the first layer in the tree says.
+/// the whole parameters. Their gradients are cut with them. Tied parameters are cut once, as the first layer in the tree says.
 class AppliedPlan {
  public:
   AppliedPlan(std::vector<LayerPlan>& layers, const MeshPtr& mesh);
@@ -29,6 +33,7 @@ class AppliedPlan {
   struct Whole {
     at::Tensor parameter;
     at::Tensor original;  ///< over the whole storage
+    at::Tensor gradient;
   };
   struct Padding {
     std::shared_ptr<torch::nn::Module> layer;

@@ -48,19 +48,7 @@ std::string nearest_path(const std::vector<LayerPlan>& layers, const std::string
   return best;
 }
 
-void check_style(const LayerPlan& layer, const StyleText& style, const std::string& where) {
-  OSLO_CHECK(!(layer.embedding() && style.style == Style::row), where, ": ", layer.path,
-             " is an embedding, which has no input features to cut; use vocab or column");
-  LayerPlan planned = layer;
-  planned.style = style;
-  const int64_t size = planned.cut_size(), step = style.blocks * style.unit;
-  OSLO_CHECK(size % step == 0, where, ": ", layer.path, " has ", size,
-             " features to cut, which are not a multiple of blocks ", style.blocks, " x unit ",
-             style.unit);
-}
-
 void plan_one(LayerPlan& layer, const StyleText& style, const std::string& why) {
-  check_style(layer, style, why);
   layer.style = style;
   layer.why = why;
   layer.asked_for = true;
@@ -85,6 +73,18 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
     OSLO_CHECK(found, where, " matches no linear or embedding layer of the model",
                layers.empty() ? "" : "; the nearest path is \"" + nearest_path(layers, pattern) + "\"",
                " (* stands for one component of a path)");
+  }
+}
+
+void check_asked(const std::vector<LayerPlan>& layers) {
+  for (const LayerPlan& layer : layers) {
+    if (!layer.asked_for) continue;
+    OSLO_CHECK(!(layer.embedding() && layer.style.style == Style::row), layer.why, ": ", layer.path,
+               " is an embedding, which has no input features to cut; use vocab or column");
+    const int64_t size = layer.cut_size(), step = layer.style.blocks * layer.style.unit;
+    OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
+               " features to cut, which are not a multiple of blocks ", layer.style.blocks,
+               " x unit ", layer.style.unit);
   }
 }
 

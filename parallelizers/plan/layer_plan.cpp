@@ -4,7 +4,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <map>
-#include <sstream>
 
 #include "mpu/error.h"
 #include "parallelizers/tensor/module_tree.h"
@@ -17,46 +16,24 @@ const at::Tensor& weight_of(const LayerPlan& layer) {
   return layer.module->as<torch::nn::EmbeddingImpl>()->weight;
 }
 
+/// The style that cuts a shared weight as `leader` does, in the words of the other layer's class.
+StyleText tied_style(const LayerPlan& leader, bool embedding) {
+  StyleText style = leader.style;
+  const Placement placement = leader.weight_placement();
+  if (!placement.is_shard()) return style;
+  if (placement.dim() == 0) {
+    style.style = embedding ? Style::vocab : Style::column;
+  } else {
+    style.style = embedding ? Style::column : Style::row;
+  }
+  return style;
+}
+
 }  // namespace
 
-std::string to_string(Style style) {
-  switch (style) {
-    case Style::column: return "column";
-    case Style::row: return "row";
-    case Style::vocab: return "vocab";
-    default: return "replicate";
-  }
-}
-
-StyleText StyleText::parse(const std::string& text, const std::string& where) {
-  std::istringstream words(text);
-  std::string word;
-  words >> word;
-  StyleText parsed;
-  bool known = false;
-  for (const Style style : {Style::replicate, Style::column, Style::row, Style::vocab}) {
-    if (word != oslo::to_string(style)) continue;
-    parsed.style = style;
-    known = true;
-  }
-  OSLO_CHECK(known, where, ": \"", text, "\" is no placement; write column, row, vocab or "
-             "replicate, the first two optionally with blocks=N and unit=N");
-  while (words >> word) {
-    const size_t equals = word.find('=');
-    const std::string key = word.substr(0, equals);
-    const std::string digits = equals == std::string::npos ? "" : word.substr(equals + 1);
-    const bool number = !digits.empty() && digits.size() < 10 &&
-                        digits.find_first_not_of("0123456789") == std::string::npos;
-    const bool cuts = parsed.style == Style::column || parsed.style == Style::row;
-    OSLO_CHECK(cuts && number && std::stoll(digits) > 0 && (key == "blocks" || key == "unit"),
-               where, ": cannot read \"", word, "\" in \"", text,
-               "\"; column and row take blocks=N and unit=N with N at least 1");
-    (key == "blocks" ? parsed.blocks : parsed.unit) = std::stoll(digits);
-  }
-  return parsed;
-}
-
 bool LayerPlan::embedding() const { return module->as<torch::nn::EmbeddingImpl>() != nullptr; }
+
+std::string LayerPlan::parameter(const char* which) const { return join_path(path, which); }
 
 Placement LayerPlan::weight_placement() const {
   if (style.style == Style::replicate) return Placement::replicate();
@@ -91,26 +68,31 @@ std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>
 }
 
 void follow_ties(std::vector<LayerPlan>& layers) {
-  std::map<const c10::TensorImpl*, LayerPlan*> first_of;
-  for (LayerPlan& layer : layers) {
-    LayerPlan*& first = first_of[weight_of(layer).unsafeGetTensorImpl()];
-    if (first == nullptr) {
-      first = &layer;
-      continue;
+  std::map<const c10::TensorImpl*, std::vector<LayerPlan*>> sharing;
+  for (LayerPlan& layer : layers) sharing[weight_of(layer).unsafeGetTensorImpl()].push_back(&layer);
+  for (const auto& [weight, group] : sharing) {
+    if (group.size() < 2) continue;
+    LayerPlan* leader = group.front();
+    for (auto layer = group.rbegin(); layer != group.rend(); ++layer) {
+      if ((*layer)->asked_for) leader = *layer;
     }
-    StyleText style = first->style;
-    const Placement placement = first->weight_placement();
-    if (placement.is_shard()) {
-      style.style = placement.dim() == 0 ? (layer.embedding() ? Style::vocab : Style::column)
-                                         : (layer.embedding() ? Style::column : Style::row);
+    for (LayerPlan* layer : group) {
+      if (layer == leader) continue;
+      const StyleText style = tied_style(*leader, layer->embedding());
+      LayerPlan tied = *layer;
+      tied.style = style;
+      OSLO_CHECK(!layer->asked_for || layer->weight_placement() == tied.weight_placement(),
+                 layer->why, ": ", layer->path, " shares its weight with ", leader->path,
+                 ", which is planned as ", oslo::to_string(leader->style.style),
+                 "; plan both alike");
+      layer->style = style;
+      if (layer == group.front() || layer->why.rfind("tied to ", 0) != 0) {
+        layer->why = "tied to " + leader->path;
+      }
+      layer->asked_for = false;
     }
-    LayerPlan tied = layer;
-    tied.style = style;
-    OSLO_CHECK(!layer.asked_for || layer.weight_placement() == tied.weight_placement(), layer.why,
-               ": ", layer.path, " shares its weight with ", first->path, ", which is planned as ",
-               oslo::to_string(first->style.style), "; plan both alike");
-    tied.why = "tied to " + first->path;
-    layer = std::move(tied);
+    // From now on the first one leads, also when the example asks for other blocks.
+    if (leader != group.front()) leader->asked_for = false;
   }
 }
 

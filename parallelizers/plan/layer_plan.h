@@ -7,29 +7,9 @@
 #include <vector>
 
 #include "parallelizers/placement/placement.h"
+#include "parallelizers/plan/style.h"
 
 namespace oslo {
-
-/// How the weight of a layer is cut.
-enum class Style {
-  replicate,  ///< every rank holds it
-  column,     ///< output features (of an embedding: the embedding dimension)
-  row,        ///< input features of a linear layer
-  vocab,      ///< rows of an embedding; of a linear layer the same as column
-};
-
-std::string to_string(Style style);
-
-/// A style as plans write it: "column", "row", "vocab", "replicate", the first two optionally with
-/// "blocks=3" (a fused projection) and "unit=16" (a head): "column blocks=3 unit=16".
-struct StyleText {
-  Style style = Style::replicate;
-  int64_t blocks = 1;
-  int64_t unit = 1;
-
-  /// Throws naming `where` when the text is none of these.
-  static StyleText parse(const std::string& text, const std::string& where);
-};
 
 /// What is planned for one linear or embedding layer, and why.
 struct LayerPlan {
@@ -42,6 +22,8 @@ struct LayerPlan {
   bool asked_for = false;  ///< by a pattern or a policy
 
   bool embedding() const;
+  /// "h.0.attn.c_attn.weight".
+  std::string parameter(const char* which) const;
   /// Of the weight, on the tensor axis.
   Placement weight_placement() const;
   /// Of the bias: cut like the output features, else whole.
@@ -54,8 +36,8 @@ struct LayerPlan {
 /// layers that are parallel already are an error.
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root);
 
-/// Layers that share a weight are cut alike, as the first of them in the tree is. Throws when a
-/// pattern or policy asks for something else.
+/// Layers that share a weight are cut alike: as a pattern or policy asks for one of them, else as the
+/// first of them in the tree is. Throws when they are asked for different cuts.
 void follow_ties(std::vector<LayerPlan>& layers);
 
 }  // namespace oslo

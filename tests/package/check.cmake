@@ -19,7 +19,8 @@ run("${CMAKE_COMMAND}" -E env --unset=LIBTORCH "${CMAKE_COMMAND}" -S "${SOURCE}/
     "-DTUTORIAL=${TUTORIAL}")
 run("${CMAKE_COMMAND}" --build "${WORK}/app" --parallel 1)
 # Without LD_LIBRARY_PATH: the run paths must be enough.
-run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/app/app")
+run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/app/app" "${WORK}/alone")
 if(EXISTS "${WORK}/prefix/bin/oslo")
-  run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/prefix/bin/oslo" --help)
+  run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH
+      "${WORK}/prefix/bin/oslo" run -n 4 -- "${WORK}/app/app" "${WORK}/four")
 endif()

@@ -20,10 +20,19 @@ at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int a
   return copy_to(reduce_from(partial, mesh->axis(axis)), mesh->axis(axis));
 }
 
-at::Tensor reduce_max(const at::Tensor& tensor, const Mesh& mesh, int axis) {
+at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, bool largest) {
   const c10::AutoGradMode no_grad(false);
   return mesh.axis(axis)->all_reduce(tensor.clone(at::MemoryFormat::Contiguous),
-                                     c10d::ReduceOp::MAX);
+                                     largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN);
+}
+
+void check_indices(const at::Tensor& indices, int64_t size, const char* operation,
+                   std::optional<int64_t> except) {
+  if (!indices.is_cpu()) return;
+  at::Tensor wrong = at::logical_or(indices.lt(0), indices.ge(size));
+  if (except) wrong = at::logical_and(wrong, indices.ne(*except));
+  TORCH_CHECK_INDEX(!wrong.any().item<bool>(), operation, ": index out of range: ",
+                    indices.masked_select(wrong)[0].item<int64_t>(), " is not one of ", size);
 }
 
 at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like) {

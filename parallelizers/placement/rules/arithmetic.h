@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "parallelizers/placement/value.h"
 
 namespace oslo {
@@ -13,8 +15,13 @@ Value add_values(const Value& left, const Value& right);
 /// cut dimension).
 at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int axis);
 
-/// The largest over the axis, without gradient.
-at::Tensor reduce_max(const at::Tensor& tensor, const Mesh& mesh, int axis);
+/// The largest (or smallest) over the axis, without gradient.
+at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, bool largest);
+
+/// Whether 0 <= index < size for all, where that costs no synchronization (on CPU): an index that
+/// no rank holds would silently count as nothing. `except` is allowed.
+void check_indices(const at::Tensor& indices, int64_t size, const char* operation,
+                   std::optional<int64_t> except = {});
 
 /// Position in the whole dimension of each element that this rank holds (int64, 1-D).
 at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like);

@@ -42,6 +42,7 @@ void embedding(Call& call) {
     ++cut_axes;
   }
   if (stretches || cut_axes > 1) map.whole = "V";
+  if (by_frequency) map.whole += rows;  // counts over all indices
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& weight = operands[0].local;
   const at::Tensor& indices = operands[1].local;
@@ -51,6 +52,7 @@ void embedding(Call& call) {
   for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
     if (resolution.axis(axis).letter != 'V') continue;
     const int rank = resolution.mesh()->axis(axis)->rank();
+    check_indices(indices, resolution.axis(axis).cut->size(), "embedding");
     return finish(masked_lookup(weight, indices, first_index(*resolution.axis(axis).cut, rank),
                                 padding, sparse));
   }

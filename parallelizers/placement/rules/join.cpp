@@ -37,10 +37,13 @@ void cat(Call& call) {
   const int64_t dim = call.dimension(1, operands.front().dim());
   const std::string own = letters(operands.front().dim());
   const int joined_axis = common_axis(operands, dim);
+  for (const Value& operand : operands) {
+    if (operand.dim() != dims) throw ShapeMismatch("cat: operands of unequal rank");
+  }
   DimensionMap map;
   map.operands.assign(operands.size(), own);
   map.results = {own};
-  if (joined_axis < 0) map.whole = std::string(1, own[dim]);
+  map.whole = std::string(1, own[dim]);
 
   Cut::Runs runs;
   if (joined_axis >= 0) {
@@ -53,7 +56,9 @@ void cat(Call& call) {
       operand.layout = std::move(layout);
     }
   }
-  const Resolution resolution = resolve(map, operands);
+  // With hidden cuts sizes are local, and no ground for decisions that all ranks must share.
+  const Resolution resolution =
+      resolve(map, operands, joined_axis >= 0 ? Keep::first_operand : Keep::cheapest);
   std::vector<at::Tensor> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
   Value joined = resolution.finish(at::cat(local, dim), own);
@@ -68,6 +73,9 @@ void cat(Call& call) {
 
 void stack(Call& call) {
   const auto operands = call.operands();
+  for (const Value& operand : operands) {
+    if (operand.dim() != operands.front().dim()) throw ShapeMismatch("stack: unequal rank");
+  }
   const std::string own = letters(operands.front().dim());
   std::string wider = own;
   wider.insert(call.dimension(1, static_cast<int64_t>(own.size()) + 1), "-");
@@ -82,11 +90,16 @@ void expand(Call& call) {
   Value x = call.value(0);
   std::vector<int64_t> sizes = call.integers(1);
   const auto added = static_cast<int64_t>(sizes.size()) - x.dim();
-  OSLO_CHECK(added >= 0, "expand: ", sizes.size(), " sizes for a tensor of ", x.dim(),
-             " dimensions");
+  if (added < 0) throw ShapeMismatch("expand: fewer sizes than dimensions");
   std::string own = letters(x.dim());
   for (int64_t d = 0; d < x.dim(); ++d) {
-    if (x.size(d) == 1) own[d] = '-';
+    const int64_t wanted = sizes[d + added];
+    if (x.size(d) == 1 && wanted != 1 && wanted != -1) {
+      own[d] = '-';
+    } else if (wanted != -1 && wanted != x.size(d)) {
+      throw ShapeMismatch(c10::str("expand: ", wanted, " asked of dimension ", d, ", which has ",
+                                   x.size(d)));
+    }
   }
   const bool was_cut = x.cut();
   const Resolution resolution = resolve({{own}, {own}}, std::span(&x, 1));
@@ -117,6 +130,7 @@ void repeat(Call& call) {
   const Value x = call.value(0);
   const std::vector<int64_t> times = call.integers(1);
   const auto added = static_cast<int64_t>(times.size()) - x.dim();
+  if (added < 0) throw ShapeMismatch("repeat: fewer repeats than dimensions");
   const std::string own = letters(x.dim());
   std::string whole;
   for (int64_t d = 0; d < x.dim(); ++d) {

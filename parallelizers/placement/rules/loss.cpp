@@ -38,14 +38,13 @@ at::Tensor parallel_rows(const at::Tensor& logits, const at::Tensor& target, int
   const auto& group = resolution.mesh()->axis(axis);
   const int64_t first = first_index(*resolution.axis(axis).cut, group->rank());
   const int64_t held = logits.size(class_dim);
-  auto shape = target.sizes().vec();
   at::Tensor largest;
   {
     const c10::AutoGradMode no_grad(false);
     largest = held > 0 ? logits.amax(class_dim, true)
                        : at::full_like(target.unsqueeze(class_dim),
                                        -std::numeric_limits<double>::infinity(), logits.options());
-    largest = reduce_max(largest, *resolution.mesh(), axis);
+    largest = reduce_extreme(largest, *resolution.mesh(), axis, /*largest=*/true);
   }
   const at::Tensor shifted = logits - largest;
   const at::Tensor own = target - first;
@@ -80,19 +79,31 @@ void cross_entropy(Call& call) {
   std::string rows = letters(dims - 1), own = rows;
   own.insert(class_dim, "V");
   const bool none = settings.reduction == at::Reduction::None;
-  const Resolution resolution = resolve({{own, rows}, {none ? rows : ""}}, operands);
+  // Classes in blocks or cut by several axes are gathered; else what is cheaper stays cut.
+  DimensionMap map{{own, rows}, {""}};
+  int cut_axes = 0;
+  for (int axis = 0; operands[0].layout && axis < operands[0].layout->axes(); ++axis) {
+    const auto& [dim, cut] = (*operands[0].layout)[axis];
+    if (dim == class_dim && (++cut_axes > 1 || !cut->contiguous())) map.whole = "V";
+  }
+  const Resolution resolution = resolve(map, operands);
   int vocabulary_axis = -1;
   for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
     if (resolution.axis(axis).letter == 'V') vocabulary_axis = axis;
   }
   const at::Tensor& logits = operands[0].local;
   const at::Tensor& target = operands[1].local;
-  at::Tensor loss =
-      vocabulary_axis >= 0
-          ? parallel_rows(logits, target, class_dim, settings, resolution, vocabulary_axis)
-                .masked_fill(target.eq(settings.ignore_index), 0)
-          : at::cross_entropy_loss(logits, target, {}, at::Reduction::None, settings.ignore_index,
-                                   settings.smoothing);
+  at::Tensor loss;
+  if (vocabulary_axis >= 0) {
+    check_indices(target, settings.classes, "cross_entropy_loss", settings.ignore_index);
+    const bool half = at::isReducedFloatingType(logits.scalar_type());
+    loss = parallel_rows(half ? logits.to(at::kFloat) : logits, target, class_dim, settings,
+                         resolution, vocabulary_axis)
+               .masked_fill(target.eq(settings.ignore_index), 0);
+  } else {
+    loss = at::cross_entropy_loss(logits, target, {}, at::Reduction::None, settings.ignore_index,
+                                  settings.smoothing);
+  }
   if (!none) loss = loss.sum();
   if (settings.reduction == at::Reduction::Mean) {
     loss = loss / counted_rows(target, settings, resolution);
@@ -102,6 +113,7 @@ void cross_entropy(Call& call) {
     const char letter = resolution.axis(axis).letter;
     if (letter != 0 && letter != 'V') loss = reduce_axis(loss, *resolution.mesh(), axis);
   }
+  if (vocabulary_axis >= 0) loss = loss.to(logits.scalar_type());
   call.result({loss, resolution.layout_of(none ? rows : "")});
 }
 

@@ -17,11 +17,10 @@ Batch batch_of(const Value& x, const Value& y) {
   const int64_t left = std::max<int64_t>(0, x.dim() - 2), right = std::max<int64_t>(0, y.dim() - 2);
   const std::string all = letters(std::max(left, right));
   Batch batch{all.substr(all.size() - left), all.substr(all.size() - right), all};
-  for (int64_t d = 0; d < left; ++d) {
-    if (x.size(d) == 1) batch.left[d] = '-';
-  }
-  for (int64_t d = 0; d < right; ++d) {
-    if (y.size(d) == 1) batch.right[d] = '-';
+  for (int64_t d = 1; d <= std::min(left, right); ++d) {
+    const int64_t mine = x.size(left - d), others = y.size(right - d);
+    if (mine == 1 && others != 1) batch.left[left - d] = '-';
+    if (others == 1 && mine != 1) batch.right[right - d] = '-';
   }
   return batch;
 }
@@ -60,9 +59,12 @@ void addmm(Call& call) {
   Value y = resolution.finish(at::mm(operands[0].local, operands[1].local), "MN");
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
   if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
-  Value bias = call.value(0);
-  if (beta.toDouble() != 1.0) bias.local = bias.local * beta;
-  call.result(add_values(y, bias));
+  // As in BLAS, beta 0 ignores the bias, not-a-numbers included.
+  if (Value bias = call.value(0); beta.toDouble() != 0.0) {
+    if (beta.toDouble() != 1.0) bias.local = bias.local * beta;
+    y = add_values(y, bias);
+  }
+  call.result(std::move(y));
 }
 
 }  // namespace

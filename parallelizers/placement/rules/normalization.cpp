@@ -33,6 +33,11 @@ void layer_norm(Call& call) {
   const std::vector<int64_t> shape = call.integers(1);
   const bool has_weight = call.value(2).defined(), has_bias = call.value(3).defined();
   const double eps = call.number(4);
+  const auto inner = static_cast<int64_t>(shape.size());
+  for (int64_t i = 0; i < inner; ++i) {
+    const int64_t dim = x.dim() - inner + i;
+    if (dim < 0 || x.size(dim) != shape[i]) throw ShapeMismatch("layer_norm: other shape");
+  }
   const std::string all = letters(x.dim());
   const std::string normalized = all.substr(all.size() - shape.size());
   c10::SmallVector<Value, 3> operands{x};

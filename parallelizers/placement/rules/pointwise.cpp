@@ -32,7 +32,7 @@ void add_pointwise_rules(RuleTable& table) {
       "aten::silu_", "aten::mish", "aten::relu", "aten::relu_", "aten::leaky_relu", "aten::elu",
       "aten::softplus", "aten::hardtanh", "aten::hardsigmoid", "aten::hardswish", "aten::fill_.Scalar",
       "aten::fill_.Tensor", "aten::zero_", "aten::clone", "aten::contiguous", "aten::detach",
-      "aten::alias", "aten::to.dtype", "aten::to.device", "aten::to.dtype_layout", "aten::to.other",
+      "aten::alias", "aten::to.dtype", "aten::to.device", "aten::to.dtype_layout",
       "aten::_to_copy", "aten::lerp.Scalar", "aten::lerp.Tensor", "aten::lerp_.Scalar",
       "aten::lerp_.Tensor", "aten::zeros_like", "aten::ones_like", "aten::full_like",
       "aten::empty_like", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::nan_to_num",

@@ -63,9 +63,17 @@ void mean(Call& call) {
   for (const int64_t d : over.dims) count *= static_cast<double>(x.size(d));
   std::optional<at::ScalarType> dtype;
   if (!call.none(call.size() - 1)) dtype = call.argument(call.size() - 1).toScalarType();
-  const Resolution resolution = resolve({{own}, {reduced(own, over.dims, over.keep)}}, std::span(&x, 1));
-  call.result(resolution.finish(x.local.sum(over.dims, over.keep, dtype) / count,
-                                reduced(own, over.dims, over.keep)));
+  const at::ScalarType type = dtype.value_or(x.local.scalar_type());
+  TORCH_CHECK(at::isFloatingType(type) || at::isComplexType(type),
+              "mean(): input dtype must be floating point or complex, got ", type);
+  // Sums of half precision overflow where means do not.
+  const bool half = at::isReducedFloatingType(type);
+  const std::string result = reduced(own, over.dims, over.keep);
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  Value y = resolution.finish(
+      x.local.sum(over.dims, over.keep, half ? at::kFloat : type) / count, result);
+  if (half) y.local = y.local.to(type);
+  call.result(std::move(y));
 }
 
 /// The largest (or, negated, smallest) over cut dimensions: largest of the ranks' largest. Its
@@ -79,16 +87,17 @@ Value extreme(Value x, const Reduction& over, bool largest) {
   for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
     const char letter = resolution.axis(axis).letter;
     if (letter == 0 || result.find(letter) != std::string::npos) continue;
-    local = largest ? reduce_max(local, *resolution.mesh(), axis)
-                    : -reduce_max(-local, *resolution.mesh(), axis);
+    local = reduce_extreme(local, *resolution.mesh(), axis, largest);
   }
   return {local, resolution.layout_of(result)};
 }
 
-/// Ranks without elements have no largest one: such dimensions are gathered on every rank alike.
-bool some_rank_is_empty(const Value& x) {
+/// Ranks without elements along a reduced dimension have no largest one: such tensors are gathered,
+/// on every rank alike.
+bool some_rank_is_empty(const Value& x, const std::vector<int64_t>& reduced_dims) {
   for (int axis = 0; x.layout && axis < x.layout->axes(); ++axis) {
-    if ((*x.layout)[axis].whole()) continue;
+    const int64_t dim = (*x.layout)[axis].dim;
+    if (std::find(reduced_dims.begin(), reduced_dims.end(), dim) == reduced_dims.end()) continue;
     for (const int64_t size : (*x.layout)[axis].cut->sizes()) {
       if (size == 0) return true;
     }
@@ -99,28 +108,30 @@ bool some_rank_is_empty(const Value& x) {
 template <bool largest>
 void extreme_over(Call& call) {
   const Value x = call.value(0);
-  if (some_rank_is_empty(x)) return call.gather("a rank holds no elements");
-  call.result(extreme(x, {call.dimensions(1, x.dim()), call.boolean(2)}, largest));
+  const Reduction over{call.dimensions(1, x.dim()), call.boolean(2)};
+  if (some_rank_is_empty(x, over.dims)) return call.gather("a rank holds no elements");
+  call.result(extreme(x, over, largest));
 }
 
 template <bool largest>
 void extreme_of_all(Call& call) {
   const Value x = call.value(0);
-  if (some_rank_is_empty(x)) return call.gather("a rank holds no elements");
-  call.result(extreme(x, {call.dimensions(call.size(), x.dim()), false}, largest));
+  const Reduction over{call.dimensions(call.size(), x.dim()), false};
+  if (some_rank_is_empty(x, over.dims)) return call.gather("a rank holds no elements");
+  call.result(extreme(x, over, largest));
 }
 
 /// norm(self, p), norm(self, p, dims, keepdim), linalg_vector_norm(self, p, dims, keepdim, dtype):
-/// the p-th root of a sum over ranks. With a gradient, or for p that is no sum, over the whole.
+/// the p-th root of a sum over ranks. For p that is no sum, over the whole.
 void norm(Call& call) {
   Value x = call.value(0);
   const double p = call.none(1) ? 2.0 : call.number(1);
   const bool all = call.size() <= 2;
   const Reduction over{call.dimensions(2, x.dim()), !all && call.boolean(3)};
-  const bool cast = call.size() > 4 && !call.none(4);
-  if (records(x) || cast || !(p > 0)) return call.gather("norm with a gradient or a special order");
+  if (!(p > 0)) return call.gather("a norm of a special order");
+  if (call.size() > 4 && !call.none(4)) x.local = x.local.to(call.argument(4).toScalarType());
   if (std::isinf(p)) {
-    if (some_rank_is_empty(x)) return call.gather("a rank holds no elements");
+    if (some_rank_is_empty(x, over.dims)) return call.gather("a rank holds no elements");
     x.local = x.local.abs();
     return call.result(extreme(std::move(x), over, true));
   }
@@ -131,7 +142,9 @@ void norm(Call& call) {
     return call.result({at::norm(x.local, p, over.dims, over.keep), resolution.layout_of(result)});
   }
   Value powers = resolution.finish(at::norm(x.local, p, over.dims, over.keep).pow(p), result);
-  powers.local = powers.local.pow(1.0 / p);
+  // The root of zero has no finite slope; a norm's gradient there is zero.
+  const at::Tensor nothing = powers.local.eq(0);
+  powers.local = powers.local.masked_fill(nothing, 1).pow(1.0 / p).masked_fill(nothing, 0);
   call.result(std::move(powers));
 }
 

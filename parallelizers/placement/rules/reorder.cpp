@@ -38,23 +38,28 @@ void unsqueeze(Call& call) {
 void squeeze(Call& call) {
   const Value x = call.value(0);
   std::string own = letters(x.dim()), left;
-  std::vector<int64_t> asked =
-      call.size() > 1 ? call.dimensions(1, x.dim()) : std::vector<int64_t>();
+  std::vector<int64_t> asked, going;
+  if (call.size() > 1 && !call.integers(1).empty()) asked = call.dimensions(1, x.dim());
   for (int64_t d = 0; d < x.dim(); ++d) {
     const bool named =
         call.size() == 1 || std::find(asked.begin(), asked.end(), d) != asked.end();
     if (named && x.size(d) == 1) {
       own[d] = '-';
+      going.push_back(d);
     } else {
       left += own[d];
     }
   }
-  call.run({{own}, {left}});
+  // By name: a dimension that is longer may have one element on this rank.
+  call.run({{own}, {left}}, [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
+    return {local[0].squeeze(going)};
+  });
 }
 
 /// A triangle of the last two dimensions, which must be whole.
 void triangle(Call& call) {
   const std::string own = letters(call.value(0).dim());
+  if (own.size() < 2) throw ShapeMismatch("tril, triu: fewer than two dimensions");
   call.run({{own}, {own}, own.substr(own.size() - 2)});
 }
 

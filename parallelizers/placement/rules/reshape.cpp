@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 
 #include <optional>
@@ -13,29 +14,12 @@
 namespace oslo {
 namespace {
 
-using Sizes = c10::SmallVector<int64_t, 6>;
+using Sizes = at::DimVector;
 
 int64_t product(c10::IntArrayRef sizes, int64_t begin, int64_t end) {
   int64_t result = 1;
   for (int64_t d = begin; d < end; ++d) result *= sizes[d];
   return result;
-}
-
-/// Fills in a -1.
-Sizes complete(c10::IntArrayRef wanted, int64_t elements) {
-  Sizes sizes(wanted.begin(), wanted.end());
-  int64_t known = 1, open = -1;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] == -1) {
-      open = static_cast<int64_t>(d);
-    } else {
-      known *= sizes[d];
-    }
-  }
-  if (open >= 0 && known > 0) sizes[open] = elements / known;
-  OSLO_CHECK(product(sizes, 0, static_cast<int64_t>(sizes.size())) == elements, "shape ", wanted,
-             " is invalid for a tensor of ", elements, " elements");
-  return sizes;
 }
 
 /// A stretch of old dimensions and the stretch of new ones that holds the same elements.
@@ -102,7 +86,7 @@ struct Reshaped {
 Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
   Reshaped done;
   const auto global = x.sizes();
-  const Sizes target = complete(wanted, product(global, 0, static_cast<int64_t>(global.size())));
+  const Sizes target = at::infer_size_dv(wanted, product(global, 0, x.dim()));
   const MeshPtr mesh = x.layout->mesh();
   while (true) {
     Sizes old_sizes = x.sizes(), new_sizes = target;
@@ -156,7 +140,8 @@ void finish_reshape(Call& call, c10::IntArrayRef wanted) {
   const bool would_alias =
       impl == nullptr ||
       at::detail::computeStride(tensor.sizes(), tensor.strides(),
-                                c10::IntArrayRef(complete(wanted, tensor.numel()))).has_value();
+                                at::infer_size_dv(wanted, product(sizes, 0, x.dim())))
+          .has_value();
   const bool detached = (done.gathered || (impl != nullptr && impl->detached_view())) && would_alias;
   call.result(std::move(done.value), detached);
 }

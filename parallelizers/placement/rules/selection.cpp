@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <limits>
+
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
@@ -26,13 +28,20 @@ int cutting_axis(const Value& x, int64_t dim) {
   return axis;
 }
 
+/// The best of this rank, the first of equals; nothing where it holds nothing.
+std::tuple<at::Tensor, at::Tensor> own_best(const at::Tensor& local, int64_t dim, int64_t count,
+                                            bool largest) {
+  if (count != 1) return at::topk(local, count, dim, largest);
+  return largest ? local.max(dim, /*keepdim=*/true) : local.min(dim, /*keepdim=*/true);
+}
+
 Candidates gather_best(const Value& x, int64_t dim, int axis, int64_t count, bool largest) {
   const c10::AutoGradMode no_grad(false);
   const auto& group = x.layout->group(axis);
   const auto& cut = (*x.layout)[axis];
   std::vector<int64_t> offered;
   for (const int64_t size : cut.cut->sizes()) offered.push_back(std::min(size, count));
-  const auto [values, positions] = at::topk(x.local, offered[group->rank()], dim, largest);
+  const auto [values, positions] = own_best(x.local, dim, offered[group->rank()], largest);
   const at::Tensor own = global_indices(cut, group->rank(), positions);
   const at::Tensor indices =
       own.numel() == 0 ? positions : own.index_select(0, positions.flatten()).view_as(positions);
@@ -66,8 +75,12 @@ void arg_extreme(Call& call) {
   const int axis = cutting_axis(x, dim);
   if (axis < 0) return call.run({{own}, {result}, std::string(1, own[dim])});
   const Candidates best = gather_best(x, dim, axis, 1, largest);
-  const at::Tensor winner = largest ? best.values.argmax(dim, true) : best.values.argmin(dim, true);
-  at::Tensor index = best.indices.gather(dim, winner);
+  // The first of equals, as on one device; not-a-number wins over all.
+  const at::Tensor winner = largest ? best.values.amax(dim, true) : best.values.amin(dim, true);
+  const at::Tensor wins = at::logical_or(best.values.eq(winner), best.values.isnan());
+  const at::Tensor index =
+      best.indices.masked_fill(wins.logical_not(), std::numeric_limits<int64_t>::max())
+          .amin(dim, true);
   call.result({keep ? index : index.squeeze(dim), without_axis(x, axis, keep ? -1 : dim)});
 }
 

@@ -125,7 +125,13 @@ void split(Call& call) {
 }
 
 void split_with_sizes(Call& call) {
-  split_into(call, call.dimension(2, call.value(0).dim()), call.integers(1));
+  const Value x = call.value(0);
+  const std::vector<int64_t> sizes = call.integers(1);
+  const int64_t dim = call.dimension(2, x.dim());
+  int64_t total = 0;
+  for (const int64_t size : sizes) total += size < 0 ? x.size(dim) + 1 : size;
+  if (total != x.size(dim)) throw ShapeMismatch("split: the sizes do not add up to the dimension");
+  split_into(call, dim, sizes);
 }
 
 /// chunk: ceil(size / chunks) each, as one device cuts.

@@ -1,0 +1,49 @@
+#include "parallelizers/plan/style.h"
+
+#include <set>
+#include <sstream>
+
+#include "mpu/error.h"
+
+namespace oslo {
+
+std::string to_string(Style style) {
+  switch (style) {
+    case Style::column: return "column";
+    case Style::row: return "row";
+    case Style::vocab: return "vocab";
+    default: return "replicate";
+  }
+}
+
+StyleText StyleText::parse(const std::string& text, const std::string& where) {
+  std::istringstream words(text);
+  std::string word;
+  words >> word;
+  StyleText parsed;
+  bool known = false;
+  for (const Style style : {Style::replicate, Style::column, Style::row, Style::vocab}) {
+    if (word != oslo::to_string(style)) continue;
+    parsed.style = style;
+    known = true;
+  }
+  OSLO_CHECK(known, where, ": expected one of column, row, vocab, replicate, the first two "
+             "optionally with blocks=N and unit=N; seen \"", text, "\"");
+  std::set<std::string> seen;
+  while (words >> word) {
+    const size_t equals = word.find('=');
+    const std::string key = word.substr(0, equals);
+    const std::string digits = equals == std::string::npos ? "" : word.substr(equals + 1);
+    const bool number = !digits.empty() && digits.size() < 10 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+    const bool cuts = parsed.style == Style::column || parsed.style == Style::row;
+    OSLO_CHECK(cuts && number && std::stoll(digits) > 0 && (key == "blocks" || key == "unit"),
+               where, ": cannot read \"", word, "\" in \"", text,
+               "\"; column and row take blocks=N and unit=N with N at least 1");
+    OSLO_CHECK(seen.insert(key).second, where, ": \"", text, "\" gives ", key, " twice");
+    (key == "blocks" ? parsed.blocks : parsed.unit) = std::stoll(digits);
+  }
+  return parsed;
+}
+
+}  // namespace oslo

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace oslo {
+
+/// How the weight of a layer is cut.
+enum class Style {
+  replicate,  ///< every rank holds it
+  column,     ///< output features (of an embedding: the embedding dimension)
+  row,        ///< input features of a linear layer
+  vocab,      ///< rows of an embedding; of a linear layer the same as column
+};
+
+std::string to_string(Style style);
+
+/// A style as plans write it: "column", "row", "vocab", "replicate", the first two optionally with
+/// "blocks=3" (a fused projection) and "unit=16" (a head): "column blocks=3 unit=16".
+struct StyleText {
+  Style style = Style::replicate;
+  int64_t blocks = 1;
+  int64_t unit = 1;
+
+  /// Throws naming `where` when the text is none of these.
+  static StyleText parse(const std::string& text, const std::string& where);
+};
+
+}  // namespace oslo

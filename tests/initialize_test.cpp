@@ -1,0 +1,272 @@
+// initialize: what it refuses, on which ranks and with which words, and what it leaves alone.
+#include <gmock/gmock.h>
+
+#include "tests/models/gpt2.h"
+#include "tests/models/small.h"
+#include "tests/support/files.h"
+#include "tests/support/initialized.h"
+#include "tests/support/parity.h"
+
+namespace oslo {
+namespace {
+
+using models::Mlp;
+using models::Tied;
+using parity::make_seeded;
+using parity::tensor_parallel;
+using test::error_of;
+using test::expect_untouched;
+using test::in;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+/// One layer for all depths, as in ALBERT.
+struct SharedDepthImpl : torch::nn::Module {
+  SharedDepthImpl() : layer(register_module("layer", Mlp())) {}
+  torch::Tensor forward(torch::Tensor x) {
+    for (int depth = 0; depth < 3; ++depth) x = x + layer(x);
+    return x;
+  }
+  Mlp layer{nullptr};
+};
+TORCH_MODULE(SharedDepth);
+
+Mlp seeded_mlp(uint64_t seed = 1) {
+  return make_seeded(seed, [] { return Mlp(); });
+}
+
+/// What `body` throws on each rank; "" where nothing.
+std::vector<std::string> errors_of(int size, const std::function<void(World)>& body) {
+  std::vector<std::string> errors(size);
+  run_as_threads(size, [&](World world) {
+    try {
+      body(world);
+    } catch (const Error& error) {
+      errors[world.rank()] = error.what();
+    }
+  });
+  return errors;
+}
+
+const std::string kTwo = tensor_parallel(2);
+
+TEST(Initialize, TwiceIsAnError) {  // T18
+  for (const int size : {1, 2}) {
+    const auto errors = errors_of(size, [&](World world) {
+      Mlp model = seeded_mlp();
+      const Config config = Config::parse(tensor_parallel(size));
+      const auto first = initialize(model, config, in(world));
+      initialize(model, config, in(world));
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("this model is parallel already")));
+  }
+}
+
+TEST(Initialize, DisabledLeavesTheModelAsItIs) {  // T18
+  run_as_threads(2, [](World world) {
+    Mlp model = seeded_mlp(1 + world.rank());  // not even compared
+    std::vector<const void*> before, after;
+    for (const auto& p : model->parameters()) before.push_back(p.unsafeGetTensorImpl());
+    const auto parallel = initialize(
+        model, Config::parse(R"({"model_parallelism": {"enable": false}})"), in(world));
+    for (const auto& p : model->parameters()) after.push_back(p.unsafeGetTensorImpl());
+    EXPECT_EQ(before, after);
+    expect_untouched(model);
+    EXPECT_EQ(parallel.mpu().get_data_parallel_world_size(), 2);
+    EXPECT_TRUE(parallel.plan().entries.empty());
+    Mlp same = seeded_mlp();
+    initialize(same, Config::parse(R"({"model_parallelism": {"enable": false}})"), in(world));
+    initialize(same, Config::parse(kTwo), in(world)).check();
+    EXPECT_TRUE(is_placed(same->up->weight));
+  });
+}
+
+TEST(Initialize, OnOneRankNothingIsMarked) {
+  Mlp model = seeded_mlp();
+  const auto parallel = initialize(model, Config(), in(World::alone()));
+  for (const auto& p : model->parameters()) EXPECT_FALSE(is_placed(p));
+  EXPECT_FALSE(is_placed(model->forward(torch::ones({2, 8}))));
+  EXPECT_THAT(parallel.plan().to_string(), HasSubstr("no collectives since initialize"));
+}
+
+TEST(Initialize, AModuleUsedSeveralTimesInForward) {  // T18
+  parity::Setup setup;
+  setup.config = kTwo;
+  parity::expect_parity(
+      setup, [] { return SharedDepth(); },
+      [](int) {
+        return parity::Batch{torch::randn({3, 8}, torch::kFloat64),
+                             torch::randn({3, 8}, torch::kFloat64)};
+      },
+      [](const torch::Tensor& y, const torch::Tensor& target) {
+        return torch::mse_loss(y, target);
+      });
+}
+
+TEST(Initialize, SizesThatDoNotFitAreRefusedOnEveryRank) {
+  const auto refused = [](int size, const std::string& config) {
+    return errors_of(size, [&](World world) {
+      Mlp model = seeded_mlp();
+      try {
+        initialize(model, Config::parse(config), in(world));
+      } catch (const Error&) {
+        expect_untouched(model);
+        throw;
+      }
+    });
+  };
+  EXPECT_THAT(refused(3, kTwo), Each(AllOf(HasSubstr("world size 3"), HasSubstr("nearest choice"))));
+  EXPECT_THAT(refused(2, R"({"model_parallelism": {"pipeline_parallel_size": 2}})"),
+              Each(HasSubstr("'model_parallelism.pipeline_parallel_size' = 2")));
+  EXPECT_THAT(refused(4, R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})"),
+              Each(HasSubstr("2d")));
+}
+
+TEST(Initialize, RanksThatDifferAreNamedOnEveryRank) {
+  const auto differ = [](const std::function<void(World)>& body) { return errors_of(2, body); };
+  const auto config_of = [](World world, const char* first, const char* second) {
+    return Config::parse(world.rank() == 0 ? first : second);
+  };
+  EXPECT_THAT(differ([&](World world) {
+                const char* off = R"({"model_parallelism": {"enable": false}})";
+                initialize(seeded_mlp(), config_of(world, off, kTwo.c_str()), in(world));
+              }),
+              Each(AllOf(HasSubstr("the config differs between ranks: rank 0 has"),
+                         HasSubstr("rank 1 has"), HasSubstr("same config"))));
+  EXPECT_THAT(differ([&](World world) {
+                Mlp model = make_seeded(1, [&] { return Mlp(12 + 4 * world.rank()); });
+                initialize(model, Config::parse(kTwo), in(world));
+              }),
+              Each(AllOf(HasSubstr("rank 0 has up.weight [12, 8]"),
+                         HasSubstr("rank 1 has up.weight [16, 8]"))));
+  EXPECT_THAT(differ([&](World world) {
+                initialize(seeded_mlp(world.rank()), Config::parse(kTwo), in(world));
+              }),
+              Each(AllOf(HasSubstr("rank 0 has up.weight (hash"), HasSubstr("torch::manual_seed"))));
+  EXPECT_THAT(differ([&](World world) {
+                auto how = in(world);
+                if (world.rank() == 0) how.example_inputs = [] {};
+                initialize(seeded_mlp(), Config::parse(kTwo), how);
+              }),
+              Each(AllOf(HasSubstr("rank 0 has example_inputs"),
+                         HasSubstr("rank 1 has no example_inputs"))));
+  EXPECT_THAT(differ([&](World world) {  // data replicas: DDP broadcasts
+                initialize(seeded_mlp(world.rank()), Config(), in(world));
+              }),
+              Each(std::string()));
+}
+
+TEST(Initialize, ARankThatThrowsBeforeEndsTheOthersSoon) {
+  std::string other;
+  EXPECT_THAT(error_of([&] {
+                run_as_threads(2, [&](World world) {
+                  if (world.rank() == 1) throw std::runtime_error("cannot open weights.bin");
+                  other = error_of(
+                      [&] { initialize(seeded_mlp(), Config::parse(kTwo), in(world)); });
+                });
+              }),
+              HasSubstr("rank 1: cannot open weights.bin"));
+  EXPECT_THAT(other, AllOf(HasSubstr("rank 0 waited for rank 1"),
+                           HasSubstr("rank 1 failed: cannot open weights.bin")));
+}
+
+TEST(Initialize, RefusesWhatCannotBeChangedInPlace) {
+  const auto errors = errors_of(2, [](World world) {
+    Mlp model = seeded_mlp();
+    torch::Tensor kept = model->forward(torch::ones({1, 8}));
+    if (world.rank() == 1) kept = torch::Tensor();  // alive on one rank, refused on both
+    try {
+      initialize(model, Config::parse(kTwo), in(world));
+    } catch (const Error&) {
+      expect_untouched(model);
+      kept = torch::Tensor();
+      initialize(model, Config::parse(kTwo), in(world)).check();
+      throw;
+    }
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("parameter up.weight"), HasSubstr("still alive"))));
+  Tied model;
+  const auto alias = model->wte->weight.detach().requires_grad_();
+  model->lm_head->weight = alias;
+  EXPECT_THAT(error_of([&] { initialize(model, Config::parse(kTwo), in(World::fake(0, 2))); }),
+              HasSubstr("parameters wte.weight and lm_head.weight are two tensors over one memory"));
+}
+
+TEST(Initialize, GradientsAreCutWithTheirParameters) {
+  run_as_threads(2, [](World world) {
+    Mlp model = seeded_mlp();
+    model->forward(torch::ones({1, 8})).sum().backward();
+    const auto whole = model->up->weight.grad().clone();
+    initialize(model, Config::parse(kTwo), in(world));
+    EXPECT_EQ(model->up->weight.grad().sizes(), torch::IntArrayRef({6, 8}));
+    EXPECT_TRUE(torch::equal(full_tensor(model->up->weight.grad()), whole));
+    model->forward(torch::ones({1, 8})).sum().backward();
+    EXPECT_TRUE(torch::allclose(full_tensor(model->up->weight.grad()), 2 * whole));
+  });
+}
+
+TEST(ParallelModel, CheckNamesLostAndReplacedParameters) {
+  const auto config = Config::parse(kTwo);
+  Mlp lost;
+  const auto parallel = initialize(lost, config, in(World::fake(0, 2)));
+  parallel.check();
+  lost->up->weight.set_data(torch::zeros({6, 8}));
+  EXPECT_THAT(error_of([&] { parallel.check(); }), AllOf(HasSubstr("up.weight"), HasSubstr("lost")));
+  Mlp replaced;
+  const auto other = initialize(replaced, config, in(World::fake(0, 2)));
+  replaced->replace_module("down", torch::nn::Linear(12, 8).ptr());
+  EXPECT_THAT(error_of([&] { other.check(); }),
+              AllOf(HasSubstr("down.weight"), HasSubstr("replaced")));
+}
+
+TEST(ParallelModel, MayDieBeforeTheModel) {
+  run_as_threads(2, [](World world) {
+    Mlp model = seeded_mlp(), reference = seeded_mlp();
+    initialize(model, Config::parse(kTwo), in(world));  // the handle is gone
+    const auto x = torch::ones({2, 8});
+    auto y = model->forward(x), expected = reference->forward(x);
+    EXPECT_TRUE(torch::allclose(full_tensor(y), expected));
+    y.sum().backward();
+    expected.sum().backward();
+    EXPECT_TRUE(torch::allclose(full_tensor(model->up->weight.grad()), reference->up->weight.grad()));
+  });
+}
+
+TEST(ParallelModel, HandsTheModelOutByItsClass) {
+  Mlp model;
+  const auto parallel = initialize(model, Config(), in(World::alone()));
+  EXPECT_EQ(parallel.module_as<models::MlpImpl>(), model.ptr());
+  EXPECT_EQ(parallel.module(), model.ptr());
+  EXPECT_THAT(error_of([&] { parallel.module_as<models::TiedImpl>(); }),
+              AllOf(HasSubstr("Mlp"), HasSubstr("TiedImpl")));
+}
+
+/// Calls by (collective, rule) in one training step.
+std::map<std::pair<std::string, std::string>, int64_t> calls_a_step(const World& world) {
+  models::GPT2Options options;
+  options.heads = 64;
+  options.hidden = 128;
+  auto model = make_seeded(3, [&] { return models::GPT2(options); });
+  auto parallel = initialize(model, Config::parse(tensor_parallel(world.size())), in(world));
+  const auto tokens = torch::arange(22).view({2, 11}) % options.vocabulary;
+  parallel.count([&] {
+    torch::nn::functional::cross_entropy(model->forward(tokens).view({-1, options.vocabulary}),
+                                         tokens.view(-1))
+        .backward();
+  });
+  std::map<std::pair<std::string, std::string>, int64_t> calls;
+  for (const auto& line : parallel.plan().traffic) {
+    calls[{line.entry.operation, line.entry.rule}] += line.entry.traffic.calls;
+  }
+  return calls;
+}
+
+TEST(DryRun, SixtyFourRanksCallWhatTwoCall) {
+  const auto dry = calls_a_step(World::fake(0, 64));
+  EXPECT_FALSE(dry.empty());
+  run_as_threads(2, [&](World world) { EXPECT_EQ(calls_a_step(world), dry); });
+}
+
+}  // namespace
+}  // namespace oslo

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "mpu/error.h"
+#include "mpu/mpu.h"
+#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/mark.h"
+
+// Ranks as threads with a tensor axis, and the same values on it as on one device.
+namespace placed_values {
+
+using oslo::full_tensor;
+using oslo::Placement;
+using torch::Tensor;
+
+inline void on_ranks(int size, const std::function<void(const oslo::MPU&)>& body,
+                     oslo::RandomMode mode = oslo::RandomMode::like_one_device) {
+  oslo::run_as_threads(size, [&](oslo::World world) {
+    body(oslo::MPU(world, oslo::MpuOptions().tensor_parallel_size(size).random_mode(mode)));
+  });
+}
+
+/// Distinct doubles in [-1, 1], the same wherever they are asked for: no generator is shared.
+inline Tensor numbers(at::IntArrayRef sizes, double start = 0.3) {
+  const int64_t count = c10::multiply_integers(sizes);
+  return torch::sin(torch::arange(count, torch::kDouble) * 1.7 + start).view(sizes);
+}
+
+inline Tensor leaf(const Tensor& tensor) {
+  return tensor.detach().clone().set_requires_grad(true);
+}
+
+inline oslo::LayoutPtr layout_of(const oslo::MPU& mpu, at::IntArrayRef sizes, int64_t dim) {
+  return std::make_shared<oslo::Layout>(
+      oslo::make_layout(mpu.tensor_mesh(), {Placement::shard(dim)}, sizes));
+}
+
+inline void mark(const Tensor& parameter, const oslo::MPU& mpu, int64_t dim) {
+  oslo::mark_parameter(parameter, layout_of(mpu, parameter.sizes(), dim), "w");
+}
+
+/// A parameter holding `whole`, cut on `dim`.
+inline Tensor marked(const Tensor& whole, const oslo::MPU& mpu, int64_t dim = 0) {
+  Tensor parameter = leaf(whole);
+  mark(parameter, mpu, dim);
+  return parameter;
+}
+
+inline Tensor placed(const Tensor& whole, const oslo::MPU& mpu, int64_t dim) {
+  return oslo::distribute(whole, mpu.tensor_mesh(), {Placement::shard(dim)});
+}
+
+inline void expect_close(const Tensor& actual, const Tensor& expected, const std::string& what,
+                         double tolerance = 1e-11) {
+  ASSERT_EQ(actual.defined(), expected.defined()) << what;
+  if (!expected.defined()) return;
+  const Tensor whole = full_tensor(actual).detach(), reference = expected.detach();
+  ASSERT_EQ(whole.sizes(), reference.sizes()) << what;
+  ASSERT_EQ(whole.scalar_type(), reference.scalar_type()) << what;
+  EXPECT_TRUE(torch::allclose(whole, reference, tolerance, tolerance))
+      << what << ": largest difference "
+      << (whole.to(torch::kDouble) - reference.to(torch::kDouble)).abs().max().item<double>();
+}
+
+/// The message of the error that `action` throws; "" when it throws none.
+inline std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// Ranks as threads share the default generator: each draws alone, from the same seed. Nothing in
+/// `draw` may communicate.
+template <typename Draw>
+auto seeded(const Draw& draw) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  torch::manual_seed(11);
+  return draw();
+}
+
+inline int64_t all_reduces(const oslo::MPU& mpu) {
+  return mpu.tensor_group()->ledger().total("all_reduce").calls;
+}
+
+}  // namespace placed_values
