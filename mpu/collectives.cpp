@@ -25,6 +25,7 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
 }
 
+/// Backward is made of the functions below, so that it is differentiable in turn (create_graph).
 class CollectiveNode : public Node {
  public:
   explicit CollectiveNode(GroupPtr group) : group_(std::move(group)), rule_(RuleScope::current()) {}
@@ -60,16 +61,14 @@ class CopyBackward final : public CollectiveNode {
  public:
   using CollectiveNode::CollectiveNode;
   std::string name() const override { return "OsloCopyBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override {
-    return group_->all_reduce(gradient.clone(at::MemoryFormat::Contiguous));
-  }
+  at::Tensor backward(const at::Tensor& gradient) override { return reduce_from(gradient, group_); }
 };
 
 class ReduceBackward final : public CollectiveNode {
  public:
   using CollectiveNode::CollectiveNode;
   std::string name() const override { return "OsloReduceBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override { return gradient; }
+  at::Tensor backward(const at::Tensor& gradient) override { return copy_to(gradient, group_); }
 };
 
 /// A node that knows the ranks' parts along one dimension.
@@ -95,7 +94,7 @@ class ScatterBackward final : public PartNode {
   using PartNode::PartNode;
   std::string name() const override { return "OsloScatterBackward"; }
   at::Tensor backward(const at::Tensor& gradient) override {
-    return group_->all_gather(gradient, dim_, sizes_);
+    return gather_from(gradient, group_, dim_, sizes_);
   }
 };
 
@@ -104,6 +103,7 @@ class GatherBackward final : public PartNode {
   using PartNode::PartNode;
   std::string name() const override { return "OsloGatherBackward"; }
   at::Tensor backward(const at::Tensor& gradient) override {
+    if (records(gradient)) return scatter_to(gradient, group_, dim_, sizes_);
     return own_part(gradient, *group_, dim_, sizes_);
   }
 };
@@ -113,6 +113,7 @@ class GatherAndCopyBackward final : public PartNode {
   using PartNode::PartNode;
   std::string name() const override { return "OsloGatherAndCopyBackward"; }
   at::Tensor backward(const at::Tensor& gradient) override {
+    if (records(gradient)) return scatter_to(reduce_from(gradient, group_), group_, dim_, sizes_);
     return group_->reduce_scatter(gradient, dim_, sizes_);
   }
 };

@@ -23,9 +23,9 @@ template <typename... Parts>
 }  // namespace oslo
 
 /// Throws `oslo::Error` with the concatenated message unless `condition` holds.
-#define OSLO_CHECK(condition, ...)                    \
-  do {                                                \
-    if (!(condition)) [[unlikely]] {                  \
-      ::oslo::fail(__VA_ARGS__);                      \
-    }                                                 \
+#define OSLO_CHECK(condition, ...)   \
+  do {                               \
+    if (!(condition)) [[unlikely]] { \
+      ::oslo::fail(__VA_ARGS__);     \
+    }                                \
   } while (false)

@@ -17,7 +17,9 @@ class FinishedWork final : public c10d::Work {
   }
 };
 
-c10::intrusive_ptr<c10d::Work> finished() { return c10::make_intrusive<FinishedWork>(); }
+c10::intrusive_ptr<c10d::Work> finished() {
+  return c10::make_intrusive<FinishedWork>();
+}
 
 }  // namespace
 

@@ -4,8 +4,8 @@
 
 namespace oslo {
 
-/// A backend that moves nothing: what a dry run of any mesh on one rank communicates over. (LibTorch
-/// has one too, but its header asks for Python's.)
+/// A backend that moves nothing: what a dry run of any mesh on one rank communicates over.
+/// (LibTorch has one too, but its header asks for Python's.)
 class FakeBackend final : public c10d::Backend {
  public:
   using c10d::Backend::Backend;

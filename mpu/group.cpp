@@ -14,7 +14,9 @@ int64_t sum(c10::IntArrayRef sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
-int64_t start_of(c10::IntArrayRef sizes, int rank) { return sum(sizes.slice(0, rank)); }
+int64_t start_of(c10::IntArrayRef sizes, int rank) {
+  return sum(sizes.slice(0, rank));
+}
 
 at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size) {
   auto shape = like.sizes().vec();
@@ -34,7 +36,9 @@ std::shared_ptr<Ledger> ledger_of(const c10d::ProcessGroup& group) {
   return counted != nullptr ? counted->ledger() : std::make_shared<Ledger>();
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
 
 }  // namespace
 
@@ -47,7 +51,9 @@ Group::Group(std::string name, std::vector<int> ranks, int rank,
       process_group_(std::move(process_group)),
       ledger_(ledger_of(*process_group_)) {}
 
-bool Group::silent(const at::Tensor& tensor) const { return fake_ || tensor.is_meta(); }
+bool Group::silent(const at::Tensor& tensor) const {
+  return fake_ || tensor.is_meta();
+}
 
 c10d::Backend& Group::backend(const at::Tensor& tensor) const {
   return *process_group_->getBackend(tensor.device().type());
@@ -61,8 +67,8 @@ void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operati
   try {
     work->wait();
   } catch (const std::exception& error) {
-    fail(operation, " over group ", name_, " (ranks ", ranks_, ") failed on rank ",
-         ranks_[rank_], " of the world; another rank has ended, is late, or did something else: ",
+    fail(operation, " over group ", name_, " (ranks ", ranks_, ") failed on rank ", ranks_[rank_],
+         " of the world; another rank has ended, is late, or did something else: ",
          first_line(error.what()));
   }
 }

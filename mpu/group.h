@@ -55,8 +55,7 @@ class Group {
   c10d::Backend& backend(const at::Tensor& tensor) const;
   void wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operation) const;
   void count(const char* operation, int64_t elements, const at::Tensor& like);
-  std::vector<at::Tensor> gather_parts(const at::Tensor& part, int64_t dim,
-                                       c10::IntArrayRef sizes);
+  std::vector<at::Tensor> gather_parts(const at::Tensor& part, int64_t dim, c10::IntArrayRef sizes);
 
   std::string name_;
   std::vector<int> ranks_;

@@ -7,7 +7,9 @@ namespace {
 
 thread_local const char* current_rule = "-";
 
-bool same(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+bool same(const char* a, const char* b) {
+  return a == b || std::strcmp(a, b) == 0;
+}
 
 }  // namespace
 
@@ -55,10 +57,16 @@ void Ledger::clear() {
   rows_.clear();
 }
 
-RuleScope::RuleScope(const char* rule) : previous_(current_rule) { current_rule = rule; }
+RuleScope::RuleScope(const char* rule) : previous_(current_rule) {
+  current_rule = rule;
+}
 
-RuleScope::~RuleScope() { current_rule = previous_; }
+RuleScope::~RuleScope() {
+  current_rule = previous_;
+}
 
-const char* RuleScope::current() { return current_rule; }
+const char* RuleScope::current() {
+  return current_rule;
+}
 
 }  // namespace oslo

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "mpu/group.h"
 #include "mpu/gather_report.h"
+#include "mpu/group.h"
 
 namespace oslo {
 

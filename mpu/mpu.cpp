@@ -39,27 +39,46 @@ MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State
   state_->data = make("data");
   state_->pipeline = make("pipeline");
   state_->model = make("model");
-  state_->random =
-      std::make_unique<RandomStreams>(options.seed(), state_->data->rank(), state_->tensor->rank(),
-                                      state_->pipeline->rank());
+  state_->random = std::make_unique<RandomStreams>(
+      options.seed(), state_->data->rank(), state_->tensor->rank(), state_->pipeline->rank());
   auto mesh = std::make_shared<Mesh>(std::vector<std::shared_ptr<Group>>{state_->tensor});
   mesh->random_mode = options.random_mode();
   mesh->sharded_generator = state_->random->sharded();
   state_->tensor_mesh = std::move(mesh);
 }
 
-const World& MPU::world() const { return state_->world; }
-const RankGrid& MPU::grid() const { return state_->grid; }
-RandomStreams& MPU::random() const { return *state_->random; }
-const MeshPtr& MPU::tensor_mesh() const { return state_->tensor_mesh; }
-const std::shared_ptr<Group>& MPU::data_group() const { return state_->data; }
-const std::shared_ptr<Group>& MPU::tensor_group() const { return state_->tensor; }
-const std::shared_ptr<Group>& MPU::pipeline_group() const { return state_->pipeline; }
-const std::shared_ptr<Group>& MPU::model_group() const { return state_->model; }
+const World& MPU::world() const {
+  return state_->world;
+}
+const RankGrid& MPU::grid() const {
+  return state_->grid;
+}
+RandomStreams& MPU::random() const {
+  return *state_->random;
+}
+const MeshPtr& MPU::tensor_mesh() const {
+  return state_->tensor_mesh;
+}
+const std::shared_ptr<Group>& MPU::data_group() const {
+  return state_->data;
+}
+const std::shared_ptr<Group>& MPU::tensor_group() const {
+  return state_->tensor;
+}
+const std::shared_ptr<Group>& MPU::pipeline_group() const {
+  return state_->pipeline;
+}
+const std::shared_ptr<Group>& MPU::model_group() const {
+  return state_->model;
+}
 
-at::Tensor MPU::broadcast(const at::Tensor& tensor) const { return copy_to(tensor, tensor_group()); }
+at::Tensor MPU::broadcast(const at::Tensor& tensor) const {
+  return copy_to(tensor, tensor_group());
+}
 
-at::Tensor MPU::reduce(const at::Tensor& tensor) const { return reduce_from(tensor, tensor_group()); }
+at::Tensor MPU::reduce(const at::Tensor& tensor) const {
+  return reduce_from(tensor, tensor_group());
+}
 
 at::Tensor MPU::scatter(const at::Tensor& tensor) const {
   OSLO_CHECK(tensor.dim() > 0, "scatter needs a dimension to cut; this tensor has none");

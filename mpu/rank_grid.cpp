@@ -38,9 +38,8 @@ std::string nearest_fit(const RankGrid& grid, int world) {
 }  // namespace
 
 void RankGrid::check(int world) const {
-  for (const auto& [name, value] : {std::pair{"tensor", tensor},
-                                    {"pipeline", pipeline},
-                                    {"data", data}}) {
+  for (const auto& [name, value] :
+       {std::pair{"tensor", tensor}, {"pipeline", pipeline}, {"data", data}}) {
     OSLO_CHECK(value >= 1, name, "_parallel_size is ", value, "; it must be at least 1");
   }
   // Absurd sizes must not wrap around to a product that fits.
@@ -66,7 +65,8 @@ std::vector<std::vector<int>> RankGrid::groups(const std::string& axis) const {
                       : axis == "data"     ? data
                                            : tensor * pipeline;
   std::vector<std::vector<int>> by_row(size() / members);
-  for (int rank = 0; rank < size(); ++rank) by_row[row_of(coordinate_of(*this, rank))].push_back(rank);
+  for (int rank = 0; rank < size(); ++rank)
+    by_row[row_of(coordinate_of(*this, rank))].push_back(rank);
   std::sort(by_row.begin(), by_row.end());
   return by_row;
 }

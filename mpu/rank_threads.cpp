@@ -7,7 +7,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "mpu/error.h"
-#include "mpu/reported_failure.h"
 #include "mpu/world.h"
 
 namespace oslo {
@@ -15,7 +14,9 @@ namespace {
 
 /// LibTorch's flight recorder is one for the process and not safe for several groups of one process
 /// at once (a crash in recordWithResetEnabled); ranks as threads are just that.
-void switch_off_flight_recorder() { setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1); }
+void switch_off_flight_recorder() {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+}
 
 }  // namespace
 
@@ -25,23 +26,25 @@ void run_as_threads(int size, const std::function<void(World)>& body,
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::string first_failure;
-  const auto report = [&](int rank, const std::string& what) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (!first_failure.empty()) return;
-    first_failure = c10::str("rank ", rank, ": ", what);
-    report_failure(*store, c10::str("rank ", rank, " failed: ", what));
+  const auto report = [&](const World& world, const std::string& what) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (first_failure.empty()) first_failure = c10::str("rank ", world.rank(), ": ", what);
+    }
+    world.report_failure(what);
   };
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
-      // Whatever `body` throws must not outlive its World: closing its connections is what wakes
-      // the ranks that wait for it.
+      const World world = World::over_store(store, rank, size, timeout);
+      // What `body` made is gone when it has thrown: closing its connections is what wakes the
+      // ranks that wait for this one in a collective.
       try {
-        body(World::over_store(store, rank, size, timeout));
+        body(world);
       } catch (const c10::Error& error) {
-        report(rank, error.what_without_backtrace());
+        report(world, error.what_without_backtrace());
       } catch (const std::exception& error) {
-        report(rank, error.what());
+        report(world, error.what());
       }
     });
   }

@@ -12,7 +12,6 @@
 
 #include "mpu/error.h"
 #include "mpu/launch_environment.h"
-#include "mpu/reported_failure.h"
 
 namespace oslo {
 
@@ -45,34 +44,33 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
   return c10::make_intrusive<c10d::PrefixStore>("oslo" + launch.restart_prefix, store);
 }
 
-constexpr std::chrono::milliseconds kLookEvery(500);
+/// How an entry of an exchange begins.
+constexpr char kText = 't', kFailure = 'f';
 
-std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
-
-std::string text_at(c10d::Store& store, const std::string& key) {
-  const auto bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
+std::string exchange_key(int64_t turn, int rank) {
+  return c10::str("exchange/", turn, "/", rank);
 }
 
-/// Waits for `key`, looking now and then whether a rank has reported its failure.
-void wait_for(c10d::Store& store, const std::string& key, const std::string& waited,
-              std::chrono::milliseconds timeout) {
-  using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
-  while (true) {
-    const auto now = Clock::now();
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(begin + timeout - now);
-    const auto slice = std::clamp(left, std::chrono::milliseconds(1), kLookEvery);
-    try {
-      return store.wait({key}, slice);
-    } catch (const std::exception& error) {
-      const bool broken = Clock::now() - now < slice / 2;
-      OSLO_CHECK(!broken, waited, "; the store that connects the ranks is gone: ", error.what());
-    }
-    if (store.check({kFailureKey})) fail(waited, ", but ", text_at(store, kFailureKey));
-    OSLO_CHECK(Clock::now() - begin < timeout, waited, " for ", timeout.count() / 1000,
-               " s; it has ended, or takes another way through the program");
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+/// What rank `rank` said in this turn; throws what it failed with, if that is what it says.
+std::string read_entry(c10d::Store& store, int64_t turn, int rank, const std::string& waited,
+                       std::chrono::milliseconds timeout) {
+  const std::string key = exchange_key(turn, rank);
+  try {
+    store.wait({key}, timeout);
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    fail(waited, " for up to ", timeout.count() / 1000,
+         " s; it has ended, or takes another way through the program (",
+         reason.substr(0, reason.find('\n')), ")");
   }
+  const auto bytes = store.get(key);
+  std::string text(bytes.begin() + 1, bytes.end());
+  OSLO_CHECK(bytes.front() == kText, waited, ", but rank ", rank, " failed: ", text);
+  return text;
 }
 
 }  // namespace
@@ -99,7 +97,9 @@ World World::from_environment() {
   return World(joined);
 }
 
-World World::alone() { return over_store(c10::make_intrusive<c10d::HashStore>(), 0, 1); }
+World World::alone() {
+  return over_store(c10::make_intrusive<c10d::HashStore>(), 0, 1);
+}
 
 World World::fake(int rank, int size) {
   OSLO_CHECK(size >= 1 && rank >= 0 && rank < size, "rank ", rank, " is not in a world of ", size);
@@ -129,34 +129,51 @@ const World::State& World::state() const {
   return *state_;
 }
 
-int World::rank() const { return state().rank; }
-int World::size() const { return state().size; }
-int World::local_rank() const { return state().local_rank; }
-int World::local_size() const { return state().local_size; }
+int World::rank() const {
+  return state().rank;
+}
+int World::size() const {
+  return state().size;
+}
+int World::local_rank() const {
+  return state().local_rank;
+}
+int World::local_size() const {
+  return state().local_size;
+}
 
 std::string World::describe() const {
   if (size() == 1) return "1 rank (" + state().source + ")";
   return c10::str(size(), " ranks from ", state().source, " (rank ", rank(), " here)");
 }
 
-void World::barrier() const { exchange("barrier", ""); }
+void World::barrier() const {
+  exchange("barrier", "");
+}
 
 std::vector<std::string> World::exchange(const std::string& topic, const std::string& text) const {
   state();
   if (size() == 1 || state_->rendezvous.transport == Transport::fake) {
     return std::vector<std::string>(size(), text);
   }
-  const std::string prefix = c10::str("exchange/", state_->exchanges++, "/");
+  const int64_t turn = state_->exchanges++;
   auto& store = *state_->rendezvous.store;
-  store.set(prefix + std::to_string(rank()), bytes_of(text));
+  store.set(exchange_key(turn, rank()), bytes_of(kText + text));
   std::vector<std::string> texts;
   for (int r = 0; r < size(); ++r) {
-    const std::string key = prefix + std::to_string(r);
-    const std::string waited = c10::str("rank ", rank(), " waited for rank ", r, " (", topic, ")");
-    wait_for(store, key, waited, state_->rendezvous.timeout);
-    texts.push_back(text_at(store, key));
+    texts.push_back(read_entry(store, turn, r,
+                               c10::str("rank ", rank(), " waited for rank ", r, " (", topic, ")"),
+                               state_->rendezvous.timeout));
   }
+  // Whoever has answered this turn has read all of the one before.
+  if (turn > 0) store.deleteKey(exchange_key(turn - 1, rank()));
   return texts;
+}
+
+void World::report_failure(const std::string& what) const {
+  if (size() == 1 || state_->rendezvous.transport == Transport::fake) return;
+  state_->rendezvous.store->set(exchange_key(state_->exchanges++, rank()),
+                                bytes_of(kFailure + what));
 }
 
 std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<int> ranks) const {

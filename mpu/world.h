@@ -49,6 +49,9 @@ class World {
   /// names the purpose in the error when a rank does not answer in time. Call it on every rank.
   std::vector<std::string> exchange(const std::string& topic, const std::string& text) const;
 
+  /// Tells the ranks that wait for this one in `exchange`, or will, that it has failed: they throw.
+  void report_failure(const std::string& what) const;
+
   /// The group `name` of `ranks`, which must hold this rank. Collective over them.
   std::shared_ptr<Group> make_group(const std::string& name, std::vector<int> ranks) const;
 

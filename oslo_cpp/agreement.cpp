@@ -128,7 +128,7 @@ void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::M
   if (world.size() == 1) return;
   compare(world, "the model", structure_of(model), "build the same model on every rank",
           {all_ranks(world)});
-  compare(world, "the value", values_of(model),
+  compare(world, "the initial value", values_of(model),
           "call torch::manual_seed with one seed before building the model, or load the same file",
           grid.groups("model"));
 }

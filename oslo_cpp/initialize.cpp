@@ -109,7 +109,8 @@ std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<Laye
 
 std::vector<std::string> classes_of(const ModulePtr& model) {
   std::vector<std::string> classes;
-  for (const ModuleEntry& entry : module_entries(model)) classes.push_back(class_name(*entry.module));
+  for (const ModuleEntry& entry : module_entries(model))
+    classes.push_back(class_name(*entry.module));
   return classes;
 }
 
@@ -137,8 +138,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   ParallelSizes sizes;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
-    OSLO_CHECK(!is_initialized(*model),
-               "initialize: this model is parallel already; initialize it once, on the whole model");
+    OSLO_CHECK(
+        !is_initialized(*model),
+        "initialize: this model is parallel already; initialize it once, on the whole model");
   });
   const MpuOptions mpu_options = MpuOptions()
                                      .tensor_parallel_size(sizes.tensor)

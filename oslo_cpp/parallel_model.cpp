@@ -70,16 +70,28 @@ struct ParallelModel::State {
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                              std::vector<PlanEntry> entries)
-    : state_(std::make_shared<State>(
-          State{std::move(module), std::move(mpu), std::move(config), std::move(entries), {}, false, {}, {}})) {
+    : state_(std::make_shared<State>(State{std::move(module),
+                                           std::move(mpu),
+                                           std::move(config),
+                                           std::move(entries),
+                                           {},
+                                           false,
+                                           {},
+                                           {}})) {
   for (const auto& item : state_->module->named_parameters()) {
     if (mark_of(item.value()) != nullptr) state_->cut.push_back({item.key(), item.value()});
   }
 }
 
-const std::shared_ptr<torch::nn::Module>& ParallelModel::module() const { return state_->module; }
-const MPU& ParallelModel::mpu() const { return state_->mpu; }
-const Config& ParallelModel::config() const { return state_->config; }
+const std::shared_ptr<torch::nn::Module>& ParallelModel::module() const {
+  return state_->module;
+}
+const MPU& ParallelModel::mpu() const {
+  return state_->mpu;
+}
+const Config& ParallelModel::config() const {
+  return state_->config;
+}
 
 void ParallelModel::wrong_class(const std::string& wanted) const {
   fail("module_as: the model is a ", class_name(*state_->module), ", not a ", wanted);
@@ -114,7 +126,7 @@ void ParallelModel::check() const {
   const auto now = state_->module->named_parameters();
   for (const auto& [name, parameter] : state_->cut) {
     OSLO_CHECK(mark_of(parameter) != nullptr, "parameter ", name, " was cut over ranks and has ",
-               "lost its mark (set_data, or a copy that went around the dispatcher); assign with ",
+               "lost its mark (its contents were exchanged behind the dispatcher); assign with ",
                "copy_ under torch::NoGradGuard instead");
     const at::Tensor* registered = now.find(name);
     OSLO_CHECK(registered != nullptr && registered->is_same(parameter), "parameter ", name,

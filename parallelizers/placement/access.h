@@ -13,7 +13,8 @@ at::Tensor full_tensor(const at::Tensor& tensor);
 /// it is an ordinary one.
 at::Tensor local_tensor(const at::Tensor& tensor);
 
-/// Whether the tensor stands for something cut over ranks (a placed activation, a marked parameter).
+/// Whether the tensor stands for something cut over ranks (a placed activation, a marked
+/// parameter).
 bool is_placed(const at::Tensor& tensor);
 
 /// How it is cut; null for an ordinary tensor.

@@ -43,8 +43,7 @@ std::vector<c10::IValue> with_tensors(c10::ArrayRef<c10::IValue> arguments,
     } else if (argument.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> list;
       for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
-        list.push_back(tensor && tensor->defined() ? std::optional(tensors[next++])
-                                                   : std::nullopt);
+        list.push_back(tensor && tensor->defined() ? std::optional(tensors[next++]) : std::nullopt);
       }
       replaced.emplace_back(std::move(list));
     } else {
@@ -97,7 +96,8 @@ std::vector<Value> Call::values(size_t i) const {
 
 c10::SmallVector<Value, 4> Call::operands() const {
   c10::SmallVector<Value, 4> operands;
-  for_each_tensor(arguments(), [&](const at::Tensor& tensor) { operands.push_back(value_of(tensor)); });
+  for_each_tensor(arguments(),
+                  [&](const at::Tensor& tensor) { operands.push_back(value_of(tensor)); });
   return operands;
 }
 
@@ -159,9 +159,9 @@ void Call::gather(const std::string& reason) {
       const MeshPtr mesh = operand.layout->mesh();
       operand = gather_all(std::move(operand));
       viewed |= op_.view && local.empty();
-      mesh->gathers().record(op_.name, reason,
-                             (operand.local.numel() - held) *
-                                 static_cast<int64_t>(operand.local.element_size()));
+      mesh->gathers().record(
+          op_.name, reason,
+          (operand.local.numel() - held) * static_cast<int64_t>(operand.local.element_size()));
     }
     local.push_back(operand.local);
   }
@@ -193,13 +193,27 @@ MeshPtr Call::mesh_of_call() const {
   return mesh;
 }
 
+at::Tensor Call::wrapped(Value value, bool detached_view) const {
+  if (op_.view && argument(0).isTensor()) {
+    const at::Tensor base = tensor(0);
+    const PlacedTensorImpl* impl = placed_impl(base);
+    // A view of a view that had to gather shares its fate.
+    if (impl != nullptr && impl->detached_view()) {
+      detached_view |= value.local.is_alias_of(impl->value().local);
+    }
+    if (detached_view && !value.layout) value.layout = std::make_shared<Layout>(mesh_of_call());
+    if (detached_view) return wrap_gathered_view(std::move(value), base);
+  }
+  return wrap(std::move(value));
+}
+
 void Call::result(Value value, bool detached_view) {
-  results_.emplace_back(wrap(std::move(value), detached_view));
+  results_.emplace_back(wrapped(std::move(value), detached_view));
 }
 
 void Call::result(std::vector<Value> values, bool detached_view) {
   std::vector<at::Tensor> tensors;
-  for (Value& value : values) tensors.push_back(wrap(std::move(value), detached_view));
+  for (Value& value : values) tensors.push_back(wrapped(std::move(value), detached_view));
   results_.emplace_back(std::move(tensors));
 }
 

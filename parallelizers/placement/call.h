@@ -78,6 +78,8 @@ class Call {
   void gather(const std::string& reason);
 
  private:
+  at::Tensor wrapped(Value value, bool detached_view) const;
+
   const OperatorEntry& op_;
   torch::jit::Stack& stack_;
   size_t base_;

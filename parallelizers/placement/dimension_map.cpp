@@ -19,8 +19,9 @@ MeshPtr mesh_of(std::span<const Value> operands) {
   MeshPtr mesh;
   for (const Value& operand : operands) {
     if (!operand.layout) continue;
-    OSLO_CHECK(!mesh || mesh == operand.layout->mesh(),
-               "an operator met values of two meshes; oslo::full_tensor(t) makes one of them plain");
+    OSLO_CHECK(
+        !mesh || mesh == operand.layout->mesh(),
+        "an operator met values of two meshes; oslo::full_tensor(t) makes one of them plain");
     mesh = operand.layout->mesh();
   }
   return mesh;
@@ -36,8 +37,7 @@ int64_t factor_of(const DimensionMap& map, size_t operand, char letter) {
 /// The work on one axis of the mesh.
 class AxisResolver {
  public:
-  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh,
-               int axis)
+  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh, int axis)
       : map_(map), operands_(operands), mesh_(mesh), axis_(axis) {}
 
   Resolution::Axis run(Keep keep) {
@@ -78,8 +78,8 @@ class AxisResolver {
     return false;
   }
 
-  /// Elements that would have to be gathered if `kept` stayed. Global sizes: every rank must come to
-  /// the same decision, and local sizes differ.
+  /// Elements that would have to be gathered if `kept` stayed. Global sizes: every rank must come
+  /// to the same decision, and local sizes differ.
   int64_t cost_of(const Resolution::Axis& kept) const {
     int64_t cost = 0;
     for (size_t i = 0; i < operands_.size(); ++i) {
@@ -151,10 +151,11 @@ class AxisResolver {
                       : letter == kept.letter      ? "is cut into other pieces than another operand"
                       : letter == kFree            ? "has one element there"
                                                    : "is cut elsewhere than another operand";
-    mesh_->gathers().record(RuleScope::current(),
-                            c10::str("operand ", i, ", dimension ", dim, ": ", why,
-                                     cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
-                            row * parts * static_cast<int64_t>(operands_[i].local.element_size()));
+    mesh_->gathers().record(
+        RuleScope::current(),
+        c10::str("operand ", i, ", dimension ", dim, ": ", why,
+                 cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
+        row * parts * static_cast<int64_t>(operands_[i].local.element_size()));
   }
 
   const DimensionMap& map_;
@@ -201,8 +202,7 @@ LayoutPtr Resolution::layout_of(std::string_view letters) const {
     if (dim == std::string_view::npos) continue;
     if (!layout) layout = std::make_shared<Layout>(mesh_);
     (*layout)[static_cast<int>(i)] = {
-        static_cast<int64_t>(dim),
-        axis.letter == scaled_ ? axis.cut->scaled(factor_) : axis.cut};
+        static_cast<int64_t>(dim), axis.letter == scaled_ ? axis.cut->scaled(factor_) : axis.cut};
   }
   return layout;
 }
@@ -232,7 +232,8 @@ Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep
     resolution.axis(axis) = AxisResolver(map, operands, resolution.mesh(), axis).run(keep);
   }
   for (const auto& scale : map.scales) {
-    if (scale.operand == DimensionMap::kResult) resolution.scale_results(scale.letter, scale.factor);
+    if (scale.operand == DimensionMap::kResult)
+      resolution.scale_results(scale.letter, scale.factor);
   }
   return resolution;
 }

@@ -86,7 +86,6 @@ enum class Keep {
 /// A result without the kept letter is a partial sum. Letters in `whole` are gathered. Operands are
 /// changed in place; undefined ones are left alone. Throws ShapeMismatch, before anything moves,
 /// when a letter has two sizes; those in `whole` are left to the operator.
-Resolution resolve(const DimensionMap& map, std::span<Value> operands,
-                   Keep keep = Keep::cheapest);
+Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep = Keep::cheapest);
 
 }  // namespace oslo

@@ -34,7 +34,8 @@ void check_writable(const at::Tensor& target, const char* operation) {
              " would write to a view that had to be gathered, so that the tensor it views would "
              "not change; write to that tensor itself, or clone() the view first");
   OSLO_CHECK(mark_of(target) == nullptr || !c10::GradMode::is_enabled() || !target.requires_grad(),
-             operation, " changes a parallel parameter in place while its gradient is recorded; "
+             operation,
+             " changes a parallel parameter in place while its gradient is recorded; "
              "put it under torch::NoGradGuard");
 }
 
@@ -68,7 +69,8 @@ void gather_in_place(Call& call, const std::string& reason) {
   for (Value& operand : operands) {
     if (operand.cut()) {
       operand.layout->mesh()->gathers().record(
-          call.name(), reason, operand.local.numel() * static_cast<int64_t>(operand.local.element_size()));
+          call.name(), reason,
+          operand.local.numel() * static_cast<int64_t>(operand.local.element_size()));
     }
     local.push_back(gather_all(operand).local);
   }

@@ -14,10 +14,10 @@ namespace oslo {
 namespace {
 
 constexpr std::array<std::string_view, 14> kLike = {
-    "aten::detach",      "aten::clone",      "aten::alias",      "aten::zeros_like",
-    "aten::ones_like",   "aten::empty_like", "aten::full_like",  "aten::to.device",
-    "aten::to.dtype",    "aten::to.other",   "aten::contiguous", "aten::to.dtype_layout",
-    "aten::_to_copy",    "aten::pin_memory"};
+    "aten::detach",    "aten::clone",      "aten::alias",      "aten::zeros_like",
+    "aten::ones_like", "aten::empty_like", "aten::full_like",  "aten::to.device",
+    "aten::to.dtype",  "aten::to.other",   "aten::contiguous", "aten::to.dtype_layout",
+    "aten::_to_copy",  "aten::pin_memory"};
 
 bool keeps_mark(const OperatorEntry& op) {
   for (const std::string_view name : kLike) {

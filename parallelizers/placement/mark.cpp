@@ -138,7 +138,7 @@ void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
 
 at::Tensor unmarked_alias(const at::Tensor& tensor) {
   auto impl = implementation_over(tensor, false);
-  if (!tensor.is_inference()) {
+  if (!impl->is_inference() && !tensor.is_inference()) {  // new tensors in inference mode are
     impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
   }
   return at::Tensor(std::move(impl));

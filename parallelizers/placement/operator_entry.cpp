@@ -39,16 +39,18 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   const RuleTable& table = RuleTable::instance();
   arguments = arguments_of.size();
   rule = table.find(name);
-  pointwise = op.hasTag(at::Tag::pointwise) || table.listed_pointwise(name);
+  const auto& returns = schema.returns();
+  const bool gives_tensor = !returns.empty() && *returns[0].type() == *c10::TensorType::get();
+  // equal() carries the tag too, and returns one truth value.
+  pointwise = gives_tensor && (op.hasTag(at::Tag::pointwise) || table.listed_pointwise(name));
   random = op.hasTag(at::Tag::nondeterministic_seeded);
   composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   for (size_t i = 0; i < arguments; ++i) {
     if (!has_write_alias(arguments_of[i])) continue;
     (arguments_of[i].kwarg_only() || i > 0 ? writes_out : in_place) = true;
   }
-  const auto& returns = schema.returns();
-  view = arguments > 0 && !in_place && !returns.empty() &&
-         returns[0].alias_info() != nullptr && !returns[0].alias_info()->isWrite();
+  view = arguments > 0 && !in_place && !returns.empty() && returns[0].alias_info() != nullptr &&
+         !returns[0].alias_info()->isWrite();
 }
 
 const OperatorEntry& entry_of(const c10::OperatorHandle& handle) {

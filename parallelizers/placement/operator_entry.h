@@ -17,14 +17,14 @@ struct OperatorEntry {
   explicit OperatorEntry(const c10::OperatorHandle& handle);
 
   c10::OperatorHandle handle;
-  std::string name;          ///< "aten::add.Tensor"
-  Rule rule = nullptr;       ///< from the rule table
-  bool pointwise = false;    ///< element by element, operands aligned from the right
-  bool in_place = false;     ///< writes its first argument and returns it
-  bool writes_out = false;   ///< out= variant
-  bool view = false;         ///< the result aliases the first argument
-  bool composite = false;    ///< made of other operators
-  bool random = false;       ///< draws random numbers
+  std::string name;         ///< "aten::add.Tensor"
+  Rule rule = nullptr;      ///< from the rule table
+  bool pointwise = false;   ///< element by element, operands aligned from the right
+  bool in_place = false;    ///< writes its first argument and returns it
+  bool writes_out = false;  ///< out= variant
+  bool view = false;        ///< the result aliases the first argument
+  bool composite = false;   ///< made of other operators
+  bool random = false;      ///< draws random numbers
   size_t arguments = 0;
 };
 

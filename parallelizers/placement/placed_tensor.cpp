@@ -7,6 +7,7 @@
 
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "mpu/error.h"
 
@@ -21,9 +22,12 @@ using torch::autograd::variable_list;
 c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArrayRef sizes) {
   const int64_t dims = local.dim();
   c10::SmallVector<int64_t, 6> order(dims), strides(dims, 0);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return local.stride(a) < local.stride(b); });
+  std::iota(order.rbegin(), order.rend(), 0);
+  // Of equal strides, that of a dimension of one element (or none) lies inside.
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return std::pair(local.stride(a), local.size(a) > 1) <
+           std::pair(local.stride(b), local.size(b) > 1);
+  });
   int64_t local_dense = 1, global_dense = 1;
   for (const int64_t d : order) {
     if (local.stride(d) == 0) continue;
@@ -34,6 +38,15 @@ c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArr
     global_dense = strides[d] * sizes[d];
   }
   return strides;
+}
+
+/// Whether a rank holds at most one element of a longer dimension: its stride says nothing to
+/// LibTorch then, and every rank must come to the same strides.
+bool has_thin_part(c10::IntArrayRef local, c10::IntArrayRef global) {
+  for (size_t d = 0; d < local.size(); ++d) {
+    if (local[d] <= 1 && global[d] > 1) return true;
+  }
+  return false;
 }
 
 /// From the gradient of a placed tensor to that of its local tensor.
@@ -97,21 +110,25 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
       value_(std::move(value)),
       gathered_from_(std::move(of)) {
-  key_set_ = c10::DispatchKeySet(kPlacedKey);  // the constructor added autograd's keys
+  // The constructor added autograd's keys. What remains of them says whether the tensor was made in
+  // inference mode.
+  key_set_ = key_set_ & (c10::DispatchKeySet(kPlacedKey) | kNotInference);
   set_storage_access_should_throw();
   set_global_geometry();
 }
 
 void PlacedTensorImpl::set_global_geometry() {
   const auto sizes = value_.sizes();
-  if (value_.local.is_contiguous()) {
+  if (value_.local.is_contiguous() && !has_thin_part(value_.local.sizes(), sizes)) {
     set_sizes_contiguous(sizes);
   } else {
     set_sizes_and_strides(sizes, global_strides(value_.local, sizes));
   }
 }
 
-void PlacedTensorImpl::refresh(at::Tensor local) { value_.local = std::move(local); }
+void PlacedTensorImpl::refresh(at::Tensor local) {
+  value_.local = std::move(local);
+}
 
 const char* PlacedTensorImpl::tensorimpl_type_name() const {
   return "a placed tensor: its elements are cut over ranks; take oslo::full_tensor(t) or "
@@ -145,7 +162,10 @@ void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImp
 bool PlacedTensorImpl::has_storage() const {
   // LibTorch asks before every access to the data and then throws its own words, unless given ours:
   // here, so that the many tensors that are never asked do not carry them.
-  const_cast<PlacedTensorImpl*>(this)->set_data_access_message();
+  const_cast<PlacedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      "the data of a placed tensor was asked for: its elements are cut over ranks; take "
+      "oslo::full_tensor(t) or oslo::local_tensor(t) (printing: std::cout << "
+      "oslo::full_tensor(t))");
   return false;
 }
 
@@ -157,7 +177,6 @@ at::Tensor wrap(Value value) {
 }
 
 at::Tensor wrap_gathered_view(Value value, const at::Tensor& base) {
-  if (!value.layout) value.layout = layout_of(base);
   at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value),
                                                           std::make_unique<GatheredFrom>(base)));
   attach_front(placed);

@@ -56,11 +56,15 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   std::unique_ptr<GatheredFrom> gathered_from_;
 };
 
-/// The implementation behind a placed tensor; null for any other tensor.
+/// What LibTorch takes for the sign of a tensor that was not made in inference mode.
+constexpr c10::DispatchKeySet kNotInference(c10::DispatchKey::ADInplaceOrView);
+
+/// The implementation behind a placed tensor; null for any other tensor. Only ours have no backend.
 inline PlacedTensorImpl* placed_impl(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
-  return impl->key_set() == c10::DispatchKeySet(kPlacedKey) ? static_cast<PlacedTensorImpl*>(impl)
-                                                            : nullptr;
+  return (impl->key_set() | kNotInference) == (c10::DispatchKeySet(kPlacedKey) | kNotInference)
+             ? static_cast<PlacedTensorImpl*>(impl)
+             : nullptr;
 }
 
 /// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one.

@@ -11,7 +11,8 @@ namespace oslo {
 namespace {
 
 LayoutPtr with_axis(const Value& value, const MeshPtr& mesh, int axis, Layout::AxisCut cut) {
-  auto layout = value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(mesh);
+  auto layout =
+      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(mesh);
   (*layout)[axis] = std::move(cut);
   return layout;
 }
@@ -48,8 +49,7 @@ Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const 
   }
   OSLO_CHECK(value.local.size(dim) == cut->size(), "dimension ", dim, " has ",
              value.local.size(dim), " elements on this rank, the cut divides ", cut->size());
-  at::Tensor part =
-      scatter_to(cut->by_rank(value.local, dim), mesh->axis(axis), dim, cut->sizes());
+  at::Tensor part = scatter_to(cut->by_rank(value.local, dim), mesh->axis(axis), dim, cut->sizes());
   return {std::move(part), with_axis(value, mesh, axis, {dim, cut})};
 }
 
@@ -96,9 +96,8 @@ at::Tensor local_part(const at::Tensor& whole, const Layout& layout) {
     if (dim < 0) continue;
     const int rank = layout.group(axis)->rank();
     const auto before = c10::IntArrayRef(cut->sizes()).slice(0, rank);
-    part = cut->by_rank(part, dim)
-               .narrow(dim, std::accumulate(before.begin(), before.end(), int64_t{0}),
-                       cut->local_size(rank));
+    part = cut->by_rank(part, dim).narrow(
+        dim, std::accumulate(before.begin(), before.end(), int64_t{0}), cut->local_size(rank));
   }
   return part;
 }

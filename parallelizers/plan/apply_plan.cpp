@@ -23,7 +23,8 @@ struct Parameters {
 };
 
 Parameters parameters_of(const LayerPlan& layer) {
-  if (auto* linear = layer.module->as<torch::nn::LinearImpl>()) return {linear->weight, linear->bias};
+  if (auto* linear = layer.module->as<torch::nn::LinearImpl>())
+    return {linear->weight, linear->bias};
   return {layer.module->as<torch::nn::EmbeddingImpl>()->weight, {}};
 }
 
@@ -48,10 +49,11 @@ void check_cuttable(const std::vector<LayerPlan>& layers) {
     OSLO_CHECK(!parameter.grad().defined() || !parameter.grad().is_sparse(), "parameter ", name,
                " has a sparse gradient, which cannot be cut; call zero_grad() before initialize");
     if (parameter.numel() == 0 || parameter.is_meta()) return;
-    const auto [owner, first] = owner_of.emplace(
-        parameter.const_data_ptr(), std::pair(parameter.unsafeGetTensorImpl(), name));
+    const auto [owner, first] = owner_of.emplace(parameter.const_data_ptr(),
+                                                 std::pair(parameter.unsafeGetTensorImpl(), name));
     OSLO_CHECK(first || owner->second.first == parameter.unsafeGetTensorImpl(), "parameters ",
-               owner->second.second, " and ", name, " are two tensors over one memory, which "
+               owner->second.second, " and ", name,
+               " are two tensors over one memory, which "
                "cutting them would part; tie them by assigning the tensor itself");
   };
   for (const LayerPlan& layer : layers) {

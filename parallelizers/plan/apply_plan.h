@@ -14,7 +14,8 @@ namespace oslo {
 void check_cuttable(const std::vector<LayerPlan>& layers);
 
 /// Cuts the parameters of planned layers in place, and can undo it as long as it lives: it keeps
-/// the whole parameters. Their gradients are cut with them. Tied parameters are cut once, as the first layer in the tree says.
+/// the whole parameters. Their gradients are cut with them. Tied parameters are cut once, as the
+/// first layer in the tree says.
 class AppliedPlan {
  public:
   AppliedPlan(std::vector<LayerPlan>& layers, const MeshPtr& mesh);

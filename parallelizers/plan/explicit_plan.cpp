@@ -58,9 +58,8 @@ void plan_one(LayerPlan& layer, const StyleText& style, const std::string& why) 
 
 void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patterns) {
   auto ordered = patterns;
-  std::stable_sort(ordered.begin(), ordered.end(), [](const auto& a, const auto& b) {
-    return stars(a.first) > stars(b.first);
-  });
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return stars(a.first) > stars(b.first); });
   for (const auto& [pattern, text] : ordered) {
     const std::string where = "plan pattern \"" + pattern + "\"";
     const StyleText style = StyleText::parse(text, where);
@@ -70,9 +69,10 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
       plan_one(layer, style, where);
       found = true;
     }
-    OSLO_CHECK(found, where, " matches no linear or embedding layer of the model",
-               layers.empty() ? "" : "; the nearest path is \"" + nearest_path(layers, pattern) + "\"",
-               " (* stands for one component of a path)");
+    OSLO_CHECK(
+        found, where, " matches no linear or embedding layer of the model",
+        layers.empty() ? "" : "; the nearest path is \"" + nearest_path(layers, pattern) + "\"",
+        " (* stands for one component of a path)");
   }
 }
 

@@ -30,9 +30,10 @@ struct Policy {
 /// `policy_for<AttentionImpl>({{"qkv", "column blocks=3"}, {"out", "row"}})`.
 template <typename M>
 Policy policy_for(PlanPatterns patterns) {
-  return {c10::demangle(typeid(M).name()),
-          [](const torch::nn::Module& module) { return dynamic_cast<const M*>(&module) != nullptr; },
-          std::move(patterns)};
+  return {
+      c10::demangle(typeid(M).name()),
+      [](const torch::nn::Module& module) { return dynamic_cast<const M*>(&module) != nullptr; },
+      std::move(patterns)};
 }
 
 /// Throws when a layer cannot be cut as a pattern or a policy asks. Call it after all of them: a

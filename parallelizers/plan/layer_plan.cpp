@@ -31,9 +31,13 @@ StyleText tied_style(const LayerPlan& leader, bool embedding) {
 
 }  // namespace
 
-bool LayerPlan::embedding() const { return module->as<torch::nn::EmbeddingImpl>() != nullptr; }
+bool LayerPlan::embedding() const {
+  return module->as<torch::nn::EmbeddingImpl>() != nullptr;
+}
 
-std::string LayerPlan::parameter(const char* which) const { return join_path(path, which); }
+std::string LayerPlan::parameter(const char* which) const {
+  return join_path(path, which);
+}
 
 Placement LayerPlan::weight_placement() const {
   if (style.style == Style::replicate) return Placement::replicate();

@@ -36,8 +36,8 @@ struct LayerPlan {
 /// layers that are parallel already are an error.
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root);
 
-/// Layers that share a weight are cut alike: as a pattern or policy asks for one of them, else as the
-/// first of them in the tree is. Throws when they are asked for different cuts.
+/// Layers that share a weight are cut alike: as a pattern or policy asks for one of them, else as
+/// the first of them in the tree is. Throws when they are asked for different cuts.
 void follow_ties(std::vector<LayerPlan>& layers);
 
 }  // namespace oslo

@@ -95,16 +95,12 @@ nlohmann::json Plan::to_json() const {
   nlohmann::json json;
   json["parameters"] = nlohmann::json::array();
   for (const PlanEntry& entry : entries) {
-    nlohmann::json line = {{"parameter", entry.parameter},
-                           {"module", entry.module},
-                           {"module_before", entry.module_before},
-                           {"module_after", entry.module_after},
-                           {"placement", entry.placement},
-                           {"why", entry.why},
-                           {"global_shape", entry.global_shape},
-                           {"local_shape", entry.local_shape},
-                           {"local_bytes", entry.local_bytes},
-                           {"stage", entry.stage}};
+    nlohmann::json line = {
+        {"parameter", entry.parameter},         {"module", entry.module},
+        {"module_before", entry.module_before}, {"module_after", entry.module_after},
+        {"placement", entry.placement},         {"why", entry.why},
+        {"global_shape", entry.global_shape},   {"local_shape", entry.local_shape},
+        {"local_bytes", entry.local_bytes},     {"stage", entry.stage}};
     if (!entry.tied_to.empty()) line["tied_to"] = entry.tied_to;
     json["parameters"].push_back(std::move(line));
   }

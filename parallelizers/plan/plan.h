@@ -33,9 +33,9 @@ struct PlanTraffic {
 /// What `initialize` made of a model, and what running it cost so far.
 struct Plan {
   std::vector<PlanEntry> entries;
-  std::vector<GatherEntry> gathers;   ///< operators that had to gather, and why
+  std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;
-  std::string counted;                ///< over what: "since initialize", "in the counted step"
+  std::string counted;  ///< over what: "since initialize", "in the counted step"
 
   int64_t local_bytes() const;
   /// A table for people.

@@ -19,11 +19,11 @@ constexpr std::array<std::string_view, 22> kRowNames = {
     "o",      "out_lin", "output",   "dense2",    "o_lin",         "projection"};
 
 constexpr std::array<std::string_view, 10> kFusedNames = {
-    "c_attn", "qkv", "qkv_proj", "query_key_value", "in_proj", "wqkv", "to_qkv", "qkv_lin",
-    "kv",     "gate_up_proj"};
+    "c_attn", "qkv",     "qkv_proj", "query_key_value", "in_proj", "wqkv",
+    "to_qkv", "qkv_lin", "kv",       "gate_up_proj"};
 
-constexpr std::array<std::string_view, 6> kSmallTables = {"position", "wpe", "pos", "type",
-                                                          "segment", "time"};
+constexpr std::array<std::string_view, 6> kSmallTables = {"position", "wpe",     "pos",
+                                                          "type",     "segment", "time"};
 
 template <size_t N>
 bool holds(const std::array<std::string_view, N>& names, std::string_view name) {
@@ -31,7 +31,8 @@ bool holds(const std::array<std::string_view, N>& names, std::string_view name) 
 }
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return tolower(c); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return tolower(c); });
   return text;
 }
 
@@ -56,9 +57,9 @@ void plan_linear(LayerPlan& layer, const std::string& name) {
   layer.why = "first projection";
   if (!holds(kFusedNames, name)) return;
   for (const int64_t blocks : {3, 2}) {
-    const bool fits = name == "kv" || name == "gate_up_proj" ? blocks == 2
-                                                             : options.out_features() ==
-                                                                   blocks * options.in_features();
+    const bool fits = name == "kv" || name == "gate_up_proj"
+                          ? blocks == 2
+                          : options.out_features() == blocks * options.in_features();
     if (!fits || options.out_features() % blocks != 0) continue;
     layer.style.blocks = blocks;
     layer.why = c10::str("named like a fused projection of ", blocks);

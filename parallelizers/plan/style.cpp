@@ -9,10 +9,14 @@ namespace oslo {
 
 std::string to_string(Style style) {
   switch (style) {
-    case Style::column: return "column";
-    case Style::row: return "row";
-    case Style::vocab: return "vocab";
-    default: return "replicate";
+    case Style::column:
+      return "column";
+    case Style::row:
+      return "row";
+    case Style::vocab:
+      return "vocab";
+    default:
+      return "replicate";
   }
 }
 
@@ -27,8 +31,10 @@ StyleText StyleText::parse(const std::string& text, const std::string& where) {
     parsed.style = style;
     known = true;
   }
-  OSLO_CHECK(known, where, ": expected one of column, row, vocab, replicate, the first two "
-             "optionally with blocks=N and unit=N; seen \"", text, "\"");
+  OSLO_CHECK(known, where,
+             ": expected one of column, row, vocab, replicate, the first two "
+             "optionally with blocks=N and unit=N; seen \"",
+             text, "\"");
   std::set<std::string> seen;
   while (words >> word) {
     const size_t equals = word.find('=');

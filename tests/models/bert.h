@@ -9,7 +9,8 @@
 namespace models {
 
 struct BertOptions {
-  int64_t vocabulary = 61, padding = 58, positions = 32, hidden = 48, heads = 4, inner = 80, layers = 2, labels = 5;
+  int64_t vocabulary = 61, padding = 58, positions = 32, hidden = 48, heads = 4, inner = 80,
+          layers = 2, labels = 5;
 };
 
 struct BertAttentionImpl : torch::nn::Module {
@@ -63,8 +64,9 @@ TORCH_MODULE(BertLayer);
 
 struct BertImpl : torch::nn::Module {
   explicit BertImpl(const BertOptions& o) : layers(o.layers), padding(o.padding) {
-    words = register_module("words", torch::nn::Embedding(
-        torch::nn::EmbeddingOptions(o.vocabulary, o.hidden).padding_idx(o.padding)));
+    words = register_module(
+        "words", torch::nn::Embedding(
+                     torch::nn::EmbeddingOptions(o.vocabulary, o.hidden).padding_idx(o.padding)));
     positions = register_module("positions", torch::nn::Embedding(o.positions, o.hidden));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})));
     encoder = register_module("encoder", torch::nn::ModuleDict());

@@ -50,9 +50,11 @@ TORCH_MODULE(GPT2Attention);
 
 struct GPT2BlockImpl : torch::nn::Module {
   explicit GPT2BlockImpl(const GPT2Options& o)
-      : ln_1(register_module("ln_1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})))),
+      : ln_1(
+            register_module("ln_1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})))),
         attn(register_module("attn", GPT2Attention(o))),
-        ln_2(register_module("ln_2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})))),
+        ln_2(
+            register_module("ln_2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})))),
         c_fc(register_module("c_fc", torch::nn::Linear(o.hidden, 4 * o.hidden))),
         c_proj(register_module("c_proj", torch::nn::Linear(4 * o.hidden, o.hidden))),
         dropout(register_module("dropout", torch::nn::Dropout(o.dropout))) {}
@@ -75,7 +77,8 @@ struct GPT2Impl : torch::nn::Module {
       : wte(register_module("wte", torch::nn::Embedding(o.vocabulary, o.hidden))),
         wpe(register_module("wpe", torch::nn::Embedding(o.positions, o.hidden))),
         h(register_module("h", torch::nn::ModuleList())),
-        ln_f(register_module("ln_f", torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})))) {
+        ln_f(register_module("ln_f",
+                             torch::nn::LayerNorm(torch::nn::LayerNormOptions({o.hidden})))) {
     for (int64_t i = 0; i < o.layers; ++i) h->push_back(GPT2Block(o));
   }
 

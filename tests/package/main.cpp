@@ -42,8 +42,8 @@ int main(int argc, char** argv) {
   if (sampler.next(8).value().size() != static_cast<size_t>(8 / ranks)) return 1;
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();
-    auto loss = torch::nn::functional::cross_entropy(ddp.forward(tokens).view({-1, 50}),
-                                                     labels.view({-1}));
+    auto loss =
+        torch::nn::functional::cross_entropy(ddp.forward(tokens).view({-1, 50}), labels.view({-1}));
     loss.backward();
     parallel.clip_grad_norm_(1.0);
     optimizer.step();

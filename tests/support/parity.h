@@ -122,8 +122,8 @@ void expect_parity(const Setup& setup, const Make& make, const MakeBatch& batch,
     for (const auto& item : reference->named_parameters()) {
       const torch::Tensor* mine = parameters.find(item.key());
       ASSERT_NE(mine, nullptr) << item.key();
-      expect_close(oslo::full_tensor(mine->detach()), item.value().detach(),
-                   "weight " + item.key(), setup.weights);
+      expect_close(oslo::full_tensor(mine->detach()), item.value().detach(), "weight " + item.key(),
+                   setup.weights);
     }
     if (after) after({parallel, world.rank()});
   });

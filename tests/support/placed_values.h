@@ -79,12 +79,13 @@ inline std::string error_of(const std::function<void()>& action) {
   return "";
 }
 
+inline std::mutex generator_mutex;
+
 /// Ranks as threads share the default generator: each draws alone, from the same seed. Nothing in
 /// `draw` may communicate.
 template <typename Draw>
 auto seeded(const Draw& draw) {
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(generator_mutex);
   torch::manual_seed(11);
   return draw();
 }

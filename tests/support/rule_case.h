@@ -32,7 +32,8 @@ inline Operand random(at::IntArrayRef sizes, std::vector<Placement> placements =
   return {at::randn(sizes, at::kDouble), std::move(placements)};
 }
 
-inline Operand integers(at::IntArrayRef sizes, int64_t high, std::vector<Placement> placements = {}) {
+inline Operand integers(at::IntArrayRef sizes, int64_t high,
+                        std::vector<Placement> placements = {}) {
   return {at::randint(high, sizes, at::kLong), std::move(placements)};
 }
 
@@ -44,7 +45,9 @@ inline Placement cut(int64_t dim, int64_t blocks = 1, int64_t unit = 1) {
   return Placement::shard(dim, blocks, unit);
 }
 
-inline Placement whole() { return Placement::replicate(); }
+inline Placement whole() {
+  return Placement::replicate();
+}
 
 struct Case {
   std::string name;
@@ -90,8 +93,8 @@ inline Outcome on_one_device(const Case& test, Tensors& upstream) {
   const Tensors leaves = leaves_of(test);
   Outcome outcome{test.function(leaves), {}};
   for (const at::Tensor& result : outcome.results) {
-    upstream.push_back(at::randn(result.sizes(), at::kDouble).to(
-        result.is_floating_point() ? result.scalar_type() : at::kDouble));
+    upstream.push_back(at::randn(result.sizes(), at::kDouble)
+                           .to(result.is_floating_point() ? result.scalar_type() : at::kDouble));
   }
   const auto [results, gradients] = with_upstream(outcome.results, upstream);
   if (!results.empty()) torch::autograd::backward(results, gradients);
@@ -112,7 +115,9 @@ inline void expect_equal(const at::Tensor& actual, const at::Tensor& expected,
   ASSERT_EQ(actual.scalar_type(), expected.scalar_type()) << what;
   const double tolerance = expected.scalar_type() == at::kDouble ? 1e-10 : 1e-5;
   EXPECT_TRUE(at::allclose(actual, expected, tolerance, tolerance, /*equal_nan=*/true))
-      << what << " differs:\n" << actual << "\n" << expected;
+      << what << " differs:\n"
+      << actual << "\n"
+      << expected;
 }
 
 inline void expect_same(const Outcome& actual, const Outcome& expected, const std::string& what) {

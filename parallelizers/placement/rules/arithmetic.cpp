@@ -31,14 +31,14 @@ void check_indices(const at::Tensor& indices, int64_t size, const char* operatio
   if (!indices.is_cpu()) return;
   at::Tensor wrong = at::logical_or(indices.lt(0), indices.ge(size));
   if (except) wrong = at::logical_and(wrong, indices.ne(*except));
-  TORCH_CHECK_INDEX(!wrong.any().item<bool>(), operation, ": index out of range: ",
-                    indices.masked_select(wrong)[0].item<int64_t>(), " is not one of ", size);
+  TORCH_CHECK_INDEX(!wrong.any().item<bool>(), operation,
+                    ": index out of range: ", indices.masked_select(wrong)[0].item<int64_t>(),
+                    " is not one of ", size);
 }
 
 at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like) {
   const at::Tensor all = at::arange(cut.cut->size(), like.options().dtype(at::kLong));
-  return cut.cut->by_rank(all, 0).narrow(0, first_index(*cut.cut, rank),
-                                         cut.cut->local_size(rank));
+  return cut.cut->by_rank(all, 0).narrow(0, first_index(*cut.cut, rank), cut.cut->local_size(rank));
 }
 
 int64_t first_index(const Cut& cut, int rank) {

@@ -59,7 +59,7 @@ void attention(Call& call) {
       dims > 2 && call.size() > 7 && call.boolean(7) && q.size(dims - 3) != k.size(dims - 3);
   const std::string outer = letters(dims - 2);
   const auto own = [&](const Value& x) { return grouped ? outer : outer_letters(x, outer, qkv); };
-  DimensionMap map{{own(q) + "QD", own(k) + "KD", own(qkv[2]) + "KE"}, {outer + "QE"}, "QKDE"};
+  DimensionMap map{{own(q) + "QD", own(k) + "KD", own(qkv[2]) + "KE"}, {outer + "QE"}, "QKD"};
   if (mask.defined()) {
     std::string own = mask_letters(mask, outer + "QK");
     map.operands.push_back(own);

@@ -18,7 +18,8 @@ void new_tensor(Call& call) {
 
 /// Operators on storage and strides, which a tensor in parts does not have.
 void refused(Call& call) {
-  fail(call.name(), " on a tensor that is cut over ranks cannot be done, as it speaks of one "
+  fail(call.name(),
+       " on a tensor that is cut over ranks cannot be done, as it speaks of one "
        "storage; use reshape or slice operators, or oslo::full_tensor(t) first");
 }
 

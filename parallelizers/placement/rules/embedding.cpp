@@ -61,6 +61,8 @@ void embedding(Call& call) {
 
 }  // namespace
 
-void add_embedding_rules(RuleTable& table) { table.add({"aten::embedding"}, embedding); }
+void add_embedding_rules(RuleTable& table) {
+  table.add({"aten::embedding"}, embedding);
+}
 
 }  // namespace oslo

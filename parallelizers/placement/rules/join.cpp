@@ -32,7 +32,8 @@ void cat(Call& call) {
   int64_t dims = 0;
   for (const Value& operand : operands) dims = std::max(dims, operand.dim());
   // Empty vectors are legal beside any shape, and add nothing.
-  std::erase_if(operands, [&](const Value& x) { return x.dim() == 1 && dims > 1 && x.size(0) == 0; });
+  std::erase_if(operands,
+                [&](const Value& x) { return x.dim() == 1 && dims > 1 && x.size(0) == 0; });
   OSLO_CHECK(!operands.empty(), "cat of nothing");
   const int64_t dim = call.dimension(1, operands.front().dim());
   const std::string own = letters(operands.front().dim());
@@ -97,8 +98,8 @@ void expand(Call& call) {
     if (x.size(d) == 1 && wanted != 1 && wanted != -1) {
       own[d] = '-';
     } else if (wanted != -1 && wanted != x.size(d)) {
-      throw ShapeMismatch(c10::str("expand: ", wanted, " asked of dimension ", d, ", which has ",
-                                   x.size(d)));
+      throw ShapeMismatch(
+          c10::str("expand: ", wanted, " asked of dimension ", d, ", which has ", x.size(d)));
     }
   }
   const bool was_cut = x.cut();

@@ -117,8 +117,20 @@ void cross_entropy(Call& call) {
   call.result({loss, resolution.layout_of(none ? rows : "")});
 }
 
+/// mse_loss(self, target, reduction), by its definition: the parts enter the door one by one.
+void mean_squared_error(Call& call) {
+  const at::Tensor squares = (call.tensor(0) - call.tensor(1)).square();
+  const int64_t reduction = call.integer(2);
+  call.result_plain(reduction == at::Reduction::None   ? squares
+                    : reduction == at::Reduction::Mean ? squares.mean()
+                                                       : squares.sum());
+}
+
 }  // namespace
 
-void add_loss_rules(RuleTable& table) { table.add({"aten::cross_entropy_loss"}, cross_entropy); }
+void add_loss_rules(RuleTable& table) {
+  table.add({"aten::cross_entropy_loss"}, cross_entropy);
+  table.add({"aten::mse_loss"}, mean_squared_error);
+}
 
 }  // namespace oslo

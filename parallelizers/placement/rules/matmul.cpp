@@ -40,7 +40,9 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
 }
 
 /// matmul, mm, bmm, mv, dot.
-void matmul(Call& call) { call.run(matmul_map(call.value(0), call.value(1))); }
+void matmul(Call& call) {
+  call.run(matmul_map(call.value(0), call.value(1)));
+}
 
 /// x (.., K), weight (N, K), bias (N): the bias is added once, after the reduction.
 void linear(Call& call) {

@@ -53,8 +53,7 @@ void layer_norm(Call& call) {
   const at::Tensor bias = has_bias ? operands[has_weight ? 2 : 1].local : at::Tensor();
   const std::vector<int> axes = cut_statistics(resolution, normalized);
   if (axes.empty()) {
-    return call.result(
-        resolution.finish(at::layer_norm(local, shape, weight, bias, eps), all));
+    return call.result(resolution.finish(at::layer_norm(local, shape, weight, bias, eps), all));
   }
   std::vector<int64_t> along;
   double count = 1;

@@ -1,6 +1,6 @@
+#include "parallelizers/placement/pointwise.h"
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/mark.h"
-#include "parallelizers/placement/pointwise.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
@@ -26,17 +26,52 @@ void add_pointwise_rules(RuleTable& table) {
   table.add({"aten::copy_"}, copy_);
   // Element by element, though their schemas carry no tag.
   table.add_pointwise({
-      "aten::masked_fill.Scalar", "aten::masked_fill.Tensor", "aten::masked_fill_.Scalar",
-      "aten::masked_fill_.Tensor", "aten::where.self", "aten::where.ScalarSelf",
-      "aten::where.ScalarOther", "aten::where.Scalar", "aten::gelu", "aten::gelu_", "aten::silu",
-      "aten::silu_", "aten::mish", "aten::relu", "aten::relu_", "aten::leaky_relu", "aten::elu",
-      "aten::softplus", "aten::hardtanh", "aten::hardsigmoid", "aten::hardswish", "aten::fill_.Scalar",
-      "aten::fill_.Tensor", "aten::zero_", "aten::clone", "aten::contiguous", "aten::detach",
-      "aten::alias", "aten::to.dtype", "aten::to.device", "aten::to.dtype_layout",
-      "aten::_to_copy", "aten::lerp.Scalar", "aten::lerp.Tensor", "aten::lerp_.Scalar",
-      "aten::lerp_.Tensor", "aten::zeros_like", "aten::ones_like", "aten::full_like",
-      "aten::empty_like", "aten::isnan", "aten::isinf", "aten::isfinite", "aten::nan_to_num",
-      "aten::square", "aten::square_",
+      "aten::masked_fill.Scalar",
+      "aten::masked_fill.Tensor",
+      "aten::masked_fill_.Scalar",
+      "aten::masked_fill_.Tensor",
+      "aten::where.self",
+      "aten::where.ScalarSelf",
+      "aten::where.ScalarOther",
+      "aten::where.Scalar",
+      "aten::gelu",
+      "aten::gelu_",
+      "aten::silu",
+      "aten::silu_",
+      "aten::mish",
+      "aten::relu",
+      "aten::relu_",
+      "aten::leaky_relu",
+      "aten::elu",
+      "aten::softplus",
+      "aten::hardtanh",
+      "aten::hardsigmoid",
+      "aten::hardswish",
+      "aten::fill_.Scalar",
+      "aten::fill_.Tensor",
+      "aten::zero_",
+      "aten::clone",
+      "aten::contiguous",
+      "aten::detach",
+      "aten::alias",
+      "aten::to.dtype",
+      "aten::to.device",
+      "aten::to.dtype_layout",
+      "aten::_to_copy",
+      "aten::lerp.Scalar",
+      "aten::lerp.Tensor",
+      "aten::lerp_.Scalar",
+      "aten::lerp_.Tensor",
+      "aten::zeros_like",
+      "aten::ones_like",
+      "aten::full_like",
+      "aten::empty_like",
+      "aten::isnan",
+      "aten::isinf",
+      "aten::isfinite",
+      "aten::nan_to_num",
+      "aten::square",
+      "aten::square_",
   });
 }
 

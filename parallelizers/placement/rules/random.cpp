@@ -94,9 +94,9 @@ void add_random_rules(RuleTable& table) {
              "aten::log_normal_", "aten::cauchy_", "aten::geometric_", "aten::random_",
              "aten::random_.from", "aten::random_.to"},
             fill_at_random);
-  table.add({"aten::rand_like", "aten::randn_like", "aten::randint_like",
-             "aten::randint_like.low_dtype"},
-            random_like);
+  table.add(
+      {"aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::randint_like.low_dtype"},
+      random_like);
 }
 
 }  // namespace oslo

@@ -70,8 +70,8 @@ void mean(Call& call) {
   const bool half = at::isReducedFloatingType(type);
   const std::string result = reduced(own, over.dims, over.keep);
   const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
-  Value y = resolution.finish(
-      x.local.sum(over.dims, over.keep, half ? at::kFloat : type) / count, result);
+  Value y = resolution.finish(x.local.sum(over.dims, over.keep, half ? at::kFloat : type) / count,
+                              result);
   if (half) y.local = y.local.to(type);
   call.result(std::move(y));
 }
@@ -83,7 +83,8 @@ Value extreme(Value x, const Reduction& over, bool largest) {
   const std::string result = reduced(own, over.dims, over.keep);
   const Resolution resolution =
       resolve({{own}, {result}, records(x) ? letters_at(own, over.dims) : ""}, std::span(&x, 1));
-  at::Tensor local = largest ? x.local.amax(over.dims, over.keep) : x.local.amin(over.dims, over.keep);
+  at::Tensor local =
+      largest ? x.local.amax(over.dims, over.keep) : x.local.amin(over.dims, over.keep);
   for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
     const char letter = resolution.axis(axis).letter;
     if (letter == 0 || result.find(letter) != std::string::npos) continue;

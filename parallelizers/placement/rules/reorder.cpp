@@ -41,8 +41,7 @@ void squeeze(Call& call) {
   std::vector<int64_t> asked, going;
   if (call.size() > 1 && !call.integers(1).empty()) asked = call.dimensions(1, x.dim());
   for (int64_t d = 0; d < x.dim(); ++d) {
-    const bool named =
-        call.size() == 1 || std::find(asked.begin(), asked.end(), d) != asked.end();
+    const bool named = call.size() == 1 || std::find(asked.begin(), asked.end(), d) != asked.end();
     if (named && x.size(d) == 1) {
       own[d] = '-';
       going.push_back(d);

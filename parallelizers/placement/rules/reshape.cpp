@@ -53,14 +53,18 @@ Segment segment_of(c10::IntArrayRef old_sizes, c10::IntArrayRef new_sizes, int64
 
 /// The cut of the segment's elements, laid out one after the other, as the cut of one of its new
 /// dimensions: whole multiples of what lies inside it, repeated for what lies outside.
-std::optional<Layout::AxisCut> cut_of_new(const Cut& flat, const Segment& segment,
-                                          c10::IntArrayRef sizes) {
+std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment& segment,
+                                          c10::IntArrayRef sizes, c10::IntArrayRef global) {
+  const Cut& flat = *flat_cut;
+  if (flat.size() == 1 && segment.new_begin < segment.new_end) {
+    return Layout::AxisCut{segment.new_begin, flat_cut};  // one element, on one of the ranks
+  }
   const bool single = flat.runs().size() == 1;
   const int64_t repeat = single ? flat.runs().front().repeat : 1;
   int64_t unit_wanted = 1;
   for (int64_t d = segment.new_end - 1; d >= segment.new_begin; --d) {
     const int64_t outer = product(sizes, segment.new_begin, d);
-    if (sizes[d] == 1 || repeat % outer != 0) continue;
+    if (global[d] == 1 || repeat % outer != 0) continue;
     const int64_t inner = product(sizes, d + 1, segment.new_end);
     CutPtr cut = flat.divided(inner);
     if (!cut) {
@@ -77,6 +81,19 @@ std::optional<Layout::AxisCut> cut_of_new(const Cut& flat, const Segment& segmen
   return std::nullopt;
 }
 
+/// Whether an axis before `axis` leaves some rank nothing of the segment: then products of what is
+/// left say nothing, and every rank must know it.
+bool emptied(const Layout& from, int axis, const Segment& segment) {
+  for (int outer = 0; outer < axis; ++outer) {
+    const auto& [dim, cut] = from[outer];
+    if (dim < segment.old_begin || dim >= segment.old_end) continue;
+    for (const int64_t size : cut->sizes()) {
+      if (size == 0) return true;
+    }
+  }
+  return false;
+}
+
 struct Reshaped {
   Value value;
   bool gathered = false;
@@ -89,18 +106,21 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
   const Sizes target = at::infer_size_dv(wanted, product(global, 0, x.dim()));
   const MeshPtr mesh = x.layout->mesh();
   while (true) {
-    Sizes old_sizes = x.sizes(), new_sizes = target;
+    const Sizes all(x.sizes());
+    Sizes old_sizes = all, new_sizes = target;
     Layout layout(mesh);
     int failed = -1;
     for (int axis = 0; axis < mesh->axes() && failed < 0; ++axis) {
       const auto& [dim, cut] = (*x.layout)[axis];
       if (dim < 0) continue;
       std::optional<Layout::AxisCut> placed;
-      if (x.local.numel() > 0 || product(old_sizes, 0, x.dim()) > 0) {
-        const Segment segment = segment_of(old_sizes, new_sizes, dim);
-        const CutPtr flat = cut->scaled(product(old_sizes, dim + 1, segment.old_end))
-                                ->repeated(product(old_sizes, segment.old_begin, dim));
-        placed = cut_of_new(*flat, segment, new_sizes);
+      if (product(all, 0, x.dim()) > 0) {
+        const Segment segment = segment_of(all, target, dim);
+        if (!emptied(*x.layout, axis, segment)) {
+          const CutPtr flat = cut->scaled(product(old_sizes, dim + 1, segment.old_end))
+                                  ->repeated(product(old_sizes, segment.old_begin, dim));
+          placed = cut_of_new(flat, segment, new_sizes, target);
+        }
       }
       if (!placed) {
         failed = axis;
@@ -138,21 +158,24 @@ void finish_reshape(Call& call, c10::IntArrayRef wanted) {
   Reshaped done = reshape_value(x, wanted);
   // What one device would have made a view of, and we had to copy.
   const bool would_alias =
-      impl == nullptr ||
-      at::detail::computeStride(tensor.sizes(), tensor.strides(),
-                                at::infer_size_dv(wanted, product(sizes, 0, x.dim())))
-          .has_value();
-  const bool detached = (done.gathered || (impl != nullptr && impl->detached_view())) && would_alias;
+      impl == nullptr || at::detail::computeStride(tensor.sizes(), tensor.strides(),
+                                                   at::infer_size_dv(wanted, tensor.numel()))
+                             .has_value();
+  const bool detached =
+      (done.gathered || (impl != nullptr && impl->detached_view())) && would_alias;
   call.result(std::move(done.value), detached);
 }
 
-void reshape(Call& call) { finish_reshape(call, call.integers(1)); }
+void reshape(Call& call) {
+  finish_reshape(call, call.integers(1));
+}
 
 void flatten(Call& call) {
   const Value x = call.value(0);
   const auto sizes = x.sizes();
   if (x.dim() == 0) return finish_reshape(call, {1});
   const int64_t first = call.dimension(1, x.dim()), last = call.dimension(2, x.dim());
+  if (first > last) throw ShapeMismatch("flatten: the first dimension comes after the last");
   std::vector<int64_t> wanted(sizes.begin(), sizes.begin() + first);
   wanted.push_back(product(sizes, first, last + 1));
   wanted.insert(wanted.end(), sizes.begin() + last + 1, sizes.end());

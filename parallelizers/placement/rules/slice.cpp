@@ -19,7 +19,8 @@ struct LocalRange {
   int64_t length;
 };
 
-/// Ranges that begin and end between stretches stay cut: query, key and value of a fused projection.
+/// Ranges that begin and end between stretches stay cut: query, key and value of a fused
+/// projection.
 std::optional<LocalRange> range_of(const Cut& cut, int64_t start, int64_t length, int rank) {
   Cut::Runs inside;
   int64_t at = 0, local = 0, local_start = 0, local_length = 0;
@@ -78,7 +79,8 @@ Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t
   }
   if (!inside) {
     x.layout->mesh()->gathers().record(
-        RuleScope::current(), c10::str("takes parts of dimension ", dim, ", which is cut elsewhere"),
+        RuleScope::current(),
+        c10::str("takes parts of dimension ", dim, ", which is cut elsewhere"),
         x.local.numel() * static_cast<int64_t>(x.local.element_size()));
     for (int a = x.layout->axes() - 1; a >= 0; --a) {
       if ((*x.layout)[a].dim == dim) x = gather_axis(std::move(x), a);
@@ -161,8 +163,7 @@ void slice(Call& call) {
   }
   // With a step, a range of the whole dimension is taken apart after gathering.
   const bool plain = step == 1;
-  const Sliceable from =
-      prepare(x, dim, {{plain ? start : -1, plain ? end - start : 0}});
+  const Sliceable from = prepare(x, dim, {{plain ? start : -1, plain ? end - start : 0}});
   Value part = plain ? narrow(from, dim, start, end - start)
                      : Value{from.value.local.slice(dim, start, end, step), from.value.layout};
   call.result(std::move(part), from.gathered);

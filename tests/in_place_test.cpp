@@ -1,0 +1,246 @@
+// Operators that write into placed tensors, their views, and plain tensors beside them; and random
+// numbers on cut values.
+#include <gmock/gmock.h>
+
+#include "tests/support/placed_values.h"
+
+namespace oslo {
+namespace {
+
+using namespace placed_values;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using Change = std::function<void(Tensor)>;
+
+/// The same change of a placed tensor, cut on each dimension in turn, and of a whole one.
+void expect_same_change(const MPU& mpu, const char* name, const Change& change) {
+  for (const int64_t dim : {0, 1}) {
+    const Tensor whole = numbers({7, 5}).clone(), x = placed(numbers({7, 5}), mpu, dim);
+    const LayoutPtr before = layout(x);
+    change(whole);
+    change(x);
+    expect_close(x, whole, std::string(name) + ", cut on " + std::to_string(dim));
+    EXPECT_EQ(layout(x), before) << name;
+  }
+}
+
+TEST(InPlace, WritesThisRanksPartAndKeepsTheCut) {
+  on_ranks(3, [](const MPU& mpu) {
+    const Tensor other = numbers({7, 5}, 2.0), row = numbers({5}, 1.0), mask = other > 0;
+    const std::vector<std::pair<const char*, Change>> changes = {
+        {"zero_", [](Tensor t) { t.zero_(); }},
+        {"mul_", [](Tensor t) { t.mul_(2); }},
+        {"add_ whole", [&](Tensor t) { t.add_(other, 0.5); }},
+        {"add_ row", [&](Tensor t) { t.add_(row); }},
+        {"add_ column", [&](Tensor t) { t.add_(other.slice(1, 2, 3)); }},
+        {"add_ placed", [&](Tensor t) { t.add_(placed(other, mpu, 0)); }},
+        {"add_ placed otherwise", [&](Tensor t) { t.add_(placed(other, mpu, 1)); }},
+        {"masked_fill_", [&](Tensor t) { t.masked_fill_(mask, -3.0); }},
+        {"masked_fill_ placed", [&](Tensor t) { t.masked_fill_(placed(mask, mpu, 0), -3.0); }},
+        {"clamp_", [](Tensor t) { t.clamp_(-0.5, 0.5); }},
+        {"copy_", [&](Tensor t) { t.copy_(other); }},
+        {"copy_ row", [&](Tensor t) { t.copy_(row); }},
+        {"lerp_", [&](Tensor t) { t.lerp_(other, 0.25); }},
+        {"addcmul_", [&](Tensor t) { t.addcmul_(other, row); }},
+        {"fill_", [](Tensor t) { t.fill_(4); }},
+        {"index_put_",
+         [&](Tensor t) {
+           t.index_put_({torch::tensor({1, 6, 4})}, row);
+         }},
+        {"index_add_",
+         [&](Tensor t) {
+           t.index_add_(0, torch::tensor({6}), row.view({1, 5}));
+         }},
+        {"slice add_", [](Tensor t) { t.slice(0, 0, 7).add_(1); }},
+        {"relu_", [](Tensor t) { t.relu_(); }},
+    };
+    for (const auto& [name, change] : changes) expect_same_change(mpu, name, change);
+  });
+}
+
+TEST(InPlace, WritesThroughViews) {
+  on_ranks(2, [](const MPU& mpu) {
+    const auto expect = [&](const char* name, int64_t dim, const Change& change) {
+      const Tensor whole = numbers({4, 6, 5}).clone(), x = placed(numbers({4, 6, 5}), mpu, dim);
+      change(whole);
+      change(x);
+      expect_close(x, whole, name);
+    };
+    expect("slice", 1, [](Tensor t) { t.slice(0, 1, 3).add_(1); });
+    expect("select", 1, [](Tensor t) { t.select(0, 2).mul_(3); });
+    expect("transpose", 0, [](Tensor t) { t.transpose(0, 2).select(0, 1).zero_(); });
+    expect("view", 0, [](Tensor t) { t.view({4, 30}).slice(1, 3, 9).add_(2); });
+    expect("chunk", 0, [](Tensor t) { t.chunk(2, 1)[1].neg_(); });
+    expect("unsqueeze", 1, [](Tensor t) { t.unsqueeze(0).squeeze(0).add_(1); });
+    expect("cache", 1, [](Tensor t) { t.slice(0, 2, 3).copy_(numbers({1, 6, 5}, 2.0)); });
+    expect("copy_ of a slice", 1, [](Tensor t) { t.slice(2, 0, 2).copy_(t.slice(2, 2, 4)); });
+    const Tensor cache = placed(numbers({4, 6, 5}), mpu, 1);
+    expect_close(torch::slice_scatter(cache, numbers({4, 6, 1}), 2, 1, 2),
+                 torch::slice_scatter(numbers({4, 6, 5}), numbers({4, 6, 1}), 2, 1, 2),
+                 "slice_scatter");
+  });
+}
+
+TEST(InPlace, GradientsThroughWritesAndViews) {
+  on_ranks(2, [](const MPU& mpu) {
+    const auto expect = [&](const char* name, const std::function<Tensor(Tensor, Tensor)>& run) {
+      const Tensor w = leaf(numbers({4, 6})), v = leaf(numbers({4, 6}, 2.0));
+      const Tensor own = leaf(w), other = leaf(v);
+      const Tensor expected = run(w * 1, v);
+      const Tensor actual = run(placed(own, mpu, 1) * 1, placed(other, mpu, 1));
+      expect_close(actual, expected, name);
+      actual.pow(3).sum().backward();
+      expected.pow(3).sum().backward();
+      expect_close(own.grad(), w.grad(), std::string(name) + ", gradient");
+      expect_close(other.grad(), v.grad(), std::string(name) + ", gradient of the other");
+    };
+    expect("add_", [](Tensor x, Tensor y) { return x.add_(y * 2); });
+    expect("mul_", [](Tensor x, Tensor y) { return x.mul_(y); });
+    expect("slice copy_", [](Tensor x, Tensor y) {
+      x.slice(0, 1, 3).copy_(y.slice(0, 0, 2));
+      return x;
+    });
+    expect("select mul_", [](Tensor x, Tensor y) {
+      x.select(0, 2).mul_(y.select(0, 1));
+      return x * y;
+    });
+    expect("masked_fill_", [](Tensor x, Tensor y) { return x.masked_fill_(y > 0, 0.0) + y; });
+    expect("the view after the write", [](Tensor x, Tensor y) {
+      const Tensor view = x.slice(0, 0, 2);
+      x.mul_(y);
+      return view * 2;
+    });
+    expect("relu_", [](Tensor x, Tensor y) { return (x + y).relu_(); });
+  });
+}
+
+TEST(InPlace, RefusesToCutItsTargetAnew) {
+  on_ranks(2, [](const MPU& mpu) {
+    // One device refuses a result larger than the target too.
+    Tensor small = placed(numbers({1, 6}), mpu, 1);
+    EXPECT_NE(error_of([&] { small.add_(placed(numbers({4, 6}), mpu, 0)); }), "");
+    Tensor x = placed(numbers({4, 6}), mpu, 0);
+    Tensor gathered = x.select(0, 1);
+    EXPECT_THAT(error_of([&] { gathered.add_(1); }),
+                AllOf(HasSubstr("add_"), HasSubstr("had to be gathered"), HasSubstr("clone()")));
+    EXPECT_THAT(error_of([&] { gathered.slice(0, 1, 3).zero_(); }), HasSubstr("zero_"));
+    EXPECT_THAT(error_of([&] { x.slice(0, 1, 3).copy_(numbers({2, 6})); }), HasSubstr("copy_"));
+    EXPECT_THAT(error_of([&] { x.chunk(3, 0)[1].mul_(2); }), HasSubstr("mul_"));
+    Tensor own = x.select(0, 1).clone();
+    own.add_(1);
+    expect_close(own, numbers({4, 6})[1] + 1, "a clone is writable");
+    expect_close(x, numbers({4, 6}), "unchanged");
+  });
+}
+
+TEST(InPlace, AViewThatHadToGatherIsRefusedOnceItIsStale) {
+  on_ranks(2, [](const MPU& mpu) {
+    const Tensor x = placed(numbers({4, 6}), mpu, 0), row = x.select(0, 1);
+    const Tensor part = row.slice(0, 0, 2), still_cut = x.slice(1, 0, 2);
+    expect_close(row, numbers({4, 6})[1], "fresh");
+    expect_close(part, numbers({4, 6})[1].slice(0, 0, 2), "fresh part");
+    x.mul_(2);
+    for (const Tensor& stale : {row, part}) {
+      EXPECT_THAT(error_of([&] { stale + 1; }), HasSubstr("take the view again"));
+      EXPECT_THAT(error_of([&] { full_tensor(stale); }), HasSubstr("take the view again"));
+    }
+    expect_close(still_cut, numbers({4, 6}).slice(1, 0, 2) * 2, "a true view");
+    expect_close(x.select(0, 1), numbers({4, 6})[1] * 2, "taken again");
+    const Tensor p = marked(numbers({4, 6}), mpu), first = p.select(0, 1);
+    torch::NoGradGuard no_grad;
+    p.add_(1);
+    EXPECT_THAT(error_of([&] { first.sum(); }), HasSubstr("take the view again"));
+  });
+}
+
+TEST(InPlace, APlainTensorChangedByAPlacedOneGathers) {
+  on_ranks(3, [](const MPU& mpu) {
+    const Tensor other = numbers({7, 5}, 2.0);
+    Tensor plain = numbers({7, 5}).clone();
+    plain.add_(placed(other, mpu, 0));
+    expect_close(plain, numbers({7, 5}) + other, "add_");
+    plain.slice(0, 1, 3).copy_(placed(other, mpu, 0).slice(0, 1, 3));
+    Tensor expected = numbers({7, 5}) + other;
+    expected.slice(0, 1, 3).copy_(other.slice(0, 1, 3));
+    expect_close(plain, expected, "copy_ of a slice");
+    plain.masked_fill_(placed(other > 0, mpu, 1), 0.0);
+    expect_close(plain, expected.masked_fill(other > 0, 0.0), "masked_fill_");
+    EXPECT_FALSE(is_placed(plain));
+    const Tensor w = leaf(numbers({7, 5})), own = leaf(w);
+    Tensor sum = torch::zeros({7, 5}, torch::kDouble), reference = sum.clone();
+    sum.add_(placed(own, mpu, 1) * 2);
+    reference.add_(w * 2);
+    sum.pow(2).sum().backward();
+    reference.pow(2).sum().backward();
+    expect_close(own.grad(), w.grad(), "gradient through a plain accumulator");
+  });
+}
+
+TEST(InPlace, ASavedValueChangedLaterIsAnError) {
+  on_ranks(2, [](const MPU& mpu) {
+    const Tensor x = placed(leaf(numbers({4, 6})), mpu, 0) * 1;
+    const Tensor loss = x.pow(3).sum();
+    x.mul_(2);
+    EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"));
+  });
+}
+
+TEST(Random, DropoutOnCutValuesIsOneDevicesMask) {
+  on_ranks(3, [](const MPU& mpu) {
+    for (const int64_t dim : {0, 1, 2}) {
+      const Tensor w = leaf(numbers({4, 5, 7})), own = leaf(w), x = placed(own, mpu, dim);
+      const auto drop = [](const Tensor& t) { return torch::dropout(t, 0.4, true); };
+      const Tensor expected = seeded([&] { return drop(w); });
+      const Tensor actual = seeded([&] { return drop(x); });
+      expect_close(actual, expected, "dropout");
+      EXPECT_TRUE(is_placed(actual));
+      actual.sum().backward();
+      expected.sum().backward();
+      expect_close(own.grad(), w.grad(), "the mask of backward");
+      const Tensor turned = seeded([&] { return drop(x.transpose(1, 2)); });
+      expect_close(turned, seeded([&] { return drop(w.transpose(1, 2)); }),
+                   "of a transposed value");
+      const Tensor in_place = x.detach().clone(), reference = w.detach().clone();
+      seeded([&] { return torch::dropout_(const_cast<Tensor&>(in_place), 0.4, true); });
+      seeded([&] { return torch::dropout_(const_cast<Tensor&>(reference), 0.4, true); });
+      expect_close(in_place, reference, "dropout_");
+      expect_close(torch::dropout(x, 0.4, false), w, "in evaluation");
+    }
+  });
+}
+
+TEST(Random, DrawsLikeOneDevice) {
+  on_ranks(2, [](const MPU& mpu) {
+    const Tensor w = numbers({4, 7}), x = placed(w, mpu, 1);
+    const auto same = [&](const char* name, const std::function<Tensor(Tensor)>& draw) {
+      expect_close(seeded([&] { return draw(x.clone()); }), seeded([&] { return draw(w.clone()); }),
+                   name);
+    };
+    same("rand_like", [](Tensor t) { return torch::rand_like(t); });
+    same("randn_like", [](Tensor t) { return torch::randn_like(t); });
+    same("uniform_", [](Tensor t) { return t.uniform_(-1, 1); });
+    same("normal_", [](Tensor t) { return t.normal_(1, 2); });
+    same("bernoulli_", [](Tensor t) { return t.bernoulli_(0.3); });
+    same("exponential_", [](Tensor t) { return t.exponential_(); });
+  });
+}
+
+TEST(Random, PerRankDrawsDifferForEachRank) {
+  on_ranks(
+      2,
+      [](const MPU& mpu) {
+        const Tensor x = placed(torch::ones({64, 8}, torch::kDouble), mpu, 0);
+        const Tensor y = torch::dropout(x, 0.5, true);
+        const Tensor whole = full_tensor(y);
+        const auto halves = whole.chunk(2, 0);
+        EXPECT_FALSE(torch::equal(halves[0], halves[1]));
+        EXPECT_TRUE(((whole == 0) | (whole == 2)).all().item<bool>());
+        const Tensor noise = full_tensor(torch::rand_like(x));
+        EXPECT_FALSE(torch::equal(noise.chunk(2, 0)[0], noise.chunk(2, 0)[1]));
+      },
+      RandomMode::per_rank);
+}
+
+}  // namespace
+}  // namespace oslo

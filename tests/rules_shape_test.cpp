@@ -1,0 +1,367 @@
+#include "tests/support/rule_case.h"
+
+namespace {
+
+using rule_case::Case;
+using rule_case::cut;
+using rule_case::mask;
+using rule_case::random;
+using rule_case::Tensors;
+using rule_case::whole;
+using std::nullopt;
+
+/// A case with one operand and one result.
+Case one(const std::string& name, rule_case::Operand operand,
+         const std::function<at::Tensor(const at::Tensor&)>& function, int64_t gathers = 0,
+         const std::string& named = {}) {
+  return {name,
+          {std::move(operand)},
+          [function](const Tensors& x) -> Tensors { return {function(x[0])}; },
+          gathers,
+          nullopt,
+          named};
+}
+
+std::vector<Case> reorder_cases() {
+  return {
+      one("t", random({5, 3}, {cut(0)}), [](const auto& x) { return x.t(); }),
+      one("t of a vector", random({5}, {cut(0)}), [](const auto& x) { return x.t(); }),
+      one("transpose", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) { return x.transpose(-1, 1); }),
+      one("permute", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) {
+            return x.permute({1, -1, 0});
+          }),
+      one("movedim decomposes", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) { return x.movedim(1, 0); }),
+      one("unsqueeze", random({2, 5}, {cut(1)}), [](const auto& x) { return x.unsqueeze(-2); }),
+      one("squeeze", random({1, 2, 1, 3}, {cut(1)}), [](const auto& x) { return x.squeeze(); }),
+      one("squeeze leaves what has one element on this rank only", random({1, 3, 2}, {cut(1)}),
+          [](const auto& x) { return x.squeeze() + x.squeeze(1).squeeze(0); }),
+      one("squeeze of some", random({1, 3, 1}, {cut(1)}),
+          [](const auto& x) {
+            return x.squeeze(std::vector<int64_t>{0, 1});
+          }),
+      one("tril beside the cut", random({5, 3, 3}, {cut(0)}),
+          [](const auto& x) { return x.tril(); }),
+      one(
+          "triu along the cut", random({3, 5}, {cut(1)}), [](const auto& x) { return x.triu(1); },
+          1),
+  };
+}
+
+std::vector<Case> reshape_cases() {
+  return {
+      one("split into heads", random({2, 3, 12}, {cut(2, 1, 4)}),
+          [](const auto& x) {
+            return x.view({2, 3, 3, 4});
+          }),
+      one(
+          "heads cut in other units: gathered", random({2, 3, 20}, {cut(2)}),
+          [](const auto& x) {
+            return x.view({2, 3, 5, 4});
+          },
+          1),
+      one("heads joined", random({2, 3, 5, 4}, {cut(2)}),
+          [](const auto& x) {
+            return x.reshape({2, 3, -1});
+          }),
+      one("head elements joined: cut in blocks", random({2, 3, 5}, {cut(2)}),
+          [](const auto& x) {
+            return x.view({2, 15}).view({2, 3, 5});
+          }),
+      one("rows joined, features cut", random({2, 3, 5}, {cut(2)}),
+          [](const auto& x) {
+            return x.view({6, 5});
+          }),
+      one("cut inner dimension joined with outer", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) {
+            return x.view({10, 3}).view({2, 5, 3});
+          }),
+      one("fused projection to (3, heads, size)", random({2, 24}, {cut(1, 3, 2)}),
+          [](const auto& x) {
+            return x.view({2, 3, 4, 2}).permute({1, 0, 2, 3});
+          }),
+      one("flatten all", random({5, 2, 3}, {cut(0)}), [](const auto& x) { return x.flatten(); }),
+      one("flatten some", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) { return x.flatten(1, -1); }),
+      one("unflatten", random({2, 12}, {cut(1, 1, 3)}),
+          [](const auto& x) {
+            return x.unflatten(1, {4, 3});
+          }),
+      one("dimensions of one", random({2, 5}, {cut(1)}),
+          [](const auto& x) {
+            return x.view({1, 2, 1, 5, 1}).view({2, 5});
+          }),
+      one("one row over several ranks", random({1, 6}, {cut(0)}),
+          [](const auto& x) {
+            return x.view({1, 2, 3});
+          }),
+      one(
+          "nothing to cut", random({0, 6}, {cut(1)}),
+          [](const auto& x) {
+            return x.view({0, 2, 3});
+          },
+          1),
+      one("after a transpose", random({2, 5, 3, 4}, {cut(1)}),
+          [](const auto& x) {
+            return x.transpose(1, 2).contiguous().view({2, 3, 20});
+          }),
+      one("view_as decomposes", random({2, 6}, {cut(0)}),
+          [](const auto& x) {
+            return x.view_as(at::empty({2, 3, 2}));
+          }),
+  };
+}
+
+std::vector<Case> part_cases() {
+  const auto qkv = [](const Tensors& x) -> Tensors { return x[0].split(8, 1); };
+  const auto chunks = [](const Tensors& x) -> Tensors { return x[0].chunk(3, 1); };
+  const auto sizes = [](const Tensors& x) -> Tensors {
+    return x[0].split_with_sizes({8, 2, 2}, 1);
+  };
+  const auto unbind = [](const Tensors& x) -> Tensors { return x[0].unbind(0); };
+  const auto runs = rule_case::Placement::shard_runs(1, {8, 2, 2}, {1, 1, 1});
+  return {
+      {"split of fused blocks", {random({2, 24}, {cut(1, 3)})}, qkv, 0, 0},
+      {"split of one block: gathered", {random({2, 24}, {cut(1)})}, qkv, 1, 0},
+      {"chunk of fused blocks", {random({2, 15}, {cut(1, 3)})}, chunks, 0, 0},
+      {"chunk beside the cut, uneven", {random({5, 7}, {cut(0)})}, chunks, 0, 0},
+      {"runs of grouped queries", {random({2, 12}, {runs})}, sizes, 0, 0},
+      {"put together again",
+       {random({2, 12}, {runs})},
+       [](const Tensors& x) -> Tensors {
+         return {at::cat(x[0].split_with_sizes({8, 2, 2}, 1), 1) * x[0]};
+       },
+       0,
+       0},
+      one("slice of a block", random({2, 24}, {cut(1, 3)}),
+          [](const auto& x) { return x.slice(1, 8, 16); }),
+      one("slice of all", random({2, 7}, {cut(1)}),
+          [](const auto& x) { return x.slice(1, 0, 99); }),
+      one(
+          "slice inside a stretch: gathered", random({2, 7}, {cut(1)}),
+          [](const auto& x) { return x.slice(1, -3); }, 1),
+      one(
+          "slice with a step: gathered", random({2, 7}, {cut(1)}),
+          [](const auto& x) { return x.slice(1, 0, 7, 2); }, 1),
+      one("slice beside the cut", random({5, 7}, {cut(0)}),
+          [](const auto& x) { return x.slice(1, 1, 6, 2); }),
+      one("empty slice", random({5, 7}, {cut(0)}), [](const auto& x) { return x.slice(1, 4, 2); }),
+      one("narrow", random({5, 7}, {cut(0)}), [](const auto& x) { return x.narrow(-1, 2, 3); }),
+      one("select beside the cut", random({5, 7}, {cut(0)}),
+          [](const auto& x) { return x.select(1, -2); }),
+      one(
+          "select along the cut: gathered", random({5, 7}, {cut(0)}),
+          [](const auto& x) { return x[3]; }, 1),
+      {"unbind beside the cut", {random({3, 5}, {cut(1)})}, unbind, 0, 0},
+      {"unbind along the cut: gathered", {random({3, 5}, {cut(0)})}, unbind, 1, 0},
+  };
+}
+
+std::vector<Case> join_cases() {
+  const auto along = [](int64_t dim) {
+    return [dim](const Tensors& x) -> Tensors { return {at::cat(x, dim)}; };
+  };
+  const auto stack = [](const Tensors& x) -> Tensors { return {at::stack(x, -2)}; };
+  return {
+      {"cat beside the cut", {random({5, 2}, {cut(0)}), random({5, 3}, {cut(0)})}, along(1), 0, 0},
+      {"cat along the cut", {random({2, 5}, {cut(1)}), random({2, 4}, {cut(1)})}, along(1), 0, 0},
+      {"cat along the cut and back",
+       {random({2, 8}, {cut(1)}), random({2, 8}, {cut(1)})},
+       [](const Tensors& x) -> Tensors { return at::cat(x, 1).chunk(2, 1); },
+       0,
+       0},
+      {"cat with a whole one, beside the cut",
+       {random({5, 2}, {cut(0)}), random({5, 3})},
+       along(1),
+       0,
+       0},
+      {"cat with a whole one, along the cut: gathered",
+       {random({2, 5}, {cut(1)}), random({2, 3})},
+       along(1),
+       1,
+       0},
+      {"cat of other cuts: gathered",
+       {random({6, 4}, {cut(0)}), random({6, 4}, {cut(1)})},
+       along(1),
+       1,
+       0},
+      {"cat with an empty vector",
+       {random({5, 2}, {cut(0)}), random({5, 3}, {cut(0)})},
+       [](const Tensors& x) -> Tensors {
+         return {at::cat({x[0], at::empty({0}, at::kDouble), x[1]}, 1)};
+       },
+       0,
+       0},
+      {"stack", {random({2, 5}, {cut(1)}), random({2, 5}, {cut(1)})}, stack, 0, 0},
+      {"stack with a whole one", {random({2, 5}, {cut(1)}), random({2, 5})}, stack, 0, 0},
+      one("expand", random({5, 1, 2}, {cut(0)}),
+          [](const auto& x) {
+            return x.expand({3, 5, 4, -1});
+          }),
+      one(
+          "expand of a cut dimension of one", random({1, 3}, {cut(0)}),
+          [](const auto& x) {
+            return x.expand({4, 3});
+          },
+          1),
+      {"expand_as",
+       {random({1, 5}, {cut(1)}), random({3, 5}, {cut(1)})},
+       [](const Tensors& x) -> Tensors { return {x[0].expand_as(x[1]) * x[1]}; },
+       0,
+       nullopt},
+      one("repeat_interleave along the cut", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) { return x.repeat_interleave(2, 1); }),
+      one("repeat_interleave as grouped queries expand", random({2, 5, 3}, {cut(1)}),
+          [](const auto& x) {
+            return x.unsqueeze(2).expand({2, 5, 2, 3}).reshape({2, 10, 3});
+          }),
+      one(
+          "repeat_interleave of all: gathered", random({5, 3}, {cut(0)}),
+          [](const auto& x) { return x.repeat_interleave(2); }, 1),
+      one("repeat beside the cut", random({5, 3}, {cut(0)}),
+          [](const auto& x) {
+            return x.repeat({2, 1, 2});
+          }),
+      one(
+          "repeat along the cut: gathered", random({5, 3}, {cut(0)}),
+          [](const auto& x) {
+            return x.repeat({2, 1});
+          },
+          1),
+  };
+}
+
+std::vector<Case> copy_cases() {
+  return {
+      one("clone", random({5, 3}, {cut(0)}), [](const auto& x) { return x.clone(); }),
+      one("contiguous", random({5, 3}, {cut(0)}), [](const auto& x) { return x.t().contiguous(); }),
+      one("to and back", random({5, 3}, {cut(0)}),
+          [](const auto& x) { return x.to(at::kFloat).to(at::kDouble); }),
+      one("to like another", random({5, 3}, {cut(0)}),
+          [](const auto& x) {
+            return x.to(at::empty({2, 2, 2}, at::kFloat)).type_as(x);
+          }),
+      one("detach", random({5, 3}, {cut(0)}), [](const auto& x) { return x * x.detach(); }),
+      one(
+          "cumsum has no rule: gathered and named", random({5, 3}, {cut(0)}),
+          [](const auto& x) { return x.cumsum(0); }, 1, "aten::cumsum"),
+      one(
+          "sort has no rule", random({5, 3}, {cut(0)}),
+          [](const auto& x) { return std::get<0>(x.sort(1)); }, 1, "aten::sort"),
+      one("new tensors are whole", random({5, 3}, {cut(0)}),
+          [](const auto& x) {
+            return x + x.new_ones({5, 3});
+          }),
+  };
+}
+
+class RulesShape : public testing::TestWithParam<int> {};
+
+TEST_P(RulesShape, Reorder) {
+  rule_case::expect({GetParam()}, reorder_cases());
+}
+TEST_P(RulesShape, Reshape) {
+  rule_case::expect({GetParam()}, reshape_cases());
+}
+TEST_P(RulesShape, Parts) {
+  rule_case::expect({GetParam()}, part_cases());
+}
+TEST_P(RulesShape, Joins) {
+  rule_case::expect({GetParam()}, join_cases());
+}
+TEST_P(RulesShape, Copies) {
+  rule_case::expect({GetParam()}, copy_cases());
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, RulesShape, testing::Values(2, 3));
+
+TEST(RulesShape, TwoAxes) {
+  rule_case::expect(
+      {2, 2}, {
+                  one("batch and sequence joined", random({3, 5, 2}, {cut(0), cut(1)}),
+                      [](const auto& x) {
+                        return x.view({15, 2}).view({3, 5, 2});
+                      }),
+                  one("batch and heads", random({3, 2, 12}, {cut(0), cut(2, 1, 3)}),
+                      [](const auto& x) {
+                        return x.view({3, 2, 4, 3}).transpose(1, 2).contiguous().view({12, 2, 3});
+                      }),
+                  one(
+                      "a rank without batch", random({1, 4, 2}, {cut(0), cut(1)}),
+                      [](const auto& x) {
+                        return x.reshape({4, 2});
+                      },
+                      1),
+                  one("one dimension on both axes", random({2, 12}, {cut(1), cut(1)}),
+                      [](const auto& x) {
+                        return x.view({2, 4, 3});
+                      }),
+                  one("split beside both cuts", random({5, 6, 3}, {cut(0), cut(2)}),
+                      [](const auto& x) { return x.chunk(2, 1)[1]; }),
+                  {"cat along one axis, other cuts on the other",
+                   {random({5, 2, 4}, {cut(0), cut(1)}), random({3, 2, 4}, {cut(0), cut(2)})},
+                   [](const Tensors& x) -> Tensors { return {at::cat(x, 0)}; },
+                   1},
+                  one("expand and squeeze", random({5, 1, 3}, {cut(0), cut(2)}),
+                      [](const auto& x) {
+                        return x.expand({5, 2, 3}) + x.squeeze(1).unsqueeze(1);
+                      }),
+              });
+}
+
+/// What one device refuses, every rank refuses with the same words, before it waits for another.
+TEST(RulesShape, ShapesThatDoNotFitGiveTheOrdinaryError) {
+  rule_case::on_ranks({2}, [](const oslo::MeshPtr& mesh) {
+    const at::Tensor x = at::randn({4, 6}), y = at::randn({5, 3});
+    const std::vector<std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>> wrong{
+        [](const auto& a, const auto& b) { return a.matmul(b); },
+        [](const auto& a, const auto& b) { return at::addmm(b, a, b); },
+        [](const auto& a, const auto& b) { return a + b; },
+        [](const auto& a, const auto& b) {
+          return at::cat({a, b}, 0);
+        },
+        [](const auto& a, const auto& b) {
+          return at::stack({a, b}, 0);
+        },
+        [](const auto& a, const auto&) {
+          return a.view({5, 5});
+        },
+        [](const auto& a, const auto&) {
+          return a.expand({4, 7});
+        },
+        [](const auto& a, const auto&) { return a.repeat({2}); },
+        [](const auto& a, const auto&) { return a.transpose(0, 5); },
+        [](const auto& a, const auto&) { return a.sum(3); },
+        [](const auto& a, const auto&) { return a.unsqueeze(9); },
+        [](const auto& a, const auto&) {
+          return a.split_with_sizes({1, 2}, 0)[0];
+        },
+        [](const auto& a, const auto&) { return at::layer_norm(a, {5}); },
+        [](const auto& a, const auto&) {
+          return at::linear(a, at::ones({3, 4}));
+        },
+    };
+    for (size_t i = 0; i < wrong.size(); ++i) {
+      std::string expected;
+      try {
+        wrong[i](x, y);
+      } catch (const c10::Error& error) {
+        expected = error.what_without_backtrace();
+      }
+      ASSERT_FALSE(expected.empty()) << i;
+      for (const int64_t dim : {0, 1}) {
+        try {
+          wrong[i](oslo::distribute(x, mesh, {cut(dim)}), y);
+          ADD_FAILURE() << i << " was accepted";
+        } catch (const c10::Error& error) {
+          EXPECT_EQ(error.what_without_backtrace(), expected) << i;
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << i << ": " << error.what();
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
