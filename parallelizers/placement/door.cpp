@@ -55,6 +55,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
 /// The one kernel that every operator on a placed or marked tensor enters.
 void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const OperatorEntry& op = entry_of(handle);
+  if (op.pointwise && !op.in_place && !op.writes_out && run_pointwise_fast(op, *stack)) return;
   Met met = Met::nothing;
   for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
     met = std::max(met, look_at((*stack)[i]));
@@ -65,8 +66,6 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     return;
   }
   if (met == Met::marked && run_in_local_zone(op, *stack)) return;
-  const bool new_result = !op.in_place && !op.writes_out;
-  if (op.pointwise && new_result && run_pointwise_fast(op, *stack)) return;
   run(op, *stack);
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -33,13 +35,12 @@ const OperatorEntry* shared_entry(const c10::OperatorHandle& handle) {
 }  // namespace
 
 OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
-    : handle(op), name(full_name(op.operator_name())) {
-  const auto& schema = op.schema();
-  const auto& arguments_of = schema.arguments();
+    : handle(op), schema(&op.schema()), name(full_name(op.operator_name())) {
+  const auto& arguments_of = schema->arguments();
   const RuleTable& table = RuleTable::instance();
   arguments = arguments_of.size();
   rule = table.find(name);
-  const auto& returns = schema.returns();
+  const auto& returns = schema->returns();
   const bool gives_tensor = !returns.empty() && *returns[0].type() == *c10::TensorType::get();
   // equal() carries the tag too, and returns one truth value.
   pointwise = gives_tensor && (op.hasTag(at::Tag::pointwise) || table.listed_pointwise(name));
@@ -54,9 +55,16 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
 }
 
 const OperatorEntry& entry_of(const c10::OperatorHandle& handle) {
-  thread_local std::unordered_map<const c10::FunctionSchema*, const OperatorEntry*> seen;
-  const OperatorEntry*& entry = seen[&handle.schema()];
-  if (entry == nullptr) entry = shared_entry(handle);
+  // A direct-mapped cache in front of the map: a look-up takes no lock.
+  constexpr size_t kSlots = 512;
+  static std::array<std::atomic<const OperatorEntry*>, kSlots> cache{};
+  const c10::FunctionSchema* schema = &handle.schema();
+  auto& slot = cache[(reinterpret_cast<uintptr_t>(schema) / 64) % kSlots];
+  const OperatorEntry* entry = slot.load(std::memory_order_acquire);
+  if (entry == nullptr || entry->schema != schema) {
+    entry = shared_entry(handle);
+    slot.store(entry, std::memory_order_release);
+  }
   return *entry;
 }
 

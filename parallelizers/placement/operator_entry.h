@@ -17,6 +17,7 @@ struct OperatorEntry {
   explicit OperatorEntry(const c10::OperatorHandle& handle);
 
   c10::OperatorHandle handle;
+  const c10::FunctionSchema* schema;
   std::string name;         ///< "aten::add.Tensor"
   Rule rule = nullptr;      ///< from the rule table
   bool pointwise = false;   ///< element by element, operands aligned from the right

@@ -53,7 +53,9 @@ bool has_thin_part(c10::IntArrayRef local, c10::IntArrayRef global) {
 class FrontNode final : public Node {
  public:
   FrontNode(LayoutPtr layout, const at::Tensor& local)
-      : layout_(std::move(layout)), local_(local.getIntrusivePtr()) {}
+      : Node(torch::autograd::edge_list{torch::autograd::impl::gradient_edge(local)}),
+        layout_(std::move(layout)),
+        local_(local.getIntrusivePtr()) {}
 
   std::string name() const override { return "OsloPlaced"; }
 
@@ -110,11 +112,27 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
       value_(std::move(value)),
       gathered_from_(std::move(of)) {
+  keep_only_our_key();
+  set_global_geometry();
+}
+
+PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
+    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
+      value_(std::move(value)) {
+  keep_only_our_key();
+  const at::Tensor& local = value_.local;
+  if (like.is_contiguous() && local.is_contiguous() && local.sizes() == like.value_.local.sizes()) {
+    set_sizes_contiguous(like.sizes());
+  } else {
+    set_global_geometry();
+  }
+}
+
+void PlacedTensorImpl::keep_only_our_key() {
   // The constructor added autograd's keys. What remains of them says whether the tensor was made in
   // inference mode.
   key_set_ = key_set_ & (c10::DispatchKeySet(kPlacedKey) | kNotInference);
   set_storage_access_should_throw();
-  set_global_geometry();
 }
 
 void PlacedTensorImpl::set_global_geometry() {
@@ -176,6 +194,12 @@ at::Tensor wrap(Value value) {
   return placed;
 }
 
+at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value), like));
+  attach_front(placed);
+  return placed;
+}
+
 at::Tensor wrap_gathered_view(Value value, const at::Tensor& base) {
   at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value),
                                                           std::make_unique<GatheredFrom>(base)));
@@ -195,11 +219,14 @@ void attach_front(const at::Tensor& placed) {
   PlacedTensorImpl* impl = placed_impl(placed);
   const Value& value = impl->value();
   if (!value.local.requires_grad()) return;
-  std::shared_ptr<Node> node(new FrontNode(value.layout, value.local), torch::autograd::deleteNode);
-  node->add_next_edge(torch::autograd::impl::gradient_edge(value.local));
+  // Not deleted by `deleteNode`, which guards against the recursion of deep graphs: no node of the
+  // graph proper leads to a front but a bridge, and bridges are deleted by it.
+  auto node = std::make_shared<FrontNode>(value.layout, value.local);
   node->add_input_metadata(placed);
   impl->set_front(node.get());
-  torch::autograd::impl::set_gradient_edge(placed, {std::move(node), 0});
+  auto* meta = torch::autograd::impl::materialize_autograd_meta(placed);
+  meta->grad_fn_ = std::move(node);
+  meta->output_nr_ = 0;
 }
 
 Value unwrap(const at::Tensor& placed) {

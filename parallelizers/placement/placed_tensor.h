@@ -28,6 +28,8 @@ class PlacedTensorImpl final : public c10::TensorImpl {
  public:
   /// `of`: what a view that had to gather is a view of.
   explicit PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of = nullptr);
+  /// The same for a value that lies as `like` does, where their local sizes agree.
+  PlacedTensorImpl(Value value, const PlacedTensorImpl& like);
 
   const Value& value() const { return value_; }
   /// A view operator had to gather: this tensor does not alias what it is a view of, so writing to
@@ -49,6 +51,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
 
  private:
   const char* tensorimpl_type_name() const override;
+  void keep_only_our_key();
   void set_global_geometry();
 
   Value value_;
@@ -69,6 +72,8 @@ inline PlacedTensorImpl* placed_impl(const at::Tensor& tensor) {
 
 /// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one.
 at::Tensor wrap(Value value);
+/// The same for a value in the layout of `like`.
+at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
 
 /// A view of `base` that had to gather and does not alias it. It stays placed even where it is
 /// whole, so that writing to it, and using it after `base` was written, can be refused.

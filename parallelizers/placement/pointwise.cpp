@@ -2,6 +2,9 @@
 
 #include <c10/core/GradMode.h>
 
+#include <array>
+#include <utility>
+
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/placed_tensor.h"
 
@@ -56,53 +59,50 @@ void run_pointwise(Call& call) {
 }
 
 bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
+  constexpr size_t kMost = 4;
+  std::array<size_t, kMost> placed;
+  std::array<const at::Tensor*, kMost> plain;
+  size_t placed_count = 0, plain_count = 0;
+  const PlacedTensorImpl* first = nullptr;
   const size_t base = stack.size() - op.arguments;
-  LayoutPtr layout;
-  int64_t dims = 0;
-  bool plain = false;
-  for (size_t i = 0; i < op.arguments; ++i) {
-    const c10::IValue& argument = stack[base + i];
-    if (argument.isTensorList() || argument.isOptionalTensorList()) return false;
-    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-    const at::Tensor& tensor = argument.toTensor();
-    const PlacedTensorImpl* impl = placed_impl(tensor);
-    if (impl == nullptr) {
-      if (tensor.key_set().has(kPlacedKey)) return false;
-      plain = true;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) {
+      if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
       continue;
     }
-    if (impl->detached_view() || has_own_place_in_graph(tensor)) return false;
-    const LayoutPtr& own = impl->value().layout;
-    if (!layout) {
-      layout = own;
-      dims = impl->dim();
-    } else if (impl->dim() != dims || !(own == layout || *own == *layout)) {
+    const at::Tensor& tensor = stack[i].toTensor();
+    if (!tensor.defined()) continue;
+    const PlacedTensorImpl* impl = placed_impl(tensor);
+    if (impl == nullptr) {
+      if (tensor.key_set().has(kPlacedKey) || plain_count == kMost) return false;
+      plain[plain_count++] = &tensor;
+      continue;
+    }
+    if (placed_count == kMost || impl->detached_view() || has_own_place_in_graph(tensor)) {
       return false;
     }
-  }
-  if (!layout) return false;
-  if (plain) {
-    for (size_t i = 0; i < op.arguments; ++i) {
-      const c10::IValue& argument = stack[base + i];
-      if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-      const at::Tensor& tensor = argument.toTensor();
-      if (placed_impl(tensor) == nullptr && !fits_beside(tensor, *layout, dims)) return false;
+    if (first == nullptr) {
+      first = impl;
+    } else if (impl->dim() != first->dim() ||
+               (impl->value().layout != first->value().layout &&
+                !(*impl->value().layout == *first->value().layout))) {
+      return false;
     }
+    placed[placed_count++] = i;
   }
-  for (size_t i = 0; i < op.arguments; ++i) {
-    c10::IValue& argument = stack[base + i];
-    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-    if (const PlacedTensorImpl* impl = placed_impl(argument.toTensor())) {
-      argument = c10::IValue(impl->value().local);
-    }
+  if (first == nullptr) return false;
+  for (size_t i = 0; i < plain_count; ++i) {
+    if (!fits_beside(*plain[i], *first->value().layout, first->dim())) return false;
   }
-  const size_t below = base;
-  {
-    const BelowDoor guard;
-    op.handle.callBoxed(&stack);
+  const c10::IValue held = std::move(stack[placed[0]]);
+  stack[placed[0]] = first->value().local;
+  for (size_t i = 1; i < placed_count; ++i) {
+    stack[placed[i]] = c10::IValue(placed_impl(stack[placed[i]].toTensor())->value().local);
   }
-  for (size_t i = below; i < stack.size(); ++i) {
-    stack[i] = wrap({std::move(stack[i]).toTensor(), layout});
+  // No argument has the placed key any more: the call passes the door by itself.
+  op.handle.callBoxed(&stack);
+  for (size_t i = base; i < stack.size(); ++i) {
+    stack[i] = wrap_like({std::move(stack[i]).toTensor(), first->value().layout}, *first);
   }
   return true;
 }
