@@ -247,6 +247,20 @@ TEST(MarkedParameters, TakeTheirPartOfAWholeTensor) {
   });
 }
 
+TEST(MarkedParameters, APartThatIsEverythingIsNotGuessedAbout) {
+  on_ranks(3, [](const MPU& mpu) {
+    const Tensor p = marked(numbers({1, 5}), mpu);  // rank 0 holds the row, the others nothing
+    torch::NoGradGuard no_grad;
+    Tensor whole = torch::zeros({1, 5}, torch::kDouble), part = torch::zeros_like(local_tensor(p));
+    EXPECT_THAT(error_of([&] { whole.copy_(p); }), HasSubstr("full_tensor"));
+    EXPECT_THAT(error_of([&] { part.add_(p); }), HasSubstr("local_tensor"));
+    whole.copy_(full_tensor(p));
+    expect_close(whole, numbers({1, 5}), "the whole");
+    p.copy_(whole * 2);
+    expect_close(p, numbers({1, 5}) * 2, "back");
+  });
+}
+
 TEST(MarkedParameters, ModuleToKeepsMarks) {
   on_ranks(2, [](const MPU& mpu) {
     torch::nn::Linear linear(3, 5);

@@ -1,5 +1,7 @@
 #include "parallelizers/placement/layout.h"
 
+#include <algorithm>
+
 #include "mpu/error.h"
 
 namespace oslo {
@@ -16,6 +18,15 @@ bool Layout::cuts(int64_t dim) const {
     if (axis.dim == dim) return true;
   }
   return false;
+}
+
+bool Layout::all_on_one_rank() const {
+  for (const AxisCut& axis : axes_) {
+    if (axis.whole()) continue;
+    const auto& sizes = axis.cut->sizes();
+    if (std::find(sizes.begin(), sizes.end(), axis.cut->size()) == sizes.end()) return false;
+  }
+  return !whole();
 }
 
 c10::SmallVector<int64_t, 6> Layout::global_sizes(c10::IntArrayRef local) const {

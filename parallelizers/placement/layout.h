@@ -36,6 +36,8 @@ class Layout {
 
   bool whole() const;
   bool cuts(int64_t dim) const;
+  /// Whether some rank holds everything, though others hold less (fewer units than ranks).
+  bool all_on_one_rank() const;
   bool operator==(const Layout& other) const {
     return this == &other || (mesh_ == other.mesh_ && axes_ == other.axes_);
   }

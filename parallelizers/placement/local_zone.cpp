@@ -72,6 +72,20 @@ bool lie_alike(const torch::jit::Stack& stack, size_t base) {
   return true;
 }
 
+/// An ordinary tensor of a part's sizes is taken for a part. Where one rank's part is everything,
+/// that rank would read the same call otherwise than the rest do: refused on all of them.
+void refuse_ambiguous_target(const OperatorEntry& op, const torch::jit::Stack& stack, size_t base) {
+  const bool into_plain = op.in_place && mark_of(stack[base].toTensor()) == nullptr;
+  for (size_t i = base + 1; into_plain && i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const Mark* mark = mark_of(stack[i].toTensor());
+    if (mark == nullptr || !mark->layout->all_on_one_rank()) continue;
+    fail(op.name, " into an ordinary tensor from parallel parameter ", mark->name,
+         ": one rank holds all of it, so that tensor could stand for a part or for the whole; pass "
+         "oslo::local_tensor(p) or oslo::full_tensor(p)");
+  }
+}
+
 bool records_beyond_target(const torch::jit::Stack& stack, size_t base) {
   if (!c10::GradMode::is_enabled()) return false;
   for (size_t i = base + 1; i < stack.size(); ++i) {
@@ -100,9 +114,11 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
                         op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
                         op.name == "aten::_version";
-  const bool pointwise = (op.pointwise || op.name == "aten::copy_") &&
-                         (op.in_place || op.writes_out) && !op.random && lie_alike(stack, base) &&
-                         !records_beyond_target(stack, base);
+  const bool writes_pointwise = (op.pointwise || op.name == "aten::copy_") &&
+                                (op.in_place || op.writes_out) && !op.random;
+  if (writes_pointwise) refuse_ambiguous_target(op, stack, base);
+  const bool pointwise =
+      writes_pointwise && lie_alike(stack, base) && !records_beyond_target(stack, base);
   // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
   // (a layer's clone()).
   if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
