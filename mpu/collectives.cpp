@@ -127,6 +127,7 @@ at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
     torch::autograd::impl::set_gradient_edge(output, {std::move(node), 0});
     return output;
   }
+  if (group->foresees_backward()) group->count_all_reduce(tensor);
   std::shared_ptr<Node> node = make_node<CopyBackward>(group);
   group->shared_copies().remember(tensor, node);
   return record(alias_of(tensor), tensor, node);
@@ -151,8 +152,9 @@ at::Tensor scatter_to(const at::Tensor& tensor, const GroupPtr& group, int64_t d
     output = own_part(tensor, *group, dim, sizes);
     if (output.is_alias_of(tensor)) output = output.clone();
   }
-  return records(tensor) ? record(output, tensor, make_node<ScatterBackward>(group, dim, sizes))
-                         : output;
+  if (!records(tensor)) return output;
+  if (group->foresees_backward()) group->count_all_gather(output, dim, sizes);
+  return record(output, tensor, make_node<ScatterBackward>(group, dim, sizes));
 }
 
 at::Tensor gather_from(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
@@ -175,9 +177,9 @@ at::Tensor gather_and_copy(const at::Tensor& tensor, const GroupPtr& group, int6
     const c10::AutoGradMode no_grad(false);
     output = group->all_gather(tensor, dim, sizes);
   }
-  return records(tensor)
-             ? record(output, tensor, make_node<GatherAndCopyBackward>(group, dim, sizes))
-             : output;
+  if (!records(tensor)) return output;
+  if (group->foresees_backward()) group->count_reduce_scatter(output, dim, sizes);
+  return record(output, tensor, make_node<GatherAndCopyBackward>(group, dim, sizes));
 }
 
 }  // namespace oslo

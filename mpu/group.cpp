@@ -31,6 +31,17 @@ int64_t row_size(const at::Tensor& tensor, int64_t dim) {
   return elements;
 }
 
+/// What backends can read: contiguous, with no conjugation or sign left to do.
+at::Tensor plain(const at::Tensor& tensor) {
+  if (!tensor.is_conj() && !tensor.is_neg()) return tensor.contiguous();
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+/// Backends know no complex numbers: the same memory as pairs of real ones.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
 std::shared_ptr<Ledger> ledger_of(const c10d::ProcessGroup& group) {
   const auto* counted = dynamic_cast<const CountedProcessGroup*>(&group);
   return counted != nullptr ? counted->ledger() : std::make_shared<Ledger>();
@@ -63,6 +74,18 @@ void Group::count(const char* operation, int64_t elements, const at::Tensor& lik
   ledger_->record(operation, elements, elements * static_cast<int64_t>(like.element_size()));
 }
 
+void Group::count_all_reduce(const at::Tensor& tensor) {
+  count("all_reduce", 2 * (size() - 1) * tensor.numel() / size(), tensor);
+}
+
+void Group::count_all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayRef sizes) {
+  count("all_gather", row_size(part, dim) * (sum(sizes) - sizes[rank_]), part);
+}
+
+void Group::count_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes) {
+  count("reduce_scatter", row_size(tensor, dim) * sizes[rank_] * (size() - 1), tensor);
+}
+
 void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operation) const {
   try {
     work->wait();
@@ -75,10 +98,10 @@ void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operati
 
 at::Tensor Group::all_reduce(at::Tensor tensor, c10d::ReduceOp op) {
   if (size() == 1) return tensor;
-  tensor = tensor.contiguous();
-  count("all_reduce", 2 * (size() - 1) * tensor.numel() / size(), tensor);
+  tensor = plain(tensor);
+  count_all_reduce(tensor);
   if (silent(tensor) || tensor.numel() == 0) return tensor;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{as_real(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = std::move(op);
   wait(backend(tensor).allreduce(tensors, options), "all_reduce");
@@ -86,8 +109,8 @@ at::Tensor Group::all_reduce(at::Tensor tensor, c10d::ReduceOp op) {
 }
 
 c10::intrusive_ptr<c10d::Work> Group::start_all_reduce(at::Tensor& tensor) {
-  if (size() > 1) count("all_reduce", 2 * (size() - 1) * tensor.numel() / size(), tensor);
-  std::vector<at::Tensor> tensors{tensor};
+  if (size() > 1) count_all_reduce(tensor);
+  std::vector<at::Tensor> tensors{as_real(tensor)};
   return backend(tensor).allreduce(tensors);
 }
 
@@ -95,17 +118,20 @@ std::vector<at::Tensor> Group::gather_parts(const at::Tensor& part, int64_t dim,
                                             c10::IntArrayRef sizes) {
   // Gloo gathers equal parts only: pad to the largest, cut afterwards.
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
-  at::Tensor padded = part.contiguous();
+  at::Tensor padded = plain(part);
   if (part.size(dim) != largest) {
     padded = resized(part, dim, largest);
     padded.narrow(dim, 0, part.size(dim)).copy_(part);
   }
-  std::vector<at::Tensor> inputs{padded};
+  std::vector<at::Tensor> inputs{as_real(padded)}, parts;
   std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int r = 0; r < size(); ++r) outputs[0].push_back(at::empty_like(padded));
+  for (int r = 0; r < size(); ++r) {
+    parts.push_back(at::empty_like(padded));
+    outputs[0].push_back(as_real(parts[r]));
+  }
   if (padded.numel() > 0) wait(backend(padded).allgather(outputs, inputs), "all_gather");
-  for (int r = 0; r < size(); ++r) outputs[0][r] = outputs[0][r].narrow(dim, 0, sizes[r]);
-  return outputs[0];
+  for (int r = 0; r < size(); ++r) parts[r] = parts[r].narrow(dim, 0, sizes[r]);
+  return parts;
 }
 
 at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayRef sizes) {
@@ -114,7 +140,7 @@ at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayR
   OSLO_CHECK(static_cast<int>(sizes.size()) == size() && part.size(dim) == sizes[rank_],
              "all_gather over ", name_, ": this rank's part has ", part.size(dim),
              " along dimension ", dim, ", the layout says ", sizes);
-  count("all_gather", row_size(part, dim) * (sum(sizes) - sizes[rank_]), part);
+  count_all_gather(part, dim, sizes);
   if (silent(part)) return resized(part, dim, sum(sizes)).zero_();
   return at::cat(gather_parts(part, dim, sizes), dim);
 }
@@ -124,14 +150,14 @@ at::Tensor Group::reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::Int
   if (dim < 0) dim += tensor.dim();
   OSLO_CHECK(tensor.size(dim) == sum(sizes), "reduce_scatter over ", name_, ": dimension ", dim,
              " has ", tensor.size(dim), ", the ranks' parts ", sizes, " do not add up to it");
-  count("reduce_scatter", row_size(tensor, dim) * sizes[rank_] * (size() - 1), tensor);
+  count_reduce_scatter(tensor, dim, sizes);
   const int64_t start = start_of(sizes, rank_);
   if (silent(tensor)) return tensor.narrow(dim, start, sizes[rank_]).contiguous();
-  at::Tensor buffer = tensor.contiguous();
+  at::Tensor buffer = plain(tensor);
   if (buffer.is_same(tensor)) buffer = buffer.clone();
   if (buffer.numel() > 0) {
     // Gloo has no reduce-scatter of its own (it all-reduces inside), and parts may be uneven.
-    std::vector<at::Tensor> tensors{buffer};
+    std::vector<at::Tensor> tensors{as_real(buffer)};
     wait(backend(buffer).allreduce(tensors), "reduce_scatter");
   }
   return buffer.narrow(dim, start, sizes[rank_]).contiguous();
@@ -141,7 +167,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   if (size() == 1) return;
   count("broadcast", rank_ == root ? 0 : tensor.numel(), tensor);
   if (silent(tensor) || tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{as_real(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   wait(backend(tensor).broadcast(tensors, options), "broadcast");

@@ -31,6 +31,14 @@ class Group {
   Ledger& ledger() { return *ledger_; }
   SharedNodes& shared_copies() { return shared_copies_; }
 
+  /// In a dry run backward does not happen: forward counts what it would move, too.
+  void foresee_backward() { foresees_backward_ = true; }
+  bool foresees_backward() const { return foresees_backward_; }
+  // What the collectives below count, for those that are only foreseen.
+  void count_all_reduce(const at::Tensor& tensor);
+  void count_all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayRef sizes);
+  void count_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes);
+
   /// The reduction over all ranks. The buffer of `tensor` is used when it is contiguous: pass one
   /// that nobody else reads.
   at::Tensor all_reduce(at::Tensor tensor, c10d::ReduceOp op = c10d::ReduceOp::SUM);
@@ -61,6 +69,7 @@ class Group {
   std::vector<int> ranks_;
   int rank_;
   bool fake_;
+  bool foresees_backward_ = false;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::shared_ptr<Ledger> ledger_;
   SharedNodes shared_copies_;

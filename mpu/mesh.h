@@ -10,6 +10,8 @@
 
 namespace oslo {
 
+struct DryShapes;
+
 /// Where the random numbers of an operator on a cut value come from.
 enum class RandomMode {
   /// What one device would draw: every rank draws for the whole value and keeps its part. Needs the
@@ -36,6 +38,10 @@ class Mesh {
   RandomMode random_mode = RandomMode::like_one_device;
   /// For RandomMode::per_rank; undefined: the default generator.
   at::Generator sharded_generator;
+
+  /// Set in dry runs (placement/dry_call.h): local tensors are shapes without content, and whole
+  /// values stay placed, so that every operator is met. Null: the real thing.
+  std::shared_ptr<DryShapes> dry;
 
  private:
   std::vector<std::shared_ptr<Group>> axes_;

@@ -21,6 +21,7 @@ struct World::State {
   int local_rank = 0;
   int local_size = 1;
   std::string source = "alone";
+  bool plan_only = false;
   Rendezvous rendezvous;
   std::atomic<int64_t> exchanges{0};
   std::atomic<int64_t> groups{0};
@@ -79,6 +80,13 @@ World World::from_environment() {
   static std::mutex mutex;
   static std::shared_ptr<State> joined;
   const std::lock_guard<std::mutex> lock(mutex);
+  if (const char* ranks = std::getenv("OSLO_PLAN_RANKS"); !joined && ranks != nullptr) {
+    const int size = std::atoi(ranks);
+    OSLO_CHECK(size >= 1, "OSLO_PLAN_RANKS=", ranks, " is no number of ranks");
+    joined = fake(0, size).state_;
+    joined->source = "oslo plan";
+    joined->plan_only = true;
+  }
   if (!joined) {
     const LaunchEnvironment launch = LaunchEnvironment::detect();
     auto state = std::make_shared<State>();
@@ -134,6 +142,9 @@ int World::rank() const {
 }
 int World::size() const {
   return state().size;
+}
+bool World::plan_only() const {
+  return state().plan_only;
 }
 int World::local_rank() const {
   return state().local_rank;

@@ -42,6 +42,9 @@ class World {
   /// Which launcher it came from, e.g. "4 ranks from torchrun".
   std::string describe() const;
 
+  /// Whether `oslo plan` started this process: `initialize` prints the plan and ends it.
+  bool plan_only() const;
+
   /// Returns when every rank has called it. Nothing to wait for at size 1.
   void barrier() const;
 

@@ -8,8 +8,10 @@
 #include "mpu/error.h"
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/initialized_tag.h"
+#include "oslo_cpp/plan_only.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/plan/apply_plan.h"
+#include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/structural_plan.h"
 #include "parallelizers/tensor/module_tree.h"
@@ -19,9 +21,6 @@ namespace oslo {
 namespace {
 
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
-
-/// Wishes come in layers: a split asks for blocks, then a view of a block for a unit.
-constexpr int kPlanningPasses = 4;
 
 std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
                                    const InitializeOptions& options) {
@@ -34,28 +33,50 @@ std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
   return layers;
 }
 
-/// Cuts the parameters, asking the example for better blocks and units until it is content.
-void cut_parameters(std::vector<LayerPlan>& layers, const ModulePtr& model, const MPU& mpu,
-                    const std::function<void()>& example) {
-  AppliedPlan applied(layers, mpu.tensor_mesh());
-  if (!example) return;
+std::string first_line(const std::exception& error) {
+  const auto* ours = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = ours != nullptr ? ours->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+/// Plans again by what the example's forward would move. Where it cannot be run on shapes the plan
+/// stays as it is and says so; an example that cannot be run at all is an error.
+void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int ranks,
+                     const std::function<void()>& example) {
+  const std::vector<LayerPlan> before = layers;
   try {
-    for (int pass = 0; pass < kPlanningPasses; ++pass) {
-      mpu.tensor_mesh()->gathers().clear();
-      run_example(*model, example, {mpu.random().replicated(), mpu.random().sharded()});
-      if (mpu.tensor_mesh()->gathers().calls() == 0 || !applied.take_wishes(layers)) break;
-      applied.undo();
-      applied = AppliedPlan(layers, mpu.tensor_mesh());
+    const PlanSearch search = plan_automatically(layers, model, ranks, example);
+    if (search.value_readers.empty()) return;
+    for (LayerPlan& layer : layers) {
+      if (!layer.asked_for) {
+        layer.why +=
+            "; the forward read values, zeros in the search, by " + search.value_readers.front();
+      }
     }
-  } catch (const c10::Error& error) {
-    applied.undo();
-    fail("initialize: example_inputs threw: ", error.what_without_backtrace());
+    return;
   } catch (const std::exception& error) {
-    applied.undo();
-    fail("initialize: example_inputs threw: ", error.what());
+    layers = before;
+    for (LayerPlan& layer : layers) {
+      if (layer.asked_for) continue;
+      layer.why +=
+          "; by structure, as the example could not be run on shapes: " + first_line(error);
+    }
   }
-  mpu.tensor_mesh()->gathers().clear();
-  mpu.tensor_group()->ledger().clear();
+  try {
+    run_example(*model, example);
+  } catch (const std::exception& error) {
+    fail("initialize: example_inputs threw: ", first_line(error));
+  }
+}
+
+/// What ranks must have planned alike.
+std::string plan_text(const std::vector<LayerPlan>& layers) {
+  std::string text;
+  for (const LayerPlan& layer : layers) {
+    text += c10::str(layer.path, ": ", to_string(layer.style.style), " ",
+                     layer.weight_placement().to_string(), "\n");
+  }
+  return text;
 }
 
 std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) {
@@ -87,7 +108,7 @@ std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<Laye
       line.module_before = before;
       line.module_after = class_name(*entry.module);
       line.placement = placement_text(layer, parameter);
-      line.why = layer != nullptr ? layer->why : "no linear or embedding layer";
+      line.why = layer != nullptr ? layer->why : "not in a layer that can be cut";
       line.local_shape = parameter.sizes().vec();
       line.global_shape = line.local_shape;
       if (mark != nullptr) {
@@ -154,22 +175,35 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     agree_on_model(world, mpu_options.grid(world.size()), *model);
   }
   MPU mpu(world, mpu_options);
-  if (!sizes.enabled) return ParallelModel(std::move(model), std::move(mpu), config, {});
+  if (!sizes.enabled) {
+    ParallelModel whole(std::move(model), std::move(mpu), config, {});
+    if (world.plan_only()) print_plan_and_exit(whole);
+    return whole;
+  }
 
   std::vector<LayerPlan> layers;
   const std::vector<std::string> classes = classes_of(model);
   agree_on_success(world, "the plan", [&] {
     repair_ties(model);
     layers = plan_layers(model, config, options);
-    if (sizes.tensor > 1) check_cuttable(layers);
+    if (sizes.tensor == 1) return;
+    if (options.example_inputs)
+      plan_by_example(layers, model, sizes.tensor, options.example_inputs);
+    check_cuttable(layers);
   });
   if (sizes.tensor > 1) {
-    cut_parameters(layers, model, mpu, options.example_inputs);
+    if (options.example_inputs) {
+      agree_on_text(world, "the plan", plan_text(layers),
+                    "hand initialize example inputs of the same shapes on every rank");
+    }
+    cut_parameters(layers, mpu.tensor_mesh());
     rewrite_tree(layers);
   }
   set_initialized(*model);
   auto entries = entries_of(model, layers, classes);
-  return ParallelModel(std::move(model), std::move(mpu), config, std::move(entries));
+  ParallelModel parallel(std::move(model), std::move(mpu), config, std::move(entries));
+  if (world.plan_only()) print_plan_and_exit(parallel);
+  return parallel;
 }
 
 }  // namespace oslo

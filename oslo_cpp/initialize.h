@@ -19,9 +19,10 @@ struct InitializeOptions {
   /// Unset: `World::from_environment()`.
   World world;
 
-  /// A forward on example data. It is run a few times without gradients, on every rank, to find out
-  /// in which units the weights are best cut (whole heads, fused projections); random states and
-  /// buffers are restored.
+  /// A forward on example data, of the shapes that training will have. It is run on shapes without
+  /// content (no memory, no communication) to find out how the weights are best cut: see
+  /// parallelizers/plan/automatic_plan.h. Parameters, buffers and random states are as before
+  /// afterwards. Without it the plan follows from names and shapes alone.
   std::function<void()> example_inputs;
 
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the

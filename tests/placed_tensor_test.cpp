@@ -93,6 +93,41 @@ TEST(PlacedTensor, AUsersOwnFunction) {
   });
 }
 
+/// Takes a parameter itself, and gives its gradient.
+struct OwnLinear : torch::autograd::Function<OwnLinear> {
+  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x, Tensor weight) {
+    context->save_for_backward({x, weight});
+    return x.mm(weight.t());
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0].mm(saved[1]), gradients[0].t().mm(saved[0])};
+  }
+};
+
+TEST(PlacedTensor, AUsersOwnFunctionOfAParameter) {
+  on_ranks(2, [](const MPU& mpu) {
+    // With 2 rows a rank holds one, to which a gradient of both could be summed.
+    for (const int64_t rows : {2, 5}) {
+      for (const int dim : {0, 1}) {
+        const Tensor w = leaf(numbers({rows, 3})), p = marked(w, mpu, dim), x = numbers({4, 3});
+        const auto loss = [&](const Tensor& t) {
+          return (OwnLinear::apply(x, t).pow(2) + x.matmul(t.t())).sum();
+        };
+        for (int pass = 0; pass < 2; ++pass) {  // the second one adds up
+          loss(p).backward();
+          loss(w).backward();
+          expect_close(p.grad(), w.grad(), "gradient");
+          EXPECT_EQ(p.grad().sizes(), p.sizes());
+        }
+        const Tensor got = torch::autograd::grad({loss(p)}, {p})[0];
+        expect_close(got, torch::autograd::grad({loss(w)}, {w})[0], "grad()");
+      }
+    }
+  });
+}
+
 TEST(PlacedTensor, GradientsWithRespectToActivations) {
   on_ranks(2, [](const MPU& mpu) {
     const Tensor w = leaf(numbers({5, 3})), own = leaf(w);
@@ -240,6 +275,29 @@ TEST(PlacedTensor, Autocast) {
     EXPECT_EQ(up_cut.grad().scalar_type(), torch::kFloat);
     expect_close(up_cut.grad(), up.grad(), "up", 3e-2);
     expect_close(down_cut.grad(), down.grad(), "down", 3e-2);
+  });
+}
+
+TEST(PlacedTensor, AutocastOfOperatorsThatRulesTakeApart) {
+  on_ranks(2, [](const MPU& mpu) {
+    const auto single = [](const Tensor& t) { return t.to(torch::kFloat); };
+    const Tensor w = single(numbers({6, 4})), x = single(numbers({3, 4}, 1.0));
+    const Tensor bias = single(numbers({6})), image = single(numbers({2, 4, 5}));
+    const Tensor kernel = single(numbers({6, 4, 3}, 3.0));
+    const auto run = [&](const std::function<Tensor(const Tensor&)>& cut) {
+      const CpuAutocast autocast;
+      return std::vector<Tensor>{torch::addmm(cut(bias), x, cut(w).t()),
+                                 torch::linear(x, cut(w), cut(bias)),
+                                 torch::conv1d(image, cut(kernel), cut(bias)),
+                                 torch::mse_loss(torch::linear(x, cut(w)), x.sum(1, true))};
+    };
+    const auto actual = run([&](const Tensor& t) { return marked(t, mpu, 0); });
+    const auto expected = run([](const Tensor& t) { return t; });
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(actual[i].scalar_type(), expected[i].scalar_type()) << i;
+      expect_close(full_tensor(actual[i]).to(torch::kFloat), expected[i].to(torch::kFloat),
+                   "operator " + std::to_string(i), 2e-2);
+    }
   });
 }
 

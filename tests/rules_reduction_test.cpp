@@ -329,11 +329,20 @@ std::vector<Case> pointwise_cases() {
        }},
       {"a whole one, changed by a cut one, gathers",
        {random({5, 3}), cutx()},
-       [](const Tensors& x) -> Tensors { return {(x[0] * 1).add_(x[1])}; }},
-      {"addmv decomposes or gathers",
-       {random({5}), random({5, 3}, {cut(0)}), random({3})},
-       [](const Tensors& x) -> Tensors { return {at::addmv(x[0], x[1], x[2])}; },
+       [](const Tensors& x) -> Tensors { return {(x[0] * 1).add_(x[1])}; },
        1},
+      {"addmv",
+       {random({5}), random({5, 3}, {cut(0)}), random({3})},
+       [](const Tensors& x) -> Tensors { return {at::addmv(x[0], x[1], x[2])}; }},
+      {"equal, to itself, a copy, another and one of another size",
+       {cutx(), random({5, 3})},
+       [](const Tensors& x) -> Tensors {
+         at::Tensor other = x[1].clone();
+         other[4][2] += 1;  // what one rank alone sees
+         const auto truth = [](bool value) { return at::full({1}, value); };
+         return {truth(x[0].equal(x[0])), truth((x[0] * 1).equal(x[0])),
+                 truth((x[1] + x[0] * 0).equal(other)), truth(x[0].equal(x[1][0]))};
+       }},
       {"likes",
        {cutx()},
        [](const Tensors& x) -> Tensors {

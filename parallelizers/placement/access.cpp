@@ -2,6 +2,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 
@@ -10,7 +11,10 @@ namespace oslo {
 at::Tensor full_tensor(const at::Tensor& tensor) {
   if (!is_placed(tensor)) return tensor;
   const RuleScope scope("full_tensor");
-  return gather_all(value_of(tensor)).local;
+  const Value value = value_of(tensor);
+  Value whole = gather_all(value);
+  if (is_dry(value)) whole.layout = std::make_shared<Layout>(value.layout->mesh());
+  return wrap(std::move(whole));
 }
 
 at::Tensor local_tensor(const at::Tensor& tensor) {

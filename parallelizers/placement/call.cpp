@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 
@@ -62,7 +64,24 @@ Value value_of(const at::Tensor& tensor) {
 }
 
 Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
-    : op_(op), stack_(stack), base_(stack.size() - op.arguments) {}
+    : op_(op), stack_(stack), base_(stack.size() - op.arguments) {
+  for_each_tensor(arguments(), [&](const at::Tensor& tensor) {
+    if (mesh_) return;
+    if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
+      mesh_ = impl->value().layout->mesh();
+    } else if (const Mark* mark = mark_of(tensor)) {
+      mesh_ = mark->layout->mesh();
+    }
+  });
+  on_zeros_ = dry() && mesh_->dry->on_zeros.count(op.name) > 0;
+}
+
+/// Beside shapes an ordinary tensor is a shape too.
+Value Call::seen(const at::Tensor& tensor) const {
+  Value value = value_of(tensor);
+  if (dry()) value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
+  return value;
+}
 
 std::vector<int64_t> Call::integers(size_t i) const {
   if (argument(i).isInt()) return {argument(i).toInt()};
@@ -85,19 +104,18 @@ std::vector<int64_t> Call::dimensions(size_t i, int64_t dims) const {
 
 Value Call::value(size_t i) const {
   if (none(i) || !argument(i).toTensor().defined()) return {};
-  return value_of(argument(i).toTensor());
+  return seen(argument(i).toTensor());
 }
 
 std::vector<Value> Call::values(size_t i) const {
   std::vector<Value> values;
-  for (const at::Tensor& tensor : argument(i).toTensorVector()) values.push_back(value_of(tensor));
+  for (const at::Tensor& tensor : argument(i).toTensorVector()) values.push_back(seen(tensor));
   return values;
 }
 
 c10::SmallVector<Value, 4> Call::operands() const {
   c10::SmallVector<Value, 4> operands;
-  for_each_tensor(arguments(),
-                  [&](const at::Tensor& tensor) { operands.push_back(value_of(tensor)); });
+  for_each_tensor(arguments(), [&](const at::Tensor& tensor) { operands.push_back(seen(tensor)); });
   return operands;
 }
 
@@ -106,6 +124,7 @@ std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const
 }
 
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
+  if (dry() && !on_zeros_) return call_on_shapes(op_, std::move(arguments), *mesh_->dry);
   const BelowDoor below;
   op_.handle.callBoxed(&arguments);
   return arguments;
@@ -180,20 +199,9 @@ void Call::gather(const std::string& reason) {
   }
 }
 
-MeshPtr Call::mesh_of_call() const {
-  MeshPtr mesh;
-  for_each_tensor(arguments(), [&](const at::Tensor& tensor) {
-    if (mesh) return;
-    if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
-      mesh = impl->value().layout->mesh();
-    } else if (const Mark* mark = mark_of(tensor)) {
-      mesh = mark->layout->mesh();
-    }
-  });
-  return mesh;
-}
-
 at::Tensor Call::wrapped(Value value, bool detached_view) const {
+  if (on_zeros_) value.local = shape_of(value.local);
+  if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
   if (op_.view && argument(0).isTensor()) {
     const at::Tensor base = tensor(0);
     const PlacedTensorImpl* impl = placed_impl(base);
@@ -207,6 +215,18 @@ at::Tensor Call::wrapped(Value value, bool detached_view) const {
   return wrap(std::move(value));
 }
 
+void Call::result_plain(c10::IValue value) {
+  if (dry() && value.isTensor() && value.toTensor().defined() && !is_placed(value.toTensor())) {
+    return result({value.toTensor(), nullptr});
+  }
+  if (dry() && value.isTensorList()) {
+    std::vector<Value> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back({tensor, nullptr});
+    return result(std::move(list));
+  }
+  results_.push_back(std::move(value));
+}
+
 void Call::result(Value value, bool detached_view) {
   results_.emplace_back(wrapped(std::move(value), detached_view));
 }
@@ -215,6 +235,14 @@ void Call::result(std::vector<Value> values, bool detached_view) {
   std::vector<at::Tensor> tensors;
   for (Value& value : values) tensors.push_back(wrapped(std::move(value), detached_view));
   results_.emplace_back(std::move(tensors));
+}
+
+bool Call::restart_on_zeros() {
+  if (!dry() || on_zeros_) return false;
+  mesh_->dry->on_zeros.insert(op_.name);
+  on_zeros_ = true;
+  results_.clear();
+  return true;
 }
 
 void Call::finish() {

@@ -66,10 +66,14 @@ class Call {
   // Results, in order.
   void result(Value value, bool detached_view = false);
   void result(std::vector<Value> values, bool detached_view = false);
-  void result_plain(c10::IValue value) { results_.push_back(std::move(value)); }
+  void result_plain(c10::IValue value);
 
   /// The mesh that the placed arguments live on.
-  MeshPtr mesh_of_call() const;
+  const MeshPtr& mesh_of_call() const { return mesh_; }
+
+  /// In a dry run: whether to start again with zeros in place of shapes, for a rule that uses an
+  /// operator without a kernel for shapes.
+  bool restart_on_zeros();
 
   /// Puts the results where the arguments were.
   void finish();
@@ -78,11 +82,15 @@ class Call {
   void gather(const std::string& reason);
 
  private:
+  bool dry() const { return mesh_ && mesh_->dry; }
+  Value seen(const at::Tensor& tensor) const;
   at::Tensor wrapped(Value value, bool detached_view) const;
 
   const OperatorEntry& op_;
   torch::jit::Stack& stack_;
   size_t base_;
+  MeshPtr mesh_;
+  bool on_zeros_ = false;
   c10::SmallVector<c10::IValue, 2> results_;
 };
 

@@ -1,5 +1,6 @@
 #include <torch/library.h>
 
+#include "parallelizers/placement/autocast.h"
 #include "parallelizers/placement/fallback.h"
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/local_zone.h"
@@ -30,6 +31,17 @@ Met look_at(const c10::IValue& argument) {
   return met;
 }
 
+void run_rule(Call& call) {
+  const OperatorEntry& op = call.op();
+  if (op.rule != nullptr) {
+    op.rule(call);
+  } else if (op.pointwise && !op.writes_out) {
+    run_pointwise(call);
+  } else {
+    gather_without_rule(call);
+  }
+}
+
 void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   const RuleScope scope(op.name.c_str());
   if (op.rule == nullptr && !op.pointwise && op.composite) {
@@ -38,12 +50,11 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   Call call(op, stack);
   try {
-    if (op.rule != nullptr) {
-      op.rule(call);
-    } else if (op.pointwise && !op.writes_out) {
-      run_pointwise(call);
-    } else {
-      gather_without_rule(call);
+    try {
+      run_rule(call);
+    } catch (const c10::NotImplementedError&) {
+      if (!call.restart_on_zeros()) throw;
+      run_rule(call);
     }
   } catch (const ShapeMismatch&) {
     call.check_shapes();  // throws the operator's own message
@@ -66,6 +77,7 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     return;
   }
   if (met == Met::marked && run_in_local_zone(op, *stack)) return;
+  if (run_under_autocast(op, *stack)) return;
   run(op, *stack);
 }
 

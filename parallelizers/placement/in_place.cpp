@@ -26,6 +26,15 @@ void written(const at::Tensor& target, at::Tensor local) {
   attach_front(target);
 }
 
+at::Tensor gather_reported(const Value& operand, const char* operation, const std::string& reason) {
+  if (!operand.cut()) return operand.local;
+  at::Tensor whole = gather_all(operand).local;
+  operand.layout->mesh()->gathers().record(
+      operation, reason,
+      (whole.numel() - operand.local.numel()) * static_cast<int64_t>(whole.element_size()));
+  return whole;
+}
+
 }  // namespace
 
 void check_writable(const at::Tensor& target, const char* operation) {
@@ -40,18 +49,24 @@ void check_writable(const at::Tensor& target, const char* operation) {
 }
 
 void run_pointwise_in_place(Call& call) {
+  run_in_place(call, pointwise_map);
+}
+
+void run_in_place(Call& call, const MapOf& map_of) {
   const at::Tensor target = call.tensor(0);
   check_writable(target, call.name());
   auto operands = call.operands();
   operands[0] = writable_value(target);
   const LayoutPtr before = operands[0].layout;
   if (before) {
-    resolve(pointwise_map(operands), operands, Keep::first_operand);
+    resolve(map_of(operands), operands, Keep::first_operand);
     OSLO_CHECK(operands[0].layout == before, call.name(),
                " would have to change how its target is cut (", before->to_string(),
                "); use the operator that returns a new tensor");
   } else {
-    for (Value& operand : operands) operand = gather_all(std::move(operand));
+    for (Value& operand : operands) {
+      operand.local = gather_reported(operand, call.name(), "its target is whole");
+    }
   }
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
@@ -66,17 +81,16 @@ void gather_in_place(Call& call, const std::string& reason) {
   const Value inside = writable_value(target);
   operands[0] = inside;
   c10::SmallVector<at::Tensor, 4> local;
-  for (Value& operand : operands) {
-    if (operand.cut()) {
-      operand.layout->mesh()->gathers().record(
-          call.name(), reason,
-          operand.local.numel() * static_cast<int64_t>(operand.local.element_size()));
-    }
-    local.push_back(gather_all(operand).local);
+  for (const Value& operand : operands) {
+    local.push_back(gather_reported(operand, call.name(), reason));
   }
   if (inside.cut()) local[0] = local[0].clone();
   const at::Tensor changed = call.call_below(local)[0].toTensor();
   if (inside.cut()) {
+    OSLO_CHECK(
+        changed.sizes() == c10::IntArrayRef(inside.sizes()), call.name(),
+        " changes the shape of a placed tensor in place; use the operator that returns a new "
+        "tensor");
     const Value part = redistribute({changed, nullptr}, inside.layout);
     written(target, inside.local.copy_(part.local));
   }
@@ -87,6 +101,7 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
   check_writable(target, operation);
   Value inside = writable_value(target);
   const BelowDoor below;
+  if (value.local.is_meta() && !inside.local.is_meta()) return;  // a dry run changes nothing
   written(target, inside.local.copy_(redistribute(value, inside.layout).local));
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "parallelizers/placement/call.h"
 
 namespace oslo {
@@ -7,6 +9,11 @@ namespace oslo {
 /// In-place operators write this rank's part and keep the layout of what they write; the other
 /// operands move to it.
 void run_pointwise_in_place(Call& call);
+
+/// The same for an operator whose operands correspond as `map_of` says. What it writes must not be
+/// cut on a letter that has to be whole.
+using MapOf = std::function<DimensionMap(c10::ArrayRef<Value>)>;
+void run_in_place(Call& call, const MapOf& map_of);
 
 /// Any other in-place operator: works on a gathered copy and writes this rank's part back.
 void gather_in_place(Call& call, const std::string& reason);

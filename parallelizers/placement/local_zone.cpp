@@ -114,8 +114,8 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
                         op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
                         op.name == "aten::_version";
-  const bool writes_pointwise = (op.pointwise || op.name == "aten::copy_") &&
-                                (op.in_place || op.writes_out) && !op.random;
+  const bool writes_pointwise =
+      (op.pointwise || op.name == "aten::copy_") && (op.in_place || op.writes_out) && !op.random;
   if (writes_pointwise) refuse_ambiguous_target(op, stack, base);
   const bool pointwise =
       writes_pointwise && lie_alike(stack, base) && !records_beyond_target(stack, base);

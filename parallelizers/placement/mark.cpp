@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/accumulate_marked.h"
 #include "parallelizers/placement/placed_tensor.h"
 
 namespace oslo {
@@ -30,20 +31,33 @@ c10::intrusive_ptr<c10::TensorImpl> implementation_over(const at::Tensor& tensor
 /// Marks what autograd::grad hands out.
 class MarkCaptured final : public torch::autograd::GraphTask::ExecInfo::Capture::GradCaptureHook {
  public:
-  explicit MarkCaptured(at::Tensor parameter) : parameter_(std::move(parameter)) {}
+  /// `whole`: gradients are those of the whole parameter, not of this rank's part.
+  MarkCaptured(at::Tensor parameter, bool whole)
+      : parameter_(std::move(parameter)), whole_(whole) {}
 
   at::Tensor operator()(const at::Tensor& gradient) override {
-    if (!gradient.defined() || gradient.key_set().has(kPlacedKey)) return gradient;
-    at::Tensor marked = marked_like(gradient, parameter_);
-    if (gradient.grad_fn()) {
-      torch::autograd::impl::set_gradient_edge(marked,
-                                               torch::autograd::impl::gradient_edge(gradient));
+    const bool marked_already = gradient.defined() && gradient.key_set().has(kPlacedKey) &&
+                                placed_impl(gradient) == nullptr;
+    if (!gradient.defined() || marked_already) return gradient;
+    const at::Tensor local = whole_ ? local_of(gradient) : gradient;
+    at::Tensor marked = marked_like(local, parameter_);
+    if (local.grad_fn()) {
+      torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(local));
     }
     return marked;
   }
 
  private:
+  at::Tensor local_of(const at::Tensor& gradient) const {
+    const BelowDoor below;
+    const bool placed = placed_impl(gradient) != nullptr;
+    return redistribute(placed ? unwrap(gradient) : Value{gradient, nullptr},
+                        mark_of(parameter_)->layout)
+        .local;
+  }
+
   at::Tensor parameter_;
+  bool whole_;
 };
 
 /// In autograd::grad(.., {parameter}), where nothing is accumulated into `.grad`.
@@ -54,37 +68,49 @@ void mark_when_captured(Node* accumulate, const at::Tensor& parameter) {
   if (found == tasks->end() || !found->second.captures_) return;
   for (auto& capture : *found->second.captures_) {
     if (!capture.DO_NOT_USE_DEPRECATED_get_capture_hooks().empty()) continue;
-    capture.DO_NOT_USE_DEPRECATED_register_capture_hook(std::make_unique<MarkCaptured>(parameter));
+    capture.DO_NOT_USE_DEPRECATED_register_capture_hook(
+        std::make_unique<MarkCaptured>(parameter, takes_whole_gradients(*accumulate)));
   }
 }
 
-/// Hands a gradient on and marks it when backward has ended. Until then the engine and DDP's
-/// reducer see ordinary local tensors.
+/// Hands the gradient of a parameter's value on to where the parameter's gradients arrive.
 class UnmarkNode final : public Node {
  public:
-  explicit UnmarkNode(const at::Tensor& parameter) : parameter_(parameter.getIntrusivePtr()) {}
+  UnmarkNode(const at::Tensor& parameter, LayoutPtr layout)
+      : parameter_(parameter.getIntrusivePtr()), layout_(std::move(layout)) {}
 
   std::string name() const override { return "OsloUnmark"; }
 
   variable_list apply(variable_list&& gradients) override {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    Node& arrives = *next_edge(0).function;
     if (auto impl = parameter_.lock()) {
-      mark_when_captured(next_edge(0).function.get(), at::Tensor(std::move(impl)));
+      mark_when_captured(&arrives, at::Tensor(std::move(impl)));
     }
-    torch::autograd::Engine::get_default_engine().queue_callback([weak = parameter_] {
-      auto impl = weak.lock();
-      if (!impl) return;
-      const at::Tensor parameter(std::move(impl));
-      if (parameter.grad().defined()) mark_gradient(parameter.grad(), parameter);
-    });
+    if (takes_whole_gradients(arrives)) return {wrap({std::move(gradients[0]), layout_})};
+    mark_gradient_after_backward(parameter_);
     return std::move(gradients);
   }
 
  private:
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+  LayoutPtr layout_;
 };
 
 void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<c10::BackendMeta> mark) {
   impl.set_backend_meta(std::move(mark));
+}
+
+void set_accumulator(const at::Tensor& parameter, const Mark& mark) {
+  if (parameter.is_inference()) return;
+  mark.accumulator = make_accumulator(parameter, mark.layout);
+  torch::autograd::impl::set_grad_accumulator(parameter, mark.accumulator);
+}
+
+/// LibTorch drops it when `module.to()` changes the parameter's type or device.
+void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
+  if (!mark.accumulator || torch::autograd::impl::try_get_grad_accumulator(tensor)) return;
+  if (tensor.is_leaf() && accumulates_for(*mark.accumulator, tensor)) set_accumulator(tensor, mark);
 }
 
 }  // namespace
@@ -109,8 +135,10 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   const at::Tensor local =
       local_part(parameter.detach(), *layout).clone(at::MemoryFormat::Contiguous);
   auto impl = implementation_over(local, true);
-  set_mark(*impl, c10::make_intrusive<Mark>(name, layout, local.sizes()));
+  auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
+  set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  set_accumulator(parameter, *mark);
 }
 
 void set_padding_row(const at::Tensor& parameter, int64_t row) {
@@ -118,6 +146,7 @@ void set_padding_row(const at::Tensor& parameter, int64_t row) {
   OSLO_CHECK(mark != nullptr, "a padding row is set on a table that is cut over ranks");
   auto changed = c10::make_intrusive<Mark>(mark->name, mark->layout, mark->local_sizes);
   changed->padding_row = row;
+  changed->accumulator = mark->accumulator;
   set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
 }
 
@@ -146,8 +175,13 @@ at::Tensor unmarked_alias(const at::Tensor& tensor) {
 
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   at::Tensor local = unmarked_alias(tensor);
+  if (mark.layout->mesh()->dry) {  // no graph reaches the parameter: backward is only foreseen
+    return {local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad()),
+            mark.layout};
+  }
   if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
-    std::shared_ptr<Node> node(new UnmarkNode(tensor), torch::autograd::deleteNode);
+    keep_accumulator(tensor, mark);
+    std::shared_ptr<Node> node(new UnmarkNode(tensor, mark.layout), torch::autograd::deleteNode);
     node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
     torch::autograd::set_history(local, node);
   }

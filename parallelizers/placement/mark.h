@@ -2,10 +2,15 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <memory>
 #include <string>
 
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/value.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace oslo {
 
@@ -29,6 +34,8 @@ struct Mark final : c10::BackendMeta {
   /// The row of an embedding table that gets no gradient; -1: none. The layer cannot pass it, since
   /// LibTorch compares padding_idx with the rows of this rank's part.
   int64_t padding_row = -1;
+  /// Where the gradients of the marked parameter itself arrive (accumulate_marked.h).
+  mutable std::shared_ptr<torch::autograd::Node> accumulator;
 };
 
 /// The mark of a tensor; null when it has none. Throws when the tensor has lost part of it, or no

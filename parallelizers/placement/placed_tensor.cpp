@@ -10,9 +10,16 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/dry_call.h"
 
 namespace oslo {
 namespace {
+
+/// What the tensor says it is on: in a dry run the model's device, though a shape is nowhere.
+at::Device shown_device(const Value& value) {
+  const auto& dry = value.layout->mesh()->dry;
+  return dry ? dry->device : value.local.device();
+}
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
@@ -109,7 +116,7 @@ GatheredFrom::GatheredFrom(const at::Tensor& base) {
 }
 
 PlacedTensorImpl::PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of)
-    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
+    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
       value_(std::move(value)),
       gathered_from_(std::move(of)) {
   keep_only_our_key();
@@ -188,7 +195,7 @@ bool PlacedTensorImpl::has_storage() const {
 }
 
 at::Tensor wrap(Value value) {
-  if (!value.cut()) return std::move(value.local);
+  if (!value.cut() && !is_dry(value)) return std::move(value.local);
   at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value)));
   attach_front(placed);
   return placed;

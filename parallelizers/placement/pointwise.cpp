@@ -91,6 +91,7 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
     placed[placed_count++] = i;
   }
   if (first == nullptr) return false;
+  if (first->value().local.is_meta()) return false;
   for (size_t i = 0; i < plain_count; ++i) {
     if (!fits_beside(*plain[i], *first->value().layout, first->dim())) return false;
   }

@@ -24,8 +24,22 @@ RuleTable::RuleTable() {
   add_random_rules(*this);
   add_reduction_rules(*this);
   add_selection_rules(*this);
+  add_comparison_rules(*this);
   add_loss_rules(*this);
   add_creation_rules(*this);
+  add_contraction_rules(*this);
+  add_elementwise_loss_rules(*this);
+  add_nll_loss_rules(*this);
+  add_embedding_bag_rules(*this);
+  add_lookup_rules(*this);
+  add_indexed_write_rules(*this);
+  add_scan_rules(*this);
+  add_recurrent_rules(*this);
+  add_spectral_rules(*this);
+  add_convolution_rules(*this);
+  add_pooling_rules(*this);
+  add_channel_norm_rules(*this);
+  add_image_rules(*this);
 }
 
 const RuleTable& RuleTable::instance() {

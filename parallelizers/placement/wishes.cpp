@@ -1,5 +1,6 @@
 #include "parallelizers/placement/wishes.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace oslo {
@@ -18,7 +19,15 @@ void wish_blocks(const Cut& cut, int64_t blocks) {
 void wish_same_pieces(const Cut& cut, const Cut& other, int64_t factor) {
   int64_t unit = 0;
   for (const int64_t piece : other.sizes()) unit = std::gcd(unit, piece);
-  if (unit > 0) wish_unit(cut, unit * factor);
+  if (unit == 0 || !cut.origin()) return;
+  // Both sides of a mismatch wish for the other's pieces. One that has to keep whole heads cannot
+  // follow where a common multiple would leave ranks without a piece.
+  const int64_t own = cut.origin()->wanted_unit, wanted = unit * factor * cut.origin_scale();
+  const int64_t common = std::lcm(own, wanted);
+  const bool conflict = common > std::max(own, wanted);
+  if (!conflict || common * cut.ranks() <= cut.size() * cut.origin_scale()) {
+    wish_unit(cut, unit * factor);
+  }
 }
 
 }  // namespace oslo

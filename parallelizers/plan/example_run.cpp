@@ -23,26 +23,16 @@ std::vector<at::Generator> default_generators(const torch::nn::Module& model) {
   return generators;
 }
 
-class StateKeeper {
+class BufferKeeper {
  public:
-  StateKeeper(const torch::nn::Module& model, std::vector<at::Generator> generators) {
-    for (const auto& each : default_generators(model)) generators.push_back(each);
-    for (at::Generator& generator : generators) {
-      if (!generator.defined()) continue;
-      const std::lock_guard<std::mutex> lock(generator.mutex());
-      random_.emplace_back(generator, generator.get_state());
-    }
+  explicit BufferKeeper(const torch::nn::Module& model) {
     for (const at::Tensor& buffer : model.buffers()) {
       buffers_.push_back({buffer, buffer.detach().alias(), buffer.detach().clone()});
     }
   }
 
-  ~StateKeeper() {
+  ~BufferKeeper() {
     const c10::AutoGradMode no_grad(false);
-    for (auto& [generator, state] : random_) {
-      const std::lock_guard<std::mutex> lock(generator.mutex());
-      generator.set_state(state);
-    }
     for (Buffer& buffer : buffers_) {
       buffer.tensor.set_data(buffer.memory);  // views of it still see it
       buffer.tensor.copy_(buffer.content);
@@ -55,15 +45,28 @@ class StateKeeper {
     at::Tensor memory;   ///< what it lay in, in its shape
     at::Tensor content;  ///< what was there
   };
-  std::vector<std::pair<at::Generator, at::Tensor>> random_;
   std::vector<Buffer> buffers_;
 };
 
 }  // namespace
 
-void run_example(torch::nn::Module& model, const std::function<void()>& example,
-                 std::vector<at::Generator> generators) {
-  const StateKeeper keeper(model, std::move(generators));
+RandomStates::RandomStates(const torch::nn::Module& model) {
+  for (at::Generator generator : default_generators(model)) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    states_.emplace_back(generator, generator.get_state());
+  }
+}
+
+RandomStates::~RandomStates() {
+  for (auto& [generator, state] : states_) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(state);
+  }
+}
+
+void run_example(torch::nn::Module& model, const std::function<void()>& example) {
+  const RandomStates random(model);
+  const BufferKeeper buffers(model);
   const c10::AutoGradMode no_grad(false);
   example();
 }

@@ -4,14 +4,26 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 namespace oslo {
 
+/// Puts the default generators of the model's devices back to where they were.
+class RandomStates {
+ public:
+  explicit RandomStates(const torch::nn::Module& model);
+  ~RandomStates();
+  RandomStates(const RandomStates&) = delete;
+  RandomStates& operator=(const RandomStates&) = delete;
+
+ private:
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
 /// Runs a forward on example data without leaving a trace: no gradients, and the states of the
-/// default generators and of `generators`, and the module's buffers (running statistics, caches),
-/// are as before afterwards, also when it throws.
-void run_example(torch::nn::Module& model, const std::function<void()>& example,
-                 std::vector<at::Generator> generators = {});
+/// default generators, and the module's buffers (running statistics, caches), are as before
+/// afterwards, also when it throws.
+void run_example(torch::nn::Module& model, const std::function<void()>& example);
 
 }  // namespace oslo

@@ -81,6 +81,12 @@ void check_asked(const std::vector<LayerPlan>& layers) {
     if (!layer.asked_for) continue;
     OSLO_CHECK(!(layer.embedding() && layer.style.style == Style::row), layer.why, ": ", layer.path,
                " is an embedding, which has no input features to cut; use vocab or column");
+    OSLO_CHECK(layer.kind != LayerKind::attention || layer.style.style != Style::row, layer.why,
+               ": ", layer.path,
+               " projects queries, keys and values, whose input is whole; use "
+               "column blocks=3");
+    OSLO_CHECK(layer.groups() == 1 || layer.style.style != Style::row, layer.why, ": ", layer.path,
+               " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
     const int64_t size = layer.cut_size(), step = layer.style.blocks * layer.style.unit;
     OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
                " features to cut, which are not a multiple of blocks ", layer.style.blocks,

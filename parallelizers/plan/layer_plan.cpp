@@ -1,19 +1,51 @@
 #include "parallelizers/plan/layer_plan.h"
 
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <map>
+#include <optional>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/mark.h"
 #include "parallelizers/tensor/module_tree.h"
 
 namespace oslo {
 namespace {
 
-const at::Tensor& weight_of(const LayerPlan& layer) {
-  if (const auto* linear = layer.module->as<torch::nn::LinearImpl>()) return linear->weight;
-  return layer.module->as<torch::nn::EmbeddingImpl>()->weight;
+/// A convolution of any number of dimensions, as the parts that matter here.
+struct Convolution {
+  const at::Tensor* weight = nullptr;
+  at::Tensor bias;
+  int64_t groups = 1;
+};
+
+template <typename Impl>
+bool read_convolution(const torch::nn::Module& module, Convolution& found) {
+  const auto* convolution = module.as<Impl>();
+  if (convolution == nullptr) return false;
+  found = {&convolution->weight, convolution->bias, convolution->options.groups()};
+  return true;
+}
+
+Convolution convolution_of(const torch::nn::Module& module) {
+  Convolution found;
+  read_convolution<torch::nn::Conv1dImpl>(module, found) ||
+      read_convolution<torch::nn::Conv2dImpl>(module, found) ||
+      read_convolution<torch::nn::Conv3dImpl>(module, found);
+  return found;
+}
+
+std::optional<LayerKind> kind_of(const torch::nn::Module& module) {
+  if (module.as<torch::nn::LinearImpl>() != nullptr) return LayerKind::linear;
+  if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return LayerKind::embedding;
+  if (convolution_of(module).weight != nullptr) return LayerKind::convolution;
+  // With other sizes for keys and values the three projections are parameters of their own.
+  const auto* attention = module.as<torch::nn::MultiheadAttentionImpl>();
+  if (attention != nullptr && attention->_qkv_same_embed_dim) return LayerKind::attention;
+  return std::nullopt;
 }
 
 /// The style that cuts a shared weight as `leader` does, in the words of the other layer's class.
@@ -31,12 +63,38 @@ StyleText tied_style(const LayerPlan& leader, bool embedding) {
 
 }  // namespace
 
-bool LayerPlan::embedding() const {
-  return module->as<torch::nn::EmbeddingImpl>() != nullptr;
+const at::Tensor& LayerPlan::weight() const {
+  switch (kind) {
+    case LayerKind::linear:
+      return module->as<torch::nn::LinearImpl>()->weight;
+    case LayerKind::embedding:
+      return module->as<torch::nn::EmbeddingImpl>()->weight;
+    case LayerKind::convolution:
+      return *convolution_of(*module).weight;
+    default:
+      return module->as<torch::nn::MultiheadAttentionImpl>()->in_proj_weight;
+  }
 }
 
-std::string LayerPlan::parameter(const char* which) const {
-  return join_path(path, which);
+at::Tensor LayerPlan::bias() const {
+  switch (kind) {
+    case LayerKind::linear:
+      return module->as<torch::nn::LinearImpl>()->bias;
+    case LayerKind::embedding:
+      return {};
+    case LayerKind::convolution:
+      return convolution_of(*module).bias;
+    default:
+      return module->as<torch::nn::MultiheadAttentionImpl>()->in_proj_bias;
+  }
+}
+
+std::string LayerPlan::weight_path() const {
+  return join_path(path, kind == LayerKind::attention ? "in_proj_weight" : "weight");
+}
+
+std::string LayerPlan::bias_path() const {
+  return join_path(path, kind == LayerKind::attention ? "in_proj_bias" : "bias");
 }
 
 Placement LayerPlan::weight_placement() const {
@@ -53,27 +111,28 @@ Placement LayerPlan::bias_placement() const {
 int64_t LayerPlan::cut_size() const {
   const Placement placement = weight_placement();
   if (!placement.is_shard()) return 0;
-  if (const auto* linear = module->as<torch::nn::LinearImpl>()) {
-    return placement.dim() == 0 ? linear->options.out_features() : linear->options.in_features();
-  }
-  const auto& options = module->as<torch::nn::EmbeddingImpl>()->options;
-  return placement.dim() == 0 ? options.num_embeddings() : options.embedding_dim();
+  const Mark* mark = mark_of(weight());
+  if (mark == nullptr) return weight().size(placement.dim());
+  return mark->layout->global_sizes(weight().sizes())[placement.dim()];
+}
+
+int64_t LayerPlan::groups() const {
+  return kind == LayerKind::convolution ? convolution_of(*module).groups : 1;
 }
 
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root) {
   std::vector<LayerPlan> layers;
   for (const ModuleEntry& entry : module_entries(root)) {
-    const bool plannable = entry.module->as<torch::nn::LinearImpl>() != nullptr ||
-                           entry.module->as<torch::nn::EmbeddingImpl>() != nullptr;
-    if (!plannable) continue;
-    layers.push_back({entry.path, entry.name, entry.module, entry.parent, {}, "", false});
+    const auto kind = kind_of(*entry.module);
+    if (!kind) continue;
+    layers.push_back({entry.path, entry.name, entry.module, entry.parent, *kind, {}, "", false});
   }
   return layers;
 }
 
 void follow_ties(std::vector<LayerPlan>& layers) {
   std::map<const c10::TensorImpl*, std::vector<LayerPlan*>> sharing;
-  for (LayerPlan& layer : layers) sharing[weight_of(layer).unsafeGetTensorImpl()].push_back(&layer);
+  for (LayerPlan& layer : layers) sharing[layer.weight().unsafeGetTensorImpl()].push_back(&layer);
   for (const auto& [weight, group] : sharing) {
     if (group.size() < 2) continue;
     LayerPlan* leader = group.front();

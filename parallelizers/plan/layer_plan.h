@@ -11,25 +11,40 @@
 
 namespace oslo {
 
-/// What is planned for one linear or embedding layer, and why.
+/// Layers whose weights can be cut.
+enum class LayerKind {
+  linear,       ///< weight [out, in]
+  embedding,    ///< table [rows, features]
+  convolution,  ///< Conv1d, 2d, 3d: weight [out, in / groups, ...]
+  attention,    ///< MultiheadAttention's fused in_proj_weight [3 x features, features]
+};
+
+/// What is planned for one layer, and why.
 struct LayerPlan {
   std::string path;  ///< "h.0.attn.c_attn"
   std::string name;  ///< its name in the parent
   std::shared_ptr<torch::nn::Module> module;
   std::shared_ptr<torch::nn::Module> parent;
+  LayerKind kind = LayerKind::linear;
   StyleText style;
   std::string why;
   bool asked_for = false;  ///< by a pattern or a policy
 
-  bool embedding() const;
+  bool embedding() const { return kind == LayerKind::embedding; }
+  const at::Tensor& weight() const;
+  /// Undefined where the layer has none.
+  at::Tensor bias() const;
   /// "h.0.attn.c_attn.weight".
-  std::string parameter(const char* which) const;
+  std::string weight_path() const;
+  std::string bias_path() const;
   /// Of the weight, on the tensor axis.
   Placement weight_placement() const;
   /// Of the bias: cut like the output features, else whole.
   Placement bias_placement() const;
-  /// The size of the dimension that is cut.
+  /// The size of the dimension that is cut; 0 where none is.
   int64_t cut_size() const;
+  /// How many independent parts a convolution has; 1 for the rest.
+  int64_t groups() const;
 };
 
 /// Every layer that can be cut, whole for now, in the tree's order. Call it before anything is cut:

@@ -1,5 +1,6 @@
 #include "parallelizers/plan/structural_plan.h"
 
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
@@ -82,10 +83,23 @@ void plan_embedding(LayerPlan& layer, const std::string& name) {
 void plan_by_structure(std::vector<LayerPlan>& layers) {
   for (LayerPlan& layer : layers) {
     const std::string name = lower(layer.name);
-    if (layer.embedding()) {
-      plan_embedding(layer, name);
-    } else {
-      plan_linear(layer, name);
+    switch (layer.kind) {
+      case LayerKind::linear:
+        plan_linear(layer, name);
+        break;
+      case LayerKind::embedding:
+        plan_embedding(layer, name);
+        break;
+      case LayerKind::attention:
+        layer.style = {Style::column, /*blocks=*/3,
+                       layer.module->as<torch::nn::MultiheadAttentionImpl>()->head_dim};
+        layer.why = "queries, keys and values, in whole heads";
+        break;
+      case LayerKind::convolution:
+        layer.style.style = Style::column;
+        if (layer.groups() > 1) layer.style.unit = layer.weight().size(0) / layer.groups();
+        layer.why = "by output channels";
+        break;
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,60 @@ inline void expect_close(const torch::Tensor& actual, const torch::Tensor& expec
       << what << " differs by " << (actual - expected).abs().max().item<double>();
 }
 
+/// AdamW divides by the root of a tiny second moment on its first steps (eps 1e-8): where a
+/// gradient is nearly zero its last bits show, up to a fraction of a step (lr 1e-3).
+constexpr Tolerance kTrained{1e-7, 1e-8};
+
+/// Whether a name stands, on one device, for a tensor that nothing uses: `head->weight =
+/// embedding->weight` changes the typed member only, and the registered tensor stays behind.
+/// `initialize` registers the shared one instead.
+inline bool left_behind(const torch::nn::Module& model, const std::string& name,
+                        const torch::Tensor& in_reference) {
+  if (in_reference.grad().defined()) return false;
+  const auto parameters = model.named_parameters();
+  int64_t names = 0;
+  for (const auto& item : parameters) names += item.value().is_same(parameters[name]);
+  return names > 1;
+}
+
+/// Calls `compare(name, mine, reference)` for every parameter of the reference.
+template <typename Compare>
+void for_each_parameter(const torch::nn::Module& model, const torch::nn::Module& reference,
+                        const Compare& compare) {
+  const auto parameters = model.named_parameters();
+  for (const auto& item : reference.named_parameters()) {
+    const torch::Tensor* mine = parameters.find(item.key());
+    ASSERT_NE(mine, nullptr) << item.key();
+    if (!left_behind(model, item.key(), item.value())) compare(item.key(), *mine, item.value());
+  }
+}
+
+/// Where one device gave no gradient, nobody may have one but zeros (data parallelism's).
+inline void expect_gradients(const torch::nn::Module& model, const torch::nn::Module& reference,
+                             Tolerance tolerance = {}) {
+  for_each_parameter(
+      model, reference,
+      [&](const std::string& name, const torch::Tensor& mine, const torch::Tensor& in_reference) {
+        const auto &gradient = mine.grad(), &expected = in_reference.grad();
+        if (!gradient.defined() && !expected.defined()) return;
+        // Thrown, so that ranks that have it do not wait for this one.
+        if (!gradient.defined()) throw std::runtime_error(name + " has no gradient");
+        const torch::Tensor whole = oslo::full_tensor(gradient);
+        expect_close(whole, expected.defined() ? expected : torch::zeros_like(whole),
+                     "gradient of " + name, tolerance);
+      });
+}
+
+inline void expect_weights(const torch::nn::Module& model, const torch::nn::Module& reference,
+                           Tolerance tolerance = kTrained) {
+  for_each_parameter(
+      model, reference,
+      [&](const std::string& name, const torch::Tensor& mine, const torch::Tensor& in_reference) {
+        expect_close(oslo::full_tensor(mine.detach()), in_reference.detach(), "weight " + name,
+                     tolerance);
+      });
+}
+
 struct Setup {
   int world = 2;
   std::string config;
@@ -49,9 +104,7 @@ struct Setup {
   double clip = 1.0;
   torch::Dtype dtype = torch::kFloat64;
   Tolerance tolerance;
-  /// AdamW divides by the root of a tiny second moment on its first steps (eps 1e-8): where a
-  /// gradient is nearly zero its last bits show, up to a fraction of a step (lr 1e-3).
-  Tolerance weights{1e-7, 1e-8};
+  Tolerance weights = kTrained;
   bool example = false;  ///< hand initialize a forward to learn blocks and units from
   std::function<void(oslo::InitializeOptions&)> tweak;
 };
@@ -103,28 +156,14 @@ void expect_parity(const Setup& setup, const Make& make, const MakeBatch& batch,
       loss(output, own(step.target)).backward();
 
       expect_close(oslo::full_tensor(output), own(expected), "output", setup.tolerance);
-      const auto parameters = model->named_parameters();
-      for (const auto& item : reference->named_parameters()) {
-        const auto& gradient = item.value().grad();
-        if (!gradient.defined()) continue;
-        const torch::Tensor* mine = parameters.find(item.key());
-        ASSERT_NE(mine, nullptr) << item.key();
-        expect_close(oslo::full_tensor(mine->grad()), gradient, "gradient of " + item.key(),
-                     setup.tolerance);
-      }
+      expect_gradients(*model, *reference, setup.tolerance);
       const double norm = torch::nn::utils::clip_grad_norm_(reference->parameters(), setup.clip);
       EXPECT_NEAR(parallel.clip_grad_norm_(setup.clip), norm, 1e-6 * norm);
       optimizer.step();
       reference_optimizer.step();
     };
     for (const Batch& step : batches) train(step);
-    const auto parameters = model->named_parameters();
-    for (const auto& item : reference->named_parameters()) {
-      const torch::Tensor* mine = parameters.find(item.key());
-      ASSERT_NE(mine, nullptr) << item.key();
-      expect_close(oslo::full_tensor(mine->detach()), item.value().detach(), "weight " + item.key(),
-                   setup.weights);
-    }
+    expect_weights(*model, *reference, setup.weights);
     if (after) after({parallel, world.rank()});
   });
 }

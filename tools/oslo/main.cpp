@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/oslo/command.h"
+#include "tools/oslo/plan_command.h"
 #include "tools/oslo/run_command.h"
 
 namespace {
@@ -20,6 +21,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"run", oslo::tool::add_run_command, true},
+    {"plan", oslo::tool::add_plan_command, true},
 };
 
 // A command that starts a program stops reading options where the program begins: what follows it,

@@ -1,14 +1,10 @@
 #include "tools/oslo/run_command.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <sstream>
 
+#include "tools/oslo/find_program.h"
 #include "tools/oslo/rank_group.h"
 
 namespace oslo::tool {
@@ -31,57 +27,15 @@ class RunFormatter : public CLI::Formatter {
   }
 };
 
-bool is_file(const std::string& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
-}
-
-// Where `program` lies, searched in PATH as a shell does; `exit_code` is 126 or 127 without one.
-std::string find_program(const std::string& program, int& exit_code) {
-  std::vector<std::string> candidates;
-  if (program.find('/') != std::string::npos) {
-    candidates.push_back(program);
-  } else {
-    const char* const path = std::getenv("PATH");
-    std::istringstream folders(path == nullptr ? "/usr/local/bin:/usr/bin:/bin" : path);
-    for (std::string folder; std::getline(folders, folder, ':');) {
-      candidates.push_back((folder.empty() ? "." : folder) + "/" + program);
-    }
-  }
-  exit_code = 127;
-  for (const std::string& candidate : candidates) {
-    struct stat status {};
-    if (stat(candidate.c_str(), &status) != 0) continue;
-    if (is_file(candidate) && access(candidate.c_str(), X_OK) == 0) {
-      exit_code = 0;
-      return candidate;
-    }
-    exit_code = 126;
-  }
-  return "";
-}
-
 int run(const Invocation& invocation, RunOptions options) {
   if (invocation.program.empty()) {
     std::cerr << "oslo run: no program given; write `oslo run -n " << options.ranks
               << " ./program arguments`\n";
     return 2;
   }
-  const std::string& program = invocation.program[0];
   int exit_code = 0;
-  options.path = find_program(program, exit_code);
-  if (exit_code == 0) return run_ranks(options, invocation.program);
-  std::cerr << "oslo run: ";
-  if (exit_code == 126) {
-    std::cerr << program << " is not an executable file; `chmod +x` it, or name its interpreter\n";
-  } else if (program.find('/') != std::string::npos) {
-    std::cerr << "there is no file " << program << "\n";
-  } else {
-    std::cerr << "there is no program " << program << " in PATH"
-              << (is_file(program) ? "; write ./" + program + " for the one in this folder" : "")
-              << "\n";
-  }
-  return exit_code;
+  options.path = find_program(invocation.program[0], "oslo run", exit_code);
+  return exit_code == 0 ? run_ranks(options, invocation.program) : exit_code;
 }
 
 }  // namespace

@@ -125,6 +125,8 @@ void train(const Options& options) {
   const oslo::World world = oslo::World::from_environment();
   oslo::InitializeOptions how;
   how.world = world;
+  // So that the plan is found rather than guessed: shapes are all it takes from this.
+  how.example_inputs = [&] { model->forward(torch::zeros({2, options.seq_len}, torch::kLong)); };
   oslo::ParallelModel parallel = oslo::initialize(model, parallel_config(options), how);
   const oslo::MPU& mpu = parallel.mpu();
   const bool speaker = world.rank() == 0;

@@ -9,20 +9,26 @@
 namespace oslo {
 namespace {
 
+/// The operator itself on other rows.
+at::Tensor lookup(const Call& call, const at::Tensor& weight, const at::Tensor& indices,
+                  int64_t padding) {
+  return call.call_with({weight, indices, padding, call.argument(3), call.argument(4)})[0]
+      .toTensor();
+}
+
 /// Looks up the rows that this rank holds; zeros for the others' (Megatron-LM's vocabulary-parallel
 /// embedding). The sum over the axis is the lookup.
-at::Tensor masked_lookup(at::Tensor weight, const at::Tensor& indices, int64_t first,
-                         int64_t padding, bool sparse) {
+at::Tensor masked_lookup(const Call& call, at::Tensor weight, const at::Tensor& indices,
+                         int64_t first, int64_t padding) {
   const int64_t rows = weight.size(0);
   if (rows == 0) {
     // A rank without rows still takes part in backward.
     weight = at::cat({weight, weight.new_zeros({1, weight.size(1)})});
   }
   const at::Tensor local = indices - first;
-  const at::Tensor elsewhere = at::logical_or(local.lt(0), local.ge(rows));
+  const at::Tensor elsewhere = local.lt(0).__or__(local.ge(rows));
   const int64_t own_padding = padding >= first && padding < first + rows ? padding - first : -1;
-  const at::Tensor found =
-      at::embedding(weight, local.masked_fill(elsewhere, 0), own_padding, false, sparse);
+  const at::Tensor found = lookup(call, weight, local.masked_fill(elsewhere, 0), own_padding);
   return found.masked_fill(elsewhere.unsqueeze(-1), 0);
 }
 
@@ -31,7 +37,7 @@ void embedding(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   const Mark* mark = mark_of(call.tensor(0));
   const int64_t padding = mark && mark->padding_row >= 0 ? mark->padding_row : call.integer(2);
-  const bool by_frequency = call.boolean(3), sparse = call.boolean(4);
+  const bool by_frequency = call.boolean(3);
   const std::string rows = letters(operands[1].dim());
   DimensionMap map{{"VH", rows}, {rows + "H"}};
   bool stretches = by_frequency;
@@ -53,10 +59,10 @@ void embedding(Call& call) {
     if (resolution.axis(axis).letter != 'V') continue;
     const int rank = resolution.mesh()->axis(axis)->rank();
     check_indices(indices, resolution.axis(axis).cut->size(), "embedding");
-    return finish(masked_lookup(weight, indices, first_index(*resolution.axis(axis).cut, rank),
-                                padding, sparse));
+    return finish(masked_lookup(call, weight, indices,
+                                first_index(*resolution.axis(axis).cut, rank), padding));
   }
-  finish(at::embedding(weight, indices, padding, by_frequency, sparse));
+  finish(lookup(call, weight, indices, padding));
 }
 
 }  // namespace

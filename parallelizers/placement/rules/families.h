@@ -17,7 +17,21 @@ void add_attention_rules(RuleTable& table);
 void add_random_rules(RuleTable& table);
 void add_reduction_rules(RuleTable& table);
 void add_selection_rules(RuleTable& table);
+void add_comparison_rules(RuleTable& table);
 void add_loss_rules(RuleTable& table);
 void add_creation_rules(RuleTable& table);
+void add_contraction_rules(RuleTable& table);
+void add_elementwise_loss_rules(RuleTable& table);
+void add_nll_loss_rules(RuleTable& table);
+void add_embedding_bag_rules(RuleTable& table);
+void add_lookup_rules(RuleTable& table);
+void add_indexed_write_rules(RuleTable& table);
+void add_scan_rules(RuleTable& table);
+void add_recurrent_rules(RuleTable& table);
+void add_spectral_rules(RuleTable& table);
+void add_convolution_rules(RuleTable& table);
+void add_pooling_rules(RuleTable& table);
+void add_channel_norm_rules(RuleTable& table);
+void add_image_rules(RuleTable& table);
 
 }  // namespace oslo

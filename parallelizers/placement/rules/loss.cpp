@@ -66,14 +66,42 @@ at::Tensor parallel_rows(const at::Tensor& logits, const at::Tensor& target, int
   return loss;
 }
 
+/// With class probabilities as targets, by its definition.
+void cross_entropy_of_probabilities(Call& call, int64_t class_dim, int64_t classes) {
+  const Value logits = call.value(0);
+  const double smoothing = call.number(5);
+  at::Tensor target = call.tensor(1);
+  if (smoothing > 0) target = target * (1 - smoothing) + smoothing / static_cast<double>(classes);
+  at::Tensor terms = at::log_softmax(call.tensor(0), class_dim) * target;
+  if (const Value weight = call.value(2); weight.defined()) {
+    std::vector<int64_t> shape(logits.dim(), 1);
+    shape[class_dim] = classes;
+    terms = terms * call.tensor(2).view(shape);
+  }
+  const int64_t reduction = call.integer(3);
+  double rows = 1;
+  for (const int64_t size : logits.sizes()) rows *= static_cast<double>(size);
+  rows /= static_cast<double>(classes);
+  call.result_plain(reduction == at::Reduction::None   ? -terms.sum(class_dim)
+                    : reduction == at::Reduction::Mean ? -terms.sum() / rows
+                                                       : -terms.sum());
+}
+
 /// cross_entropy_loss(self, target, weight, reduction, ignore_index, label_smoothing).
 void cross_entropy(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   const int64_t dims = operands[0].dim(), class_dim = dims == 1 ? 0 : 1;
   const bool indices = operands[1].dim() == dims - 1 && !operands[1].local.is_floating_point();
-  if (call.value(2).defined() || !indices) {
-    return call.gather("class weights or class probabilities");
+  if (call.value(2).defined() && indices && call.number(5) == 0) {
+    // By its definition; the parts enter the door one by one.
+    call.result_plain(at::nll_loss_nd(at::log_softmax(call.tensor(0), class_dim), call.tensor(1),
+                                      call.tensor(2), call.integer(3), call.integer(4)));
+    return;
   }
+  if (operands[1].sizes() == operands[0].sizes() && operands[1].local.is_floating_point()) {
+    return cross_entropy_of_probabilities(call, class_dim, operands[0].size(class_dim));
+  }
+  if (call.value(2).defined() || !indices) return call.gather("smoothed class weights");
   const Settings settings{call.integer(3), call.integer(4), call.number(5),
                           operands[0].size(class_dim)};
   std::string rows = letters(dims - 1), own = rows;

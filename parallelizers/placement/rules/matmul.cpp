@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
@@ -54,19 +55,51 @@ void linear(Call& call) {
   call.result(std::move(y));
 }
 
-/// beta * bias + alpha * (x @ w), as a linear layer on matrices is written.
-void addmm(Call& call) {
+/// beta * self + alpha * product(left, right): self is added once, after the reduction. The map is
+/// that of the product. In place, self takes the sum.
+void add_product(Call& call, const DimensionMap& map,
+                 at::Tensor (*product)(const at::Tensor&, const at::Tensor&)) {
   c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
-  const Resolution resolution = resolve({{"MK", "KN"}, {"MN"}}, operands);
-  Value y = resolution.finish(at::mm(operands[0].local, operands[1].local), "MN");
+  const Resolution resolution = resolve(map, operands);
+  Value y = resolution.finish(product(operands[0].local, operands[1].local), map.results[0]);
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
   if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
-  // As in BLAS, beta 0 ignores the bias, not-a-numbers included.
-  if (Value bias = call.value(0); beta.toDouble() != 0.0) {
-    if (beta.toDouble() != 1.0) bias.local = bias.local * beta;
-    y = add_values(y, bias);
+  // As in BLAS, beta 0 ignores self, not-a-numbers included.
+  Value self = call.value(0);
+  const bool same_shape = self.sizes() == y.sizes();
+  if (beta.toDouble() != 0.0) {
+    if (beta.toDouble() != 1.0) self.local = self.local * beta;
+    y = add_values(y, self);
   }
-  call.result(std::move(y));
+  if (!call.op().in_place) return call.result(std::move(y));
+  if (!same_shape) throw ShapeMismatch("the result does not have the shape of its target");
+  const at::Tensor target = call.tensor(0);
+  write_to(target, y, call.name());
+  call.result_plain(target);
+}
+
+/// A linear layer on matrices.
+void addmm(Call& call) {
+  add_product(call, {{"MK", "KN"}, {"MN"}}, at::mm);
+}
+
+void baddbmm(Call& call) {
+  add_product(call, {{"BMK", "BKN"}, {"BMN"}}, at::bmm);
+}
+
+/// The products of a batch, summed.
+void addbmm(Call& call) {
+  add_product(call, {{"BMK", "BKN"}, {"MN"}}, [](const at::Tensor& left, const at::Tensor& right) {
+    return at::tensordot(left, right, {0, 2}, {0, 1});
+  });
+}
+
+void addmv(Call& call) {
+  add_product(call, {{"MK", "K"}, {"M"}}, at::mv);
+}
+
+void addr(Call& call) {
+  add_product(call, {{"M", "N"}, {"MN"}}, at::outer);
 }
 
 }  // namespace
@@ -74,7 +107,11 @@ void addmm(Call& call) {
 void add_matmul_rules(RuleTable& table) {
   table.add({"aten::matmul", "aten::mm", "aten::bmm", "aten::mv", "aten::dot"}, matmul);
   table.add({"aten::linear"}, linear);
-  table.add({"aten::addmm"}, addmm);
+  table.add({"aten::addmm", "aten::addmm_"}, addmm);
+  table.add({"aten::baddbmm", "aten::baddbmm_"}, baddbmm);
+  table.add({"aten::addbmm", "aten::addbmm_"}, addbmm);
+  table.add({"aten::addmv", "aten::addmv_"}, addmv);
+  table.add({"aten::addr", "aten::addr_"}, addr);
 }
 
 }  // namespace oslo

@@ -1,4 +1,7 @@
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include <limits>
 
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/rule_table.h"
@@ -24,6 +27,21 @@ std::vector<int> cut_statistics(const Resolution& resolution, const std::string&
     if (letter != 0 && normalized.find(letter) != std::string::npos) axes.push_back(axis);
   }
   return axes;
+}
+
+/// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
+/// axes, which each go on to use it.
+at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape,
+                     const std::vector<int>& axes, const MeshPtr& mesh) {
+  std::vector<int64_t> along;
+  double count = 1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    along.push_back(tensor.dim() - static_cast<int64_t>(i) - 1);
+    count *= static_cast<double>(shape[i]);
+  }
+  at::Tensor sum = tensor.sum(along, /*keepdim=*/true);
+  for (const int axis : axes) sum = reduce_and_copy(sum, mesh, axis);
+  return sum / count;
 }
 
 /// x (.., H), weight and bias (H) or absent. Where H is cut (2D), mean and variance are reduced
@@ -53,18 +71,14 @@ void layer_norm(Call& call) {
   const at::Tensor bias = has_bias ? operands[has_weight ? 2 : 1].local : at::Tensor();
   const std::vector<int> axes = cut_statistics(resolution, normalized);
   if (axes.empty()) {
-    return call.result(resolution.finish(at::layer_norm(local, shape, weight, bias, eps), all));
-  }
-  std::vector<int64_t> along;
-  double count = 1;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    along.push_back(x.dim() - static_cast<int64_t>(i) - 1);
-    count *= static_cast<double>(shape[i]);
+    const auto given = [](const at::Tensor& tensor) {  // an undefined tensor is not an absent one
+      return tensor.defined() ? c10::IValue(tensor) : c10::IValue();
+    };
+    auto result = call.call_with({local, shape, given(weight), given(bias), eps, call.argument(5)});
+    return call.result(resolution.finish(std::move(result[0]).toTensor(), all));
   }
   const auto mean = [&](const at::Tensor& tensor) {
-    at::Tensor sum = tensor.sum(along, /*keepdim=*/true);
-    for (const int axis : axes) sum = reduce_and_copy(sum, resolution.mesh(), axis);
-    return sum / count;
+    return mean_over(tensor, shape, axes, resolution.mesh());
   };
   const at::Tensor centered = local - mean(local);
   at::Tensor y = centered * at::rsqrt(mean(centered * centered) + eps);
@@ -73,12 +87,43 @@ void layer_norm(Call& call) {
   call.result(resolution.finish(y, all));
 }
 
+/// rms_norm(x, shape, weight, eps): one statistic, reduced where H is cut.
+void rms_norm(Call& call) {
+  const Value x = call.value(0), weight = call.value(2);
+  const std::vector<int64_t> shape = call.integers(1);
+  const auto inner = static_cast<int64_t>(shape.size());
+  for (int64_t i = 0; i < inner; ++i) {
+    const int64_t dim = x.dim() - inner + i;
+    if (dim < 0 || x.size(dim) != shape[i]) throw ShapeMismatch("rms_norm: other shape");
+  }
+  const std::string all = letters(x.dim());
+  const std::string normalized = all.substr(all.size() - shape.size());
+  c10::SmallVector<Value, 2> operands{x, weight};
+  const Resolution resolution = resolve({{all, normalized}, {all}}, operands);
+  const std::vector<int> axes = cut_statistics(resolution, normalized);
+  const at::Tensor& part = operands[0].local;
+  if (axes.empty()) {
+    const c10::IValue scale = weight.defined() ? operands[1].local : c10::IValue();
+    const auto y = call.call_with({part, shape, scale, call.argument(3)});
+    return call.result(resolution.finish(y[0].toTensor(), all));
+  }
+  const at::ScalarType wide = at::toOpMathType(part.scalar_type());
+  const double eps = !call.none(3)         ? call.number(3)
+                     : wide == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                           : std::numeric_limits<float>::epsilon();
+  const at::Tensor local = part.to(wide);
+  at::Tensor y = local * at::rsqrt(mean_over(local * local, shape, axes, resolution.mesh()) + eps);
+  if (weight.defined()) y = y * operands[1].local;
+  call.result(resolution.finish(y.to(part.scalar_type()), all));
+}
+
 }  // namespace
 
 void add_normalization_rules(RuleTable& table) {
   table.add({"aten::softmax.int", "aten::log_softmax.int", "aten::_softmax", "aten::_log_softmax"},
             softmax);
   table.add({"aten::layer_norm"}, layer_norm);
+  table.add({"aten::rms_norm"}, rms_norm);
 }
 
 }  // namespace oslo

@@ -47,6 +47,7 @@ void add_pointwise_rules(RuleTable& table) {
       "aten::hardtanh",
       "aten::hardsigmoid",
       "aten::hardswish",
+      "aten::_prelu_kernel",  // its weight comes viewed to as many dimensions
       "aten::fill_.Scalar",
       "aten::fill_.Tensor",
       "aten::zero_",

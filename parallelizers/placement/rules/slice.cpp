@@ -113,6 +113,10 @@ void split_into(Call& call, int64_t dim, const std::vector<int64_t>& sizes) {
   const Sliceable from = prepare(call.value(0), dim, ranges);
   std::vector<Value> pieces;
   for (const auto& [begin, length] : ranges) pieces.push_back(narrow(from, dim, begin, length));
+  if (!call.op().view) {
+    // Pieces of an unsafe split may be written without a word to the others (a cell's gates).
+    for (Value& piece : pieces) piece.local = at::unsafe_chunk(piece.local, 1, dim)[0];
+  }
   call.result(std::move(pieces), from.gathered);
 }
 

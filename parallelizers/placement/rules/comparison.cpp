@@ -1,0 +1,40 @@
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/dry_call.h"
+#include "parallelizers/placement/pointwise.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// Every rank compares its parts; they are equal where all ranks' are. A tensor is equal to itself
+/// without a look, which is how torch::nn::MultiheadAttention tells self-attention.
+void equal(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  if (operands[0].sizes() != operands[1].sizes()) return call.result_plain(false);
+  if (call.tensor(0).is_same(call.tensor(1))) return call.result_plain(true);
+  if (const auto& dry = call.mesh_of_call()->dry) {
+    dry->value_readers.emplace_back(call.name());
+    return call.result_plain(false);
+  }
+  const c10::AutoGradMode no_grad(false);
+  resolve(pointwise_map(operands), operands);
+  const LayoutPtr& layout = operands[0].layout;
+  at::Tensor same = at::full({}, at::equal(operands[0].local, operands[1].local),
+                             operands[0].local.options().dtype(at::kInt));
+  for (int axis = 0; layout && axis < layout->axes(); ++axis) {
+    if ((*layout)[axis].dim >= 0) same = layout->group(axis)->all_reduce(same, c10d::ReduceOp::MIN);
+  }
+  call.result_plain(same.item<int>() != 0);
+}
+
+}  // namespace
+
+void add_comparison_rules(RuleTable& table) {
+  table.add({"aten::equal"}, equal);
+}
+
+}  // namespace oslo

@@ -1,0 +1,120 @@
+#include <ATen/ATen.h>
+
+#include "parallelizers/placement/in_place.h"
+#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/indexing.h"
+
+namespace oslo {
+namespace {
+
+constexpr char kWritten = '#';  ///< the dimension of the target that the index speaks of
+constexpr char kIndex = '*';    ///< the index's dimension in its place
+
+/// Runs a write described by `map`: a new tensor, or into the target, which keeps its cut.
+void write(Call& call, const DimensionMap& map) {
+  if (!call.op().in_place) return call.run(map);
+  const Value target = call.value(0);
+  for (int axis = 0; target.layout && axis < target.layout->axes(); ++axis) {
+    const int64_t dim = (*target.layout)[axis].dim;
+    if (dim >= 0 && map.whole.find(map.operands[0][dim]) != std::string::npos) {
+      return gather_in_place(call, "writes along a cut dimension");
+    }
+  }
+  run_in_place(call, [&](c10::ArrayRef<Value>) { return map; });
+}
+
+/// scatter, scatter_add, scatter_reduce (self, dim, index, src or value): index and source may be
+/// shorter than the target in other dimensions, which then must be whole.
+void scatter(Call& call) {
+  const auto operands = call.operands();
+  const Value& self = operands[0];
+  const int64_t dims = self.dim(), dim = call.dimension(1, dims);
+  std::string own = letters(dims), other = own, whole{kWritten, kIndex};
+  if (dims > 0) {
+    own[dim] = kWritten;
+    other[dim] = kIndex;
+  }
+  DimensionMap map{{own}, {own}};
+  for (size_t i = 1; i < operands.size(); ++i) {
+    const bool alike = operands[i].dim() == dims;
+    map.operands.push_back(alike ? other : std::string(operands[i].dim(), kIndex));
+    for (int64_t d = 0; d < dims; ++d) {
+      if (d != dim && (!alike || operands[i].size(d) != self.size(d))) whole += own[d];
+    }
+  }
+  map.whole = whole;
+  write(call, map);
+}
+
+/// index_add, index_copy, index_fill, index_reduce (self, dim, index, source or value).
+void index_along(Call& call) {
+  const auto operands = call.operands();
+  const int64_t dims = operands[0].dim(), dim = call.dimension(1, dims);
+  std::string own = letters(dims), other = own, whole{kWritten, kIndex};
+  if (dims > 0) {
+    own[dim] = kWritten;
+    other[dim] = kIndex;
+  }
+  DimensionMap map{{own, std::string(operands[1].dim(), kIndex)}, {own}};
+  if (operands.size() > 2) {
+    const int64_t source = operands[2].dim();
+    map.operands.push_back(source == dims ? other : std::string(source, kIndex));
+    if (source != dims && source > 0) whole += own;
+  }
+  map.whole = whole;
+  write(call, map);
+}
+
+/// One value into the places of one mask: as masked_fill, a mask of fewer dimensions aligned from
+/// the left.
+std::optional<DimensionMap> as_masked_fill(const Call& call, const Indexing& indexing) {
+  const auto operands = call.operands();
+  const bool accumulates = call.boolean(3);
+  if (!indexing.masks || operands.size() != 3 || accumulates ||
+      c10::multiply_integers(operands[2].sizes()) != 1 ||
+      indexing.touched != indexing.self.substr(0, indexing.touched.size())) {
+    return std::nullopt;
+  }
+  const std::string one(operands[2].dim(), '-');
+  return DimensionMap{{indexing.self, indexing.touched, one}, {indexing.self}};
+}
+
+/// index_put(self, indices, values, accumulate): what no index touches stays cut.
+void index_put(Call& call) {
+  const Indexing indexing = indexing_of(call);
+  if (!indexing.understood) {
+    return call.op().in_place ? gather_in_place(call, "writes by an unusual index")
+                              : call.gather("writes by an unusual index");
+  }
+  if (const auto map = as_masked_fill(call, indexing)) return write(call, *map);
+  const Value values = call.value(2);
+  const auto missing = static_cast<int64_t>(indexing.result.size()) - values.dim();
+  std::string put =
+      missing >= 0 ? indexing.result.substr(missing) : std::string(-missing, '-') + indexing.result;
+  for (int64_t d = 0; d < values.dim(); ++d) {
+    if (values.size(d) == 1) put[d] = '-';
+  }
+  DimensionMap map{{indexing.self}, {indexing.self}, indexing.touched + indexing.common};
+  map.operands.append(indexing.indices.begin(), indexing.indices.end());
+  map.operands.push_back(put);
+  write(call, map);
+}
+
+}  // namespace
+
+void add_indexed_write_rules(RuleTable& table) {
+  table.add({"aten::scatter.src", "aten::scatter.value", "aten::scatter.reduce",
+             "aten::scatter.value_reduce", "aten::scatter_add", "aten::scatter_reduce.two",
+             "aten::scatter_.src", "aten::scatter_.value", "aten::scatter_.reduce",
+             "aten::scatter_.value_reduce", "aten::scatter_add_", "aten::scatter_reduce_.two"},
+            scatter);
+  table.add(
+      {"aten::index_add", "aten::index_copy", "aten::index_fill.int_Scalar",
+       "aten::index_fill.int_Tensor", "aten::index_reduce", "aten::index_add_", "aten::index_copy_",
+       "aten::index_fill_.int_Scalar", "aten::index_fill_.int_Tensor", "aten::index_reduce_"},
+      index_along);
+  table.add({"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
+}
+
+}  // namespace oslo

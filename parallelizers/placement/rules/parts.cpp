@@ -1,0 +1,72 @@
+#include "parallelizers/placement/rules/parts.h"
+
+#include <ATen/ATen.h>
+
+#include "parallelizers/placement/wishes.h"
+
+namespace oslo {
+namespace {
+
+int64_t factor_of(const DimensionMap& map, size_t operand, char letter) {
+  for (const auto& scale : map.scales) {
+    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
+  }
+  return 1;
+}
+
+bool contains(const std::string& letters, char letter) {
+  return letters.find(letter) != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::Tensor> local,
+                                     const Call::LocalFunction& function) {
+  c10::SmallVector<at::Tensor, 4> operands(local.begin(), local.end());
+  std::string lent;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    at::Tensor& operand = operands[i];
+    if (!operand.defined()) continue;
+    for (int64_t d = 0; d < operand.dim(); ++d) {
+      const char letter = map.operands[i][d];
+      if (operand.size(d) != 0 || contains(map.whole, letter)) continue;
+      std::vector<int64_t> sizes = operand.sizes().vec();
+      sizes[d] = factor_of(map, i, letter);
+      operand = at::cat({operand, at::zeros(sizes, operand.options())}, d);
+      lent += letter;
+    }
+  }
+  std::vector<c10::IValue> results = function(operands);
+  if (lent.empty()) return results;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::string& own = map.results[std::min(i, map.results.size() - 1)];
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (contains(lent, own[d])) {
+        results[i] = results[i].toTensor().narrow(static_cast<int64_t>(d), 0, 0);
+      }
+    }
+  }
+  return results;
+}
+
+void run_on_elements(Call& call, const DimensionMap& map) {
+  wish_whole_units(map, call.operands());
+  call.run(map, [&](c10::ArrayRef<at::Tensor> local) {
+    return on_elements(map, local,
+                       [&](c10::ArrayRef<at::Tensor> some) { return call.call_below(some); });
+  });
+}
+
+void wish_whole_units(const DimensionMap& map, c10::ArrayRef<Value> operands) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const LayoutPtr& layout = operands[i].layout;
+    for (int axis = 0; layout && axis < layout->axes(); ++axis) {
+      const auto& [dim, cut] = (*layout)[axis];
+      if (dim < 0) continue;
+      const int64_t factor = factor_of(map, i, map.operands[i][dim]);
+      if (factor != 1 && !cut->divided(factor)) wish_unit(*cut, factor);
+    }
+  }
+}
+
+}  // namespace oslo

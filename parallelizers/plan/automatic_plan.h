@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallelizers/plan/dry_run.h"
+#include "parallelizers/plan/layer_plan.h"
+
+namespace oslo {
+
+/// What the search found out beside the plan itself.
+struct PlanSearch {
+  DryCost structural;  ///< of the plan it started from
+  DryCost found;       ///< never more bytes than that
+  int64_t runs = 0;    ///< dry runs it took
+  /// Operators that asked for values and were given zeros: what follows them may differ in truth.
+  std::vector<std::string> value_readers;
+};
+
+/// Decides how each layer is cut by what a training step would move, counted in dry runs of the
+/// model's own forward. `layers` come with a first plan (by structure, with what patterns and
+/// policies ask for, which stays).
+///   - Memory first: roles that hold 2% of the parameters or more are cut. Smaller ones, and tables
+///     that the first plan leaves whole, are cut only where that moves fewer bytes.
+///   - Never more bytes than the first plan moves; then the fewest gathers; then the fewest bytes.
+///     Layers of the same role (h.0.mlp.c_fc, h.1.mlp.c_fc, ...) are planned once. Each role in
+///     turn takes its cheapest cut, from nothing; the better of that and the first plan is
+///     improved, one role and two neighbouring roles at a time, until nothing helps.
+/// Deterministic: every rank finds the same. Alpa (arXiv 2201.12023) and torch's auto-parallel
+/// search over operators; here the rules decide those, so that weights are enough.
+/// Throws what the example throws.
+PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
+                              const std::shared_ptr<torch::nn::Module>& model, int ranks,
+                              const std::function<void()>& example);
+
+}  // namespace oslo

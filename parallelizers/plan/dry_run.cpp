@@ -1,0 +1,156 @@
+#include "parallelizers/plan/dry_run.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <numeric>
+#include <utility>
+
+#include "mpu/world.h"
+#include "parallelizers/placement/dry_call.h"
+#include "parallelizers/placement/layout.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/plan/example_run.h"
+#include "parallelizers/tensor/embedding.h"
+
+namespace oslo {
+namespace {
+
+/// Wishes come in layers: a split asks for blocks, then a view of a block for a unit.
+constexpr int kPasses = 4;
+
+std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, int ranks) {
+  std::vector<int> members(ranks);
+  std::iota(members.begin(), members.end(), 0);
+  auto group = World::fake(0, ranks).make_group("plan", members);
+  group->foresee_backward();
+  auto mesh = std::make_shared<Mesh>(std::vector{std::move(group)});
+  mesh->dry = std::make_shared<DryShapes>();
+  const auto parameters = model.parameters();
+  if (!parameters.empty()) mesh->dry->device = parameters.front().device();
+  return mesh;
+}
+
+}  // namespace
+
+DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks,
+               std::function<void()> example)
+    : model_(model), example_(std::move(example)), mesh_(dry_mesh(*model, ranks)) {
+  auto tensors = model->parameters();
+  for (const at::Tensor& buffer : model->buffers()) tensors.push_back(buffer);
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.layout() != at::kStrided) continue;
+    Held& held = held_[tensor.unsafeGetTensorImpl()];
+    if (held.tensor.defined()) continue;
+    held.tensor = tensor;
+    held.original = unmarked_alias(tensor);
+    held.shape = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                   tensor.options().device(at::kMeta).requires_grad(false));
+  }
+}
+
+DryRun::~DryRun() {
+  for (auto& [impl, held] : held_) {
+    if (!held.placed) continue;
+    auto* own = held.tensor.unsafeGetTensorImpl();
+    own->shallow_copy_from(held.original.getIntrusivePtr());
+    own->set_backend_meta(nullptr);
+  }
+  // Backwards: a layer that is registered twice had its padding on the first visit only.
+  for (auto padding = paddings_.rbegin(); padding != paddings_.rend(); ++padding) {
+    padding->layer->as<torch::nn::EmbeddingImpl>()->options.padding_idx(padding->row);
+  }
+}
+
+const std::vector<std::string>& DryRun::value_readers() const {
+  return mesh_->dry->value_readers;
+}
+
+void DryRun::place(const at::Tensor& tensor, const Placement& placement, const std::string& name,
+                   const StyleText& style) {
+  const auto found = held_.find(tensor.unsafeGetTensorImpl());
+  if (found == held_.end()) return;
+  Held& held = found->second;
+  if (held.placed && held.placement == placement && !placement.is_shard()) return;
+  auto* own = held.tensor.unsafeGetTensorImpl();
+  own->shallow_copy_from(held.shape.getIntrusivePtr());
+  own->set_backend_meta(nullptr);
+  Layout layout = make_layout(mesh_, {placement}, held.shape.sizes());
+  if (!layout.whole()) {
+    auto origin = std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit});
+    layout[0].cut = std::make_shared<Cut>(layout[0].cut->runs(), origin);
+    origins_[name] = std::move(origin);
+  }
+  held.placed = true;
+  held.placement = placement;
+  mark_parameter(held.tensor, std::make_shared<Layout>(std::move(layout)), name);
+}
+
+void DryRun::place_all(const std::vector<LayerPlan>& layers) {
+  origins_.clear();
+  std::map<const c10::TensorImpl*, bool> planned;
+  const auto place_first = [&](const at::Tensor& tensor, const Placement& placement,
+                               const std::string& name, const StyleText& style) {
+    const bool first = planned.emplace(tensor.unsafeGetTensorImpl(), true).second;
+    if (first) place(tensor, placement, name, style);
+  };
+  for (const LayerPlan& layer : layers) {
+    place_first(layer.weight(), layer.weight_placement(), layer.weight_path(), layer.style);
+    if (layer.bias().defined()) {
+      place_first(layer.bias(), layer.bias_placement(), layer.bias_path(), layer.style);
+    }
+    if (!layer.embedding()) continue;
+    auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>();
+    if (!embedding->options.padding_idx()) continue;
+    paddings_.push_back({layer.module, embedding->options.padding_idx()});
+    embedding->options.padding_idx(std::nullopt);
+  }
+  for (auto& [impl, held] : held_) {
+    if (planned.count(impl) == 0) place(held.tensor, Placement::replicate(), "a whole tensor", {});
+  }
+}
+
+DryCost DryRun::run_once() {
+  const c10::AutoGradMode grad(true);
+  size_t known = 0;
+  do {  // again when rules had to start over: they count twice what they moved before
+    known = mesh_->dry->on_zeros.size();
+    ++runs_;
+    mesh_->gathers().clear();
+    mesh_->axis(0)->ledger().clear();
+    example_();
+  } while (mesh_->dry->on_zeros.size() > known);
+  return {mesh_->axis(0)->ledger().total().bytes, mesh_->gathers().calls()};
+}
+
+DryCost DryRun::run(std::vector<LayerPlan>& layers) {
+  const RandomStates random(*model_);
+  for (int pass = 1;; ++pass) {
+    place_all(layers);
+    const DryCost cost = run_once();
+    if (pass == kPasses || !take_wishes(layers)) return cost;
+  }
+}
+
+bool DryRun::take_wishes(std::vector<LayerPlan>& layers) const {
+  bool changed = false;
+  for (LayerPlan& layer : layers) {
+    StyleText wanted = layer.style;
+    for (const std::string& name : {layer.weight_path(), layer.bias_path()}) {
+      const auto found = origins_.find(name);
+      if (found == origins_.end()) continue;
+      wanted.blocks = std::max(wanted.blocks, found->second->wanted_blocks);
+      wanted.unit = std::lcm(wanted.unit, found->second->wanted_unit);
+    }
+    const bool differs = wanted.blocks != layer.style.blocks || wanted.unit != layer.style.unit;
+    const bool cuts = wanted.style == Style::column || wanted.style == Style::row;
+    if (!differs || !cuts || layer.cut_size() % (wanted.blocks * wanted.unit) != 0) continue;
+    layer.style = wanted;
+    changed = true;
+  }
+  if (changed) follow_ties(layers);
+  return changed;
+}
+
+}  // namespace oslo

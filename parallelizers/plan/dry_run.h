@@ -1,0 +1,70 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mpu/mesh.h"
+#include "parallelizers/placement/cut.h"
+#include "parallelizers/plan/layer_plan.h"
+
+namespace oslo {
+
+/// What one forward pass, and the backward pass that would follow it, moves. As rank 0 receives it.
+struct DryCost {
+  int64_t bytes = 0;    ///< of all collectives, at ring cost
+  int64_t gathers = 0;  ///< operators that had to gather
+};
+
+/// Runs a model's own forward as rank 0 of a pretended group, on shapes without content, to see
+/// what a plan would cost. While it lives the model's parameters and buffers are shapes; afterwards
+/// they are what they were, and so are the random states. It takes no memory to speak of.
+class DryRun {
+ public:
+  /// `example` runs the forward. `ranks` are those of the tensor axis.
+  DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks, std::function<void()> example);
+  ~DryRun();
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
+
+  /// Runs the forward with the layers cut as planned. Where operators ask for other blocks or units
+  /// the layers take them over and the run is repeated. Throws what the forward throws.
+  DryCost run(std::vector<LayerPlan>& layers);
+
+  /// Operators that asked for values and were given zeros.
+  const std::vector<std::string>& value_readers() const;
+  int64_t runs() const { return runs_; }
+
+ private:
+  void place(const at::Tensor& tensor, const Placement& placement, const std::string& name,
+             const StyleText& style);
+  void place_all(const std::vector<LayerPlan>& layers);
+  DryCost run_once();
+  bool take_wishes(std::vector<LayerPlan>& layers) const;
+
+  struct Held {
+    at::Tensor tensor;
+    at::Tensor original;  ///< over its storage
+    at::Tensor shape;
+    Placement placement;
+    bool placed = false;
+  };
+  struct Padding {
+    std::shared_ptr<torch::nn::Module> layer;
+    std::optional<int64_t> row;
+  };
+  std::shared_ptr<torch::nn::Module> model_;
+  std::function<void()> example_;
+  std::shared_ptr<Mesh> mesh_;
+  std::map<const c10::TensorImpl*, Held> held_;
+  std::vector<Padding> paddings_;
+  std::map<std::string, std::shared_ptr<CutOrigin>> origins_;  ///< by parameter name
+  int64_t runs_ = 0;
+};
+
+}  // namespace oslo

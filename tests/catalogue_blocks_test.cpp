@@ -1,0 +1,73 @@
+// The catalogue's models with convolutions beside their attention, in parallel against one device.
+#include "tests/models/conformer.h"
+#include "tests/models/diffusion.h"
+#include "tests/models/vit.h"
+#include "tests/support/catalogue.h"
+
+namespace catalogue {
+namespace {
+
+Entry vit() {
+  return entry<models::VisionTransformer>(
+      "vit", [] { return models::VisionTransformer(); },
+      [](int) {
+        return Batch{{torch::randn({4, 3, 12, 12})}, torch::randint(7, {4})};
+      },
+      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
+      [](const Tensors& outputs, const Batch& batch) {
+        return torch::nn::CrossEntropyLoss()(outputs[0], batch.target);
+      });
+}
+
+Entry conformer() {
+  const auto batch = [](int) {
+    return Batch{{torch::randn({4, 33, 20}), torch::tensor({33, 25, 33, 29}, torch::kLong)},
+                 torch::randint(1, 11, {4, 3})};
+  };
+  Entry made = entry<models::Conformer>(
+      "conformer", [] { return models::Conformer(models::ConformerOptions()); }, batch,
+      [](auto& model, const Tensors& inputs) {
+        return Tensors{model.forward(inputs[0], inputs[1])};
+      },
+      [](const Tensors& outputs, const Batch& batch) {
+        const auto frames = (batch.inputs[1] + 3).floor_divide(4);
+        const auto lengths =
+            torch::full({batch.target.size(0)}, batch.target.size(1), torch::kLong);
+        return torch::nn::functional::ctc_loss(outputs[0].transpose(0, 1), batch.target, frames,
+                                               lengths);
+      });
+  made.batch_coupled = true;  // batch norm
+  return made;
+}
+
+Entry diffusion() {
+  const auto batch = [](int) {
+    return Batch{{torch::randn({4, 3, 8, 8}), torch::randint(1000, {4})},
+                 torch::randn({4, 3, 8, 8})};
+  };
+  return entry<models::DiffusionBlock>(
+      "diffusion", [] { return models::DiffusionBlock(); }, batch,
+      [](auto& model, const Tensors& inputs) {
+        return Tensors{model.forward(inputs[0], inputs[1])};
+      },
+      [](const Tensors& outputs, const Batch& batch) {
+        return torch::mse_loss(outputs[0], batch.target);
+      });
+}
+
+class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
+
+TEST_P(Catalogue, EqualsOneDevice) {
+  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Blocks, Catalogue,
+                         testing::Combine(testing::Values(vit, conformer, diffusion),
+                                          testing::ValuesIn(kMeshes)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param)().name + "_" +
+                                  std::get<1>(info.param).name();
+                         });
+
+}  // namespace
+}  // namespace catalogue

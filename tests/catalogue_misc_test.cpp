@@ -1,0 +1,178 @@
+// The catalogue's recurrent, sparse, graph and sequence models, and the ones with habits of their
+// own, in parallel against one device.
+#include "tests/models/adaptive.h"
+#include "tests/models/dlrm.h"
+#include "tests/models/graph_convolution.h"
+#include "tests/models/gru_attention.h"
+#include "tests/models/in_place_views.h"
+#include "tests/models/linear_attention.h"
+#include "tests/models/lstm_tagger.h"
+#include "tests/models/own_functions.h"
+#include "tests/models/wavenet.h"
+#include "tests/support/catalogue.h"
+
+namespace catalogue {
+namespace {
+
+namespace F = torch::nn::functional;
+
+torch::Tensor classification(const Tensors& outputs, const Batch& batch) {
+  return F::cross_entropy(outputs[0], batch.target);
+}
+
+template <typename Model>
+Tensors one_to_one(typename Model::ContainedType& model, const Tensors& inputs) {
+  return {model.forward(inputs[0])};
+}
+
+template <typename Model>
+Tensors two_to_one(typename Model::ContainedType& model, const Tensors& inputs) {
+  return {model.forward(inputs[0], inputs[1])};
+}
+
+/// Four sentences of six words, 0 where they are shorter; each half of the batch has as many words.
+torch::Tensor sentences(int64_t vocabulary) {
+  auto words = torch::randint(1, vocabulary, {4, 6});
+  for (const int64_t row : {1, 3}) words[row].slice(0, 2).fill_(0);
+  return words;
+}
+
+Entry tagger(bool packed) {
+  using Model = models::tagger::LstmTagger;
+  const auto make = [packed] {
+    models::tagger::Options options;
+    options.packed = packed;
+    options.projection = packed ? 0 : 3;
+    return Model(options);
+  };
+  const auto batch = [](int) {
+    const auto words = sentences(31);
+    return Batch{{words}, torch::randint(5, {4, 6}).masked_fill(words == 0, -100)};
+  };
+  return entry<Model>(packed ? "lstm_tagger_packed" : "lstm_tagger_padded", make, batch,
+                      one_to_one<Model>, [](const Tensors& outputs, const Batch& batch) {
+                        const auto& tags = outputs[0];
+                        return F::cross_entropy(tags.view({-1, tags.size(-1)}),
+                                                batch.target.reshape(-1),
+                                                F::CrossEntropyFuncOptions().ignore_index(-100));
+                      });
+}
+
+Entry lstm_tagger_packed() {
+  return tagger(true);
+}
+Entry lstm_tagger_padded() {
+  return tagger(false);
+}
+
+Entry gru_attention() {
+  using Model = models::seq2seq::Seq2Seq;
+  const auto batch = [](int) {
+    return Batch{{sentences(23), torch::randint(29, {4, 5})}, torch::randint(29, {4, 5})};
+  };
+  Entry made = entry<Model>(
+      "gru_attention", [] { return Model(); }, batch, two_to_one<Model>,
+      [](const Tensors& outputs, const Batch& batch) {
+        return F::cross_entropy(outputs[0].transpose(1, 2), batch.target);
+      });
+  made.bf16 = 0.15;  // a rounding decides which of a pair maxout takes
+  return made;
+}
+
+Entry dlrm() {
+  using Model = models::dlrm::Dlrm;
+  const auto batch = [](int) {
+    const auto rows = torch::tensor(models::dlrm::Options().rows).view({1, 4, 1});
+    return Batch{{torch::randn({4, 6}), torch::randint(1000, {4, 4, 3}) % rows},
+                 torch::randint(2, {4}).to(torch::kFloat)};
+  };
+  return entry<Model>(
+      "dlrm", [] { return Model(); }, batch, two_to_one<Model>,
+      [](const Tensors& outputs, const Batch& batch) {
+        return F::binary_cross_entropy(outputs[0], batch.target);
+      });
+}
+
+Entry graph_convolution() {
+  using Model = models::graph::GraphNet;
+  const auto batch = [](int) { return Batch{{torch::randn({4, 9, 5})}, torch::randint(4, {4})}; };
+  return entry<Model>(
+      "graph_convolution", [] { return Model(); }, batch, one_to_one<Model>, classification);
+}
+
+Entry own_functions() {
+  using Model = models::own::OwnFunctions;
+  const auto batch = [](int) { return Batch{{torch::randn({4, 9})}, torch::randint(7, {4})}; };
+  return entry<Model>(
+      "own_functions", [] { return Model(); }, batch, one_to_one<Model>, classification);
+}
+
+Entry in_place_views() {
+  using Model = models::in_place::InPlace;
+  const auto batch = [](int) { return Batch{{torch::randn({4, 7})}, torch::randint(5, {4})}; };
+  Entry made = entry<Model>(
+      "in_place_views", [] { return Model(); }, batch, one_to_one<Model>, classification);
+  made.batch_coupled = true;  // statistics of the batch
+  return made;
+}
+
+Entry adaptive() {
+  using Model = models::adaptive::Adaptive;
+  const auto batch = [](int) { return Batch{{torch::randn({4, 6})}, torch::randint(4, {4})}; };
+  return entry<Model>(
+      "adaptive", [] { return Model(); }, batch,
+      [](auto& model, const Tensors& inputs) {
+        const auto out = model.forward(inputs[0]);
+        return Tensors{out.logits, out.ponder};
+      },
+      [](const Tensors& outputs, const Batch& batch) {
+        return classification(outputs, batch) + 0.01 * outputs[1].mean();
+      });
+}
+
+Entry wavenet() {
+  using Model = models::wavenet::WaveNet;
+  const auto batch = [](int) {
+    return Batch{{torch::randint(13, {4, 12}), torch::randint(4, {4})},
+                 torch::randint(13, {4, 12})};
+  };
+  Entry made = entry<Model>(
+      "wavenet", [] { return Model(); }, batch, two_to_one<Model>,
+      [](const Tensors& outputs, const Batch& batch) {
+        return F::nll_loss(F::log_softmax(outputs[0], 1), batch.target);
+      });
+  made.bf16 = 0.2;  // a rounding decides at a ReLU's corner, and biases' gradients nearly cancel
+  return made;
+}
+
+Entry linear_attention() {
+  using Model = models::linear_attention::LinearLm;
+  const auto batch = [](int) {
+    return Batch{{torch::randint(19, {4, 7})}, torch::randint(19, {4, 7})};
+  };
+  return entry<Model>(
+      "linear_attention", [] { return Model(); }, batch, one_to_one<Model>,
+      [](const Tensors& outputs, const Batch& batch) {
+        return F::cross_entropy(outputs[0].flatten(0, 1), batch.target.flatten());
+      });
+}
+
+class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
+
+TEST_P(Catalogue, EqualsOneDevice) {
+  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Misc, Catalogue,
+                         testing::Combine(testing::Values(lstm_tagger_packed, lstm_tagger_padded,
+                                                          gru_attention, dlrm, graph_convolution,
+                                                          own_functions, in_place_views, adaptive,
+                                                          wavenet, linear_attention),
+                                          testing::ValuesIn(kMeshes)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param)().name + "_" +
+                                  std::get<1>(info.param).name();
+                         });
+
+}  // namespace
+}  // namespace catalogue

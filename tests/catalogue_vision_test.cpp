@@ -1,0 +1,115 @@
+// The catalogue's vision and representation models, in parallel against one device.
+#include "tests/models/convnext.h"
+#include "tests/models/mlp_mixer.h"
+#include "tests/models/siamese.h"
+#include "tests/models/swin.h"
+#include "tests/models/unet.h"
+#include "tests/models/vae.h"
+#include "tests/support/catalogue.h"
+
+namespace catalogue {
+namespace {
+
+namespace F = torch::nn::functional;
+
+torch::Tensor classification(const Tensors& outputs, const Batch& batch) {
+  return F::cross_entropy(outputs[0], batch.target);
+}
+
+template <typename Model>
+Tensors image_to_logits(typename Model::ContainedType& model, const Tensors& inputs) {
+  return {model.forward(inputs[0])};
+}
+
+/// Four square images and a class for each.
+std::function<Batch(int)> images(int64_t side, int64_t classes) {
+  return [=](int) {
+    return Batch{{torch::randn({4, 3, side, side})}, torch::randint(classes, {4})};
+  };
+}
+
+Entry swin() {
+  using Model = models::swin::Swin;
+  return entry<Model>(
+      "swin", [] { return Model(); }, images(16, 7), image_to_logits<Model>, classification);
+}
+
+Entry mlp_mixer() {
+  using Model = models::mixer::MlpMixer;
+  return entry<Model>(
+      "mlp_mixer", [] { return Model(); }, images(12, 5), image_to_logits<Model>, classification);
+}
+
+Entry convnext() {
+  using Model = models::convnext::ConvNeXt;
+  return entry<Model>(
+      "convnext", [] { return Model(); }, images(16, 7), image_to_logits<Model>, classification);
+}
+
+Entry unet() {
+  using Model = models::unet::UNet;
+  const auto batch = [](int) {
+    return Batch{{torch::randn({4, 2, 8, 8}), torch::randn({4, 6})}, torch::randn({4, 3, 8, 8})};
+  };
+  return entry<Model>(
+      "unet", [] { return Model(); }, batch,
+      [](auto& model, const Tensors& inputs) {
+        return Tensors{model.forward(inputs[0], inputs[1])};
+      },
+      [](const Tensors& outputs, const Batch& batch) {
+        return F::mse_loss(outputs[0], batch.target);
+      });
+}
+
+Entry vae() {
+  using Model = models::vae::Vae;
+  const auto batch = [](int) {
+    const auto image = torch::rand({4, 35});
+    return Batch{{image, torch::randn({4, 5})}, image};
+  };
+  return entry<Model>(
+      "vae", [] { return Model(); }, batch,
+      [](auto& model, const Tensors& inputs) {
+        const auto out = model.forward(inputs[0], inputs[1]);
+        return Tensors{out.reconstruction, out.mu, out.logvar};
+      },
+      [](const Tensors& outputs, const Batch& batch) {
+        return models::vae::loss_function({outputs[0], outputs[1], outputs[2]}, batch.target);
+      });
+}
+
+Entry siamese() {
+  using Model = models::siamese::Siamese;
+  const auto batch = [](int) {
+    return Batch{{torch::randn({4, 9}), torch::randn({4, 9}), torch::randn({4, 9})},
+                 torch::randint(7, {4})};
+  };
+  return entry<Model>(
+      "siamese", [] { return Model(); }, batch,
+      [](auto& model, const Tensors& inputs) {
+        const auto out = model.forward(inputs[0], inputs[1], inputs[2]);
+        return Tensors{out.anchor, out.positive, out.negative, out.distances};
+      },
+      [](const Tensors& outputs, const Batch& batch) {
+        return models::siamese::loss_function({outputs[0], outputs[1], outputs[2], outputs[3]},
+                                              batch.target);
+      });
+}
+
+class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
+
+TEST_P(Catalogue, EqualsOneDevice) {
+  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Vision, Catalogue,
+                         testing::Combine(testing::Values(swin, mlp_mixer, convnext, unet, vae,
+                                                          siamese),
+                                          testing::ValuesIn(kMeshes)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param)().name + "_" +
+                                  std::get<1>(info.param).name();
+                         });
+
+}  // namespace
+}  // namespace catalogue

@@ -1,0 +1,75 @@
+// `oslo plan` over a program of ours: this one, started again with --model.
+#include <gmock/gmock.h>
+#include <oslo_cpp/oslo.h>
+
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "tests/models/gpt2.h"
+#include "tests/support/tool_process.h"
+
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// What a user's program does: it would go on to train.
+int program(const char* ranks) {
+  models::GPT2 model{models::GPT2Options()};
+  oslo::InitializeOptions how;
+  how.example_inputs = [&] { model->forward(torch::zeros({2, 8}, torch::kLong)); };
+  oslo::initialize(
+      model,
+      oslo::Config::parse(R"({"model_parallelism": {"enable": true, "tensor_parallel_size": )" +
+                          std::string(ranks) + "}}"),
+      how);
+  std::cout << "training\n";
+  return 1;
+}
+
+std::string self() {
+  return std::filesystem::read_symlink("/proc/self/exe").string();
+}
+
+TEST(OsloPlan, PrintsTheTableOfAnyMeshAndEndsTheProgram) {
+  oslo::test::ToolProcess tool({"plan", "-n", "8", self(), "--model", "4"});
+  EXPECT_EQ(tool.finish(), 0) << tool.error();
+  EXPECT_THAT(tool.output(),
+              AllOf(HasSubstr("h.1.attn.c_attn.weight"), HasSubstr("row would move"),
+                    HasSubstr("[192, 64]"), HasSubstr("[48, 64]"), Not(HasSubstr("training"))));
+}
+
+TEST(OsloPlan, PrintsJson) {
+  oslo::test::ToolProcess tool({"plan", "-n", "1024", "--json", "--", self(), "--model", "2"});
+  EXPECT_EQ(tool.finish(), 0) << tool.error();
+  EXPECT_GT(nlohmann::json::parse(tool.output()).size(), 0);
+}
+
+TEST(OsloPlan, WhatCannotBePlannedFails) {
+  oslo::test::ToolProcess sizes({"plan", "-n", "3", self(), "--model", "2"});
+  EXPECT_NE(sizes.finish(), 0);
+  EXPECT_THAT(sizes.error(), HasSubstr("does not divide the world size 3"));
+  oslo::test::ToolProcess missing({"plan", "-n", "3", "./no_such_program"});
+  EXPECT_EQ(missing.finish(), 127);
+  EXPECT_THAT(missing.error(), HasSubstr("oslo plan: there is no file ./no_such_program"));
+  oslo::test::ToolProcess nothing({"plan", "-n", "3"});
+  EXPECT_EQ(nothing.finish(), 2);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::strcmp(argv[1], "--model") == 0) {
+    try {
+      return program(argv[2]);
+    } catch (const std::exception& error) {
+      std::cerr << error.what() << "\n";
+      return 1;
+    }
+  }
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

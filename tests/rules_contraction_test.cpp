@@ -1,0 +1,314 @@
+#include "tests/support/rule_case.h"
+
+// Sums of products, recurrent layers and Fourier transforms.
+namespace {
+
+using rule_case::Case;
+using rule_case::cut;
+using rule_case::Operand;
+using rule_case::random;
+using rule_case::Tensors;
+using rule_case::whole;
+using X = const Tensors&;
+
+/// A function with one result.
+template <typename Function>
+rule_case::Function of(Function function) {
+  return [function](X x) -> Tensors { return {function(x)}; };
+}
+
+/// All results of an operator that returns a pair.
+template <typename Function>
+rule_case::Function both(Function function) {
+  return [function](X x) -> Tensors {
+    const auto [first, second] = function(x);
+    return {first, second};
+  };
+}
+
+std::vector<Case> contraction_cases() {
+  const auto einsum = [](const std::string& equation) {
+    return [equation](X x) -> Tensors { return {at::einsum(equation, x)}; };
+  };
+  const auto fused = [](auto function) {
+    return of([=](X x) { return function(x[0], x[1], x[2]); });
+  };
+  const auto product = fused(
+      [](const auto& c, const auto& a, const auto& b) { return at::baddbmm(c, a, b, 0.5, 2.0); });
+  return {
+      {"heads",
+       {random({2, 5, 6, 3}, {cut(2)}), random({2, 4, 6, 3}, {cut(2)})},
+       einsum("bqhd,bkhd->bhqk"),
+       0,
+       0},
+      {"summed dimension cut",
+       {random({2, 6, 5}, {cut(1)}), random({6, 5, 3}, {cut(0)})},
+       einsum("bhd, hdm -> bm"),
+       0,
+       1},
+      {"second of two summed cut",
+       {random({2, 3, 6}, {cut(2)}), random({6, 3, 4}, {cut(0)})},
+       einsum("bhd,dhm->bm"),
+       0,
+       1},
+      {"ellipsis, implicit result",
+       {random({5, 3, 2}, {cut(0)}), random({2, 4})},
+       einsum("...i,ij"),
+       0,
+       1},
+      {"ellipsis of other lengths",
+       {random({3, 2, 6}, {cut(2)}), random({3, 1, 6, 4}, {cut(2)})},
+       einsum("...i,...ij->...j"),
+       0,
+       1},
+      {"a diagonal: gathered", {random({4, 4, 5}, {cut(0)})}, einsum("iij->ij"), 1},
+      {"a row and column sum", {random({5, 4}, {cut(0)})}, einsum("ij->j"), 0, 1},
+      {"three operands",
+       {random({5, 3}, {cut(0)}), random({3, 4}), random({4, 2})},
+       einsum("ab,bc,cd->ad"),
+       0,
+       2},
+      {"tensordot",
+       {random({5, 3, 2}, {cut(0)}), random({2, 4, 3})},
+       of([](X x) {
+         return at::tensordot(x[0], x[1], {1, -1}, {2, 0});
+       }),
+       0,
+       1},
+      {"tensordot over the cut",
+       {random({4, 5, 3}, {cut(1)}), random({3, 5}, {cut(1)})},
+       of([](X x) {
+         return at::tensordot(x[0], x[1], {2, 1}, {0, 1});
+       }),
+       0,
+       1},
+      {"bilinear, rows cut",
+       {random({5, 2, 3}, {cut(0)}), random({5, 2, 4}), random({6, 3, 4}), random({6})},
+       of([](X x) { return at::bilinear(x[0], x[1], x[2], x[3]); }),
+       0,
+       2},
+      {"bilinear, outputs cut",
+       {random({5, 3}), random({5, 4}), random({6, 3, 4}, {cut(0)}), random({6}, {cut(0)})},
+       of([](X x) { return at::bilinear(x[0], x[1], x[2], x[3]); }),
+       0,
+       2},
+      {"outer",
+       {random({5}, {cut(0)}), random({3})},
+       of([](X x) { return at::outer(x[0], x[1]); }),
+       0,
+       1},
+      {"baddbmm, batch cut",
+       {random({3, 2}), random({5, 3, 4}, {cut(0)}), random({5, 4, 2})},
+       product,
+       0,
+       1},
+      {"baddbmm, summed dimension cut",
+       {random({5, 3, 2}), random({5, 3, 4}, {cut(2)}), random({5, 4, 2}, {cut(1)})},
+       product,
+       0,
+       1},
+      {"addbmm, batch cut",
+       {random({3, 2}), random({5, 3, 4}, {cut(0)}), random({5, 4, 2})},
+       fused([](const auto& c, const auto& a, const auto& b) { return at::addbmm(c, a, b); }),
+       0,
+       1},
+      {"addmv",
+       {random({5}, {cut(0)}), random({5, 3}, {cut(0)}), random({3})},
+       fused([](const auto& c, const auto& a, const auto& b) { return at::addmv(c, a, b); }),
+       0,
+       1},
+      {"addr",
+       {random({5, 3}, {cut(0)}), random({5}, {cut(0)}), random({3})},
+       fused([](const auto& c, const auto& a, const auto& b) { return at::addr(c, a, b, 2.0); }),
+       0,
+       1},
+      {"addmm in place",
+       {random({5, 2}, {cut(0)}), random({5, 3}, {cut(0)}), random({3, 2})},
+       fused(
+           [](const auto& c, const auto& a, const auto& b) { return c.clone().addmm_(a, b, 0.5); }),
+       0,
+       1},
+      {"cdist, points cut",
+       {random({2, 5, 3}, {cut(1)}), random({1, 4, 3})},
+       of([](X x) { return at::cdist(x[0], x[1]); }),
+       0,
+       1},
+      {"cdist, coordinates cut: gathered",
+       {random({5, 3}, {cut(1)}), random({4, 3})},
+       of([](X x) { return at::cdist(x[0], x[1], 1.0); }),
+       1},
+      {"cross",
+       {random({5, 3}, {cut(0)}), random({1, 3})},
+       of([](X x) { return at::linalg_cross(x[0], x[1]); }),
+       0,
+       1},
+  };
+}
+
+std::vector<Case> recurrent_cases() {
+  const auto operands = [](int64_t gates, bool batch_first) {
+    const std::vector<int64_t> sizes =
+        batch_first ? std::vector<int64_t>{5, 2, 3} : std::vector<int64_t>{2, 5, 3};
+    return std::vector<Operand>{random(sizes, {cut(batch_first ? 0 : 1)}),
+                                random({1, 5, 4}, {cut(1)}),
+                                random({gates * 4, 3}),
+                                random({gates * 4, 4}),
+                                random({gates * 4}),
+                                random({gates * 4})};
+  };
+  const auto lstm = [](bool batch_first) {
+    return [=](X x) -> Tensors {
+      const auto [y, h, c] = at::lstm(x[0], {x[1], x[1] * 2}, {x[2], x[3], x[4], x[5]}, true, 1,
+                                      0.0, true, false, batch_first);
+      return {y, h, c};
+    };
+  };
+  auto single = operands(4, true);
+  single[0] = random({1, 2, 3}, {cut(0)});
+  single[1] = random({1, 1, 4}, {cut(1)});
+  auto features = operands(4, false);
+  features[0].placements = {cut(2)};
+  features[1].placements = {};
+  return {
+      {"lstm, batch cut: four copies", operands(4, false), lstm(false), 0, 4},
+      {"lstm, batch first", operands(4, true), lstm(true), 0, 4},
+      {"lstm, an empty rank", single, lstm(true), 0, 4},
+      {"lstm, features cut: gathered", features, lstm(false), 1},
+      {"gru, batch cut", operands(3, false), both([](X x) {
+         return at::gru(x[0], x[1], {x[2], x[3], x[4], x[5]}, true, 1, 0.0, true, false, false);
+       }),
+       0, 4},
+      {"rnn, batch cut", operands(1, false), both([](X x) {
+         return at::rnn_tanh(x[0], x[1], {x[2], x[3], x[4], x[5]}, true, 1, 0.0, true, false,
+                             false);
+       }),
+       0, 4},
+      {"lstm cell",
+       {random({5, 3}, {cut(0)}), random({5, 4}), random({16, 3}), random({16, 4}), random({16}),
+        random({16})},
+       both([](X x) {
+         return at::lstm_cell(x[0], {x[1], x[1] * 2}, x[2], x[3], x[4], x[5]);
+       }),
+       0},
+      {"lstm cell, gates cut",
+       {random({5, 3}), random({5, 4}), random({16, 3}, {cut(0, 4)}), random({16, 4}, {cut(0, 4)}),
+        random({16}, {cut(0, 4)}), random({16}, {cut(0, 4)})},
+       both([](X x) {
+         return at::lstm_cell(x[0], {x[1], x[1] * 2}, x[2], x[3], x[4], x[5]);
+       }),
+       0},
+      {"gru cell, gates cut",
+       {random({5, 3}), random({5, 4}), random({12, 3}, {cut(0, 3)}), random({12, 4}, {cut(0, 3)}),
+        random({12}, {cut(0, 3)}), random({12}, {cut(0, 3)})},
+       of([](X x) { return at::gru_cell(x[0], x[1], x[2], x[3], x[4], x[5]); }),
+       0},
+      {"rnn cell, rows cut",
+       {random({5, 3}, {cut(0)}), random({5, 4}), random({4, 3}), random({4, 4})},
+       of([](X x) { return at::rnn_tanh_cell(x[0], x[1], x[2], x[3]); }),
+       0,
+       2},
+      {"rnn cell, weights cut",
+       {random({5, 3}), random({5, 4}), random({4, 3}, {cut(0)}), random({4, 4}, {cut(0)})},
+       of([](X x) { return at::rnn_relu_cell(x[0], x[1], x[2], x[3]); }),
+       0,
+       2},
+      {"gru cell",
+       {random({5, 3}, {cut(0)}), random({5, 4}), random({12, 3}), random({12, 4}), random({12}),
+        random({12})},
+       of([](X x) { return at::gru_cell(x[0], x[1], x[2], x[3], x[4], x[5]); }),
+       0},
+  };
+}
+
+std::vector<Case> spectral_cases() {
+  const auto x = [] { return random({5, 6}, {cut(0)}); };
+  const auto stft = of([](X t) {
+    const at::Tensor window = at::hann_window(8, at::kDouble);
+    return at::view_as_real(at::stft(t[0], 8, 4, 8, window, true, "reflect", false, true, true));
+  });
+  return {
+      {"rfft beside the cut", {x()}, of([](X t) { return at::fft_rfft(t[0]).abs(); }), 0, 0},
+      {"irfft beside the cut",
+       {x()},
+       of([](X t) { return at::fft_irfft(at::fft_rfft(t[0]), 6); }),
+       0,
+       0},
+      {"rfft along the cut: gathered",
+       {x()},
+       of([](X t) { return at::fft_rfft(t[0], {}, 0).abs(); }),
+       1},
+      {"rotation of pairs as complex numbers",
+       {random({5, 3, 2}, {cut(0)}), random({3})},
+       of([](X t) {
+         const at::Tensor turn = at::polar(at::ones({3}, at::kDouble), t[1].detach());
+         return at::view_as_real(at::view_as_complex(t[0]) * turn.conj());
+       }),
+       0,
+       0},
+      {"fft of both: gathered", {x()}, of([](X t) { return at::fft_fft2(t[0]).abs(); }), 1},
+      {"fft of numbers that are complex and cut: gathered",
+       {x()},
+       of([](X t) { return at::fft_fft(at::fft_fft(t[0]), {}, 0).abs(); }),
+       1},
+      {"stft, signals cut", {random({5, 40}, {cut(0)})}, stft, 0, 0},
+      {"stft, an empty rank", {random({1, 40}, {cut(0)})}, stft, 0, 0},
+      {"stft along the cut: gathered", {random({2, 40}, {cut(1)})}, stft, 1},
+      {"istft",
+       {random({5, 40}, {cut(0)})},
+       of([](X t) {
+         const at::Tensor window = at::hann_window(8, at::kDouble);
+         return at::istft(at::stft(t[0], 8, 4, 8, window, true, "reflect", false, true, true), 8, 4,
+                          8, window);
+       }),
+       0,
+       0},
+  };
+}
+
+class RulesContraction : public testing::TestWithParam<int> {};
+
+TEST_P(RulesContraction, Contractions) {
+  rule_case::expect({GetParam()}, contraction_cases());
+}
+TEST_P(RulesContraction, Recurrent) {
+  rule_case::expect({GetParam()}, recurrent_cases());
+}
+TEST_P(RulesContraction, Spectral) {
+  rule_case::expect({GetParam()}, spectral_cases());
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, RulesContraction, testing::Values(2, 3));
+
+TEST(RulesContraction, TwoAxes) {
+  rule_case::expect({2, 2},
+                    {
+                        {"einsum over two axes",
+                         {random({5, 6}, {cut(0), cut(1)}), random({6, 4}, {whole(), cut(0)})},
+                         of([](X x) {
+                           return at::einsum("ik,kj->ij", {x[0], x[1]});
+                         }),
+                         0,
+                         2},
+
+                        {"bilinear, rows and outputs",
+                         {random({5, 3}, {cut(0), whole()}), random({5, 4}),
+                          random({6, 3, 4}, {whole(), cut(0)})},
+                         of([](X x) { return at::bilinear(x[0], x[1], x[2]); }),
+                         0,
+                         3},
+                        {"lstm, batch on both axes",
+                         {random({2, 7, 3}, {cut(1), cut(1)}), random({1, 7, 4}), random({16, 3}),
+                          random({16, 4})},
+                         of([](X x) {
+                           return std::get<0>(at::lstm(x[0], {x[1], x[1]}, {x[2], x[3]}, false, 1,
+                                                       0.0, true, false, false));
+                         }),
+                         0,
+                         4},
+                        {"rfft beside one axis, along the other: gathered",
+                         {random({5, 6, 2}, {cut(0), cut(1)})},
+                         of([](X x) { return at::fft_rfft(x[0], {}, 1).abs(); }),
+                         1},
+                    });
+}
+
+}  // namespace

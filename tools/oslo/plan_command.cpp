@@ -1,0 +1,74 @@
+#include "tools/oslo/plan_command.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <memory>
+
+#include "tools/oslo/find_program.h"
+
+namespace oslo::tool {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  oslo plan -n 4 ./train --tensor 4        how 4 ranks would share the model
+  oslo plan -n 4096 --json ./train         for another program to read
+
+The program runs as it is, alone, as rank 0 of N, until oslo::initialize has made its plan; that is
+printed, and the program ends with 0. One that never calls initialize runs to its own end.
+)";
+
+struct PlanOptions {
+  int ranks = 0;
+  bool json = false;
+};
+
+class PlanFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: oslo plan -n N [--json] [--] program [arguments]\n";
+  }
+};
+
+int plan(const Invocation& invocation, const PlanOptions& options) {
+  if (invocation.program.empty()) {
+    std::cerr << "oslo plan: no program given; write `oslo plan -n " << options.ranks
+              << " ./program arguments`\n";
+    return 2;
+  }
+  int exit_code = 0;
+  const std::string path = find_program(invocation.program[0], "oslo plan", exit_code);
+  if (exit_code != 0) return exit_code;
+  setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
+  setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
+  std::vector<char*> arguments;
+  for (const std::string& word : invocation.program) {
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  }
+  arguments.push_back(nullptr);
+  execv(path.c_str(), arguments.data());
+  std::cerr << "oslo plan: cannot start " << path << ": " << std::strerror(errno) << "\n";
+  return 126;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Invocation& invocation) {
+  CLI::App* const command =
+      app.add_subcommand("plan", "Prints how a program's model would be cut, without its ranks.");
+  const auto options = std::make_shared<PlanOptions>();
+  command->add_option("-n,--ranks", options->ranks, "how many ranks to pretend")
+      ->required()
+      ->check(CLI::Range(1, 65536).description(""));
+  command->add_flag("--json", options->json, "print JSON instead of tables");
+  command->formatter(std::make_shared<PlanFormatter>());
+  command->get_formatter()->column_width(26);
+  command->footer(kExamples);
+  command->callback([&invocation, options] { invocation.exit_code = plan(invocation, *options); });
+}
+
+}  // namespace oslo::tool
