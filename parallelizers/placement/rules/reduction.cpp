@@ -60,7 +60,8 @@ void mean(Call& call) {
   const std::string own = letters(x.dim());
   const Reduction over = reduction_of(call, 1);
   double count = 1;
-  for (const int64_t d : over.dims) count *= static_cast<double>(x.size(d));
+  // A scalar may be averaged over "dimension 0".
+  for (const int64_t d : over.dims) count *= x.dim() == 0 ? 1.0 : static_cast<double>(x.size(d));
   std::optional<at::ScalarType> dtype;
   if (!call.none(call.size() - 1)) dtype = call.argument(call.size() - 1).toScalarType();
   const at::ScalarType type = dtype.value_or(x.local.scalar_type());
