@@ -5,6 +5,7 @@
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/indexing.h"
 
 namespace oslo {
 namespace {
@@ -18,17 +19,14 @@ at::Tensor lookup(const Call& call, const at::Tensor& weight, const at::Tensor& 
 
 /// Looks up the rows that this rank holds; zeros for the others' (Megatron-LM's vocabulary-parallel
 /// embedding). The sum over the axis is the lookup.
-at::Tensor masked_lookup(const Call& call, at::Tensor weight, const at::Tensor& indices,
+at::Tensor masked_lookup(const Call& call, const at::Tensor& weight, const at::Tensor& indices,
                          int64_t first, int64_t padding) {
   const int64_t rows = weight.size(0);
-  if (rows == 0) {
-    // A rank without rows still takes part in backward.
-    weight = at::cat({weight, weight.new_zeros({1, weight.size(1)})});
-  }
   const at::Tensor local = indices - first;
   const at::Tensor elsewhere = local.lt(0).__or__(local.ge(rows));
   const int64_t own_padding = padding >= first && padding < first + rows ? padding - first : -1;
-  const at::Tensor found = lookup(call, weight, local.masked_fill(elsewhere, 0), own_padding);
+  const at::Tensor found =
+      lookup(call, never_empty(weight, 0), local.masked_fill(elsewhere, 0), own_padding);
   return found.masked_fill(elsewhere.unsqueeze(-1), 0);
 }
 

@@ -7,6 +7,7 @@
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {
 namespace {
@@ -71,10 +72,8 @@ void layer_norm(Call& call) {
   const at::Tensor bias = has_bias ? operands[has_weight ? 2 : 1].local : at::Tensor();
   const std::vector<int> axes = cut_statistics(resolution, normalized);
   if (axes.empty()) {
-    const auto given = [](const at::Tensor& tensor) {  // an undefined tensor is not an absent one
-      return tensor.defined() ? c10::IValue(tensor) : c10::IValue();
-    };
-    auto result = call.call_with({local, shape, given(weight), given(bias), eps, call.argument(5)});
+    auto result =
+        call.call_with({local, shape, or_none(weight), or_none(bias), eps, call.argument(5)});
     return call.result(resolution.finish(std::move(result[0]).toTensor(), all));
   }
   const auto mean = [&](const at::Tensor& tensor) {
