@@ -12,6 +12,7 @@
 #include "oslo_cpp/config.h"
 #include "oslo_cpp/initialize.h"
 #include "oslo_cpp/parallel_model.h"
+#include "oslo_cpp/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/access.h"

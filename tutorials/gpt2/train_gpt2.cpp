@@ -50,6 +50,7 @@ struct Options {
   std::string losses;
   bool resume = false;
   bool print_plan = false;
+  bool verify = false;
 };
 
 void add_options(CLI::App& app, Options& options) {
@@ -71,6 +72,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--losses", options.losses, "File for the losses, one a line");
   app.add_flag("--resume", options.resume, "Go on from OUT/parallel_ckpt (with new AdamW moments)");
   app.add_flag("--print-plan", options.print_plan, "Print where each parameter lives");
+  app.add_flag("--verify", options.verify,
+               "First compare with the model on one device, operator by operator; stop with exit "
+               "code 1 if they differ (needs the memory of the whole model on every rank)")
+      ->excludes("--resume");
   for (CLI::Option* option : app.get_options()) option->capture_default_str();
 }
 
@@ -108,6 +113,15 @@ std::int64_t read_step(const std::filesystem::path& file) {
   return nlohmann::json::parse(stream).at("step").get<std::int64_t>();
 }
 
+// The parallel model against an untouched one of the same seed.
+void verify(const oslo::ParallelModel& parallel, const gpt2::GPT2LMHeadModel& on_one_device,
+            const Options& options) {
+  const auto tokens = torch::arange(2 * options.seq_len).view({2, options.seq_len});
+  const oslo::Verification verification = oslo::verify(parallel, on_one_device, tokens);
+  if (parallel.mpu().world().rank() == 0) std::cout << verification.to_string() << std::flush;
+  if (!verification.equal()) throw std::runtime_error("--verify: the two models differ");
+}
+
 void train(const Options& options) {
   // --- 2. The model: plain LibTorch, the same weights on every rank ------------------------------
   gpt2::BpeTokenizer tokenizer(options.data + "/gpt2-bpe");
@@ -118,8 +132,11 @@ void train(const Options& options) {
   shape.n_layer = options.layers;
   shape.n_head = options.heads;
   shape.embd_pdrop = shape.attn_pdrop = shape.resid_pdrop = options.dropout;
-  torch::manual_seed(options.seed);
-  gpt2::GPT2LMHeadModel model(shape);
+  const auto make_model = [&] {
+    torch::manual_seed(options.seed);
+    return gpt2::GPT2LMHeadModel(shape);
+  };
+  gpt2::GPT2LMHeadModel model = make_model();
 
   // --- 3. Parallelize it: this process keeps its shards only -------------------------------------
   const oslo::World world = oslo::World::from_environment();
@@ -135,6 +152,7 @@ void train(const Options& options) {
     const std::string plan = parallel.plan().to_string();
     if (speaker) std::cout << plan << std::endl;
   }
+  if (options.verify) verify(parallel, make_model(), options);
 
   std::int64_t step = 0;
   if (options.resume) {
@@ -142,14 +160,12 @@ void train(const Options& options) {
     parallel.from_parallelized((out / "parallel_ckpt").string());
   }
 
-  // --- 4. Make it data parallel
-  // -------------------------------------------------------------------
+  // --- 4. Make it data parallel ----------------------------------------------------------------
   oslo::DistributedDataParallel<gpt2::GPT2LMHeadModel> ddp(model, mpu.get_data_parallel_group());
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(options.learning_rate));
 
-  // --- 5. The data: a sampler by the mpu's ranks (over torch's DistributedRandomSampler)
-  // ----------
+  // --- 5. The data: a sampler by the mpu's ranks (over torch's DistributedRandomSampler) -------
   auto text = gpt2::TextDataset::from_file(options.data + "/tinyshakespeare.txt", tokenizer,
                                            options.seq_len);
   gpt2::GlobalBatchSampler sampler(*text.size(), options.batch_size,
@@ -158,8 +174,7 @@ void train(const Options& options) {
   const auto examples = text.map(torch::data::transforms::Stack<>());
   const auto steps_per_epoch = static_cast<std::int64_t>(sampler.steps_per_epoch());
 
-  // --- 6. Train as usual, but call the DDP engine, not the model
-  // ----------------------------------
+  // --- 6. Train as usual, but call the DDP engine, not the model -------------------------------
   const auto save = [&] {
     parallel.save_parallelized((out / "parallel_ckpt").string());
     if (speaker) write_step(out / "train_state.json", step);
@@ -206,8 +221,7 @@ void train(const Options& options) {
   }
   if (step % options.save_interval != 0) save();
 
-  // --- 7. Merge: one file with the names and shapes of the model in section 2
-  // ----------------------
+  // --- 7. Merge: one file with the names and shapes of the model in section 2 ------------------
   parallel.save_parallelized((out / "merged_ckpt").string(),
                              oslo::SaveOptions().merge_checkpoints(true).config(shape.to_json()));
   if (speaker) std::printf("merged into %s\n", (out / "merged_ckpt").c_str());
