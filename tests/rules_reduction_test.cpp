@@ -100,12 +100,25 @@ std::vector<Case> reduction_cases() {
           },
           0, 1),
       one(
-          "variance has no rule", x(), [](const auto& t) { return t.var(0); }, 1),
+          "variance along the cut", x(), [](const auto& t) { return t.var(0); }, 0, 3),
+      one(
+          "variance beside the cut", x(), [](const auto& t) { return t.var(2); }, 0, 0),
+      one("deviation, an empty rank", random({2, 3}, {cut(0)}),
+          [](const auto& t) { return t.std(0, /*unbiased=*/false, /*keepdim=*/true); }),
+      {"variance and mean",
+       {x()},
+       [](const Tensors& t) -> Tensors {
+         const auto [variance, mean] = at::var_mean(t[0], at::IntArrayRef({0, 2}), false);
+         return {variance, mean, variance + mean * mean};
+       }},
       one(
           "logsumexp beside the cut", x(), [](const auto& t) { return t.logsumexp({1}); }, 0, 0),
       one(
-          "any along the cut: gathered", mask({5, 3}, {cut(0)}),
-          [](const auto& t) { return t.any(0); }, 1),
+          "any along the cut", mask({5, 3}, {cut(0)}), [](const auto& t) { return t.any(0); }, 0,
+          1),
+      one(
+          "all, an empty rank", mask({1, 3}, {cut(0)}), [](const auto& t) { return t.all(); }, 0,
+          1),
       one(
           "softmax beside the cut", x(), [](const auto& t) { return t.softmax(-1); }, 0, 0),
       one(
@@ -385,6 +398,16 @@ TEST(RulesReduction, TwoAxes) {
           one(
               "norm over both", x(), [](const auto& t) { return t.norm(); }, 0, 2),
           one("argmax over one", x(), [](const auto& t) { return t.argmax(2); }),
+          one("variance over both", x(),
+              [](const auto& t) {
+                return t.var(at::IntArrayRef({0, 2}), true);
+              }),
+          one("deviation over one", x(), [](const auto& t) { return t.std(0); }),
+          one("variance of a dimension cut on both axes", random({5, 3}, {cut(0), cut(0)}),
+              [](const auto& t) { return t.var(0) + t.std(0); }),
+          one("rows within a norm", x(), [](const auto& t) { return t.renorm(2, 0, 1.0); }),
+          one("all over both", mask({5, 3}, {cut(0), cut(1)}),
+              [](const auto& t) { return t.all().logical_or(t.any(1).all()); }),
           one("sum of a dimension cut on both axes", random({5, 3}, {cut(0), cut(0)}),
               [](const auto& t) { return t.sum(0) + t.mean(0); }),
           {"rows and classes", {random({5, 7}, {cut(0), cut(1)}), integers({5}, 7)}, loss, 0, 4},

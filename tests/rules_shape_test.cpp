@@ -245,8 +245,8 @@ std::vector<Case> copy_cases() {
           }),
       one("detach", random({5, 3}, {cut(0)}), [](const auto& x) { return x * x.detach(); }),
       one(
-          "renorm has no rule: gathered and named", random({5, 3}, {cut(0)}),
-          [](const auto& x) { return x.renorm(2, 0, 1.0); }, 1, "aten::renorm"),
+          "the product of all has no rule: gathered and named", random({5, 3}, {cut(0)}),
+          [](const auto& x) { return x.prod(); }, 1, "aten::prod"),
       one("new tensors are whole", random({5, 3}, {cut(0)}),
           [](const auto& x) {
             return x + x.new_ones({5, 3});
@@ -294,6 +294,15 @@ TEST(RulesShape, TwoAxes) {
                       [](const auto& x) {
                         return x.view({2, 4, 3});
                       }),
+                  one("gated halves", random({5, 12}, {cut(0), cut(1, 2)}),
+                      [](const auto& x) { return at::glu(x, 1); }),
+                  one("diagonals beside both cuts", random({4, 5, 3, 4}, {cut(1), cut(2)}),
+                      [](const auto& x) {
+                        const auto y = x.diagonal(1, 0, 3);
+                        return at::diagonal_scatter(x, y * y, 1, 0, 3);
+                      }),
+                  one("one written beside both cuts", random({5, 2, 3}, {cut(0), cut(2)}),
+                      [](const auto& x) { return at::select_scatter(x, x.sum(1), 1, -1); }),
                   one("split beside both cuts", random({5, 6, 3}, {cut(0), cut(2)}),
                       [](const auto& x) { return x.chunk(2, 1)[1]; }),
                   {"cat along one axis, other cuts on the other",

@@ -82,9 +82,10 @@ void attention(Call& call) {
     // LibTorch's fused kernels divide by the number of heads; a rank may hold none. A mask's
     // gradient is summed over the ranks, so this one's nothing must be part of the graph.
     const bool biased = mask.defined() && local[3].is_floating_point();
+    const bool own_groups = grouped && local[1].size(dims - 3) > 0;
     return {std::get<0>(at::_scaled_dot_product_attention_math(
-        local[0], local[1], local[2],
-        biased ? std::optional<at::Tensor>(local[3]) : std::nullopt))};
+        local[0], local[1], local[2], biased ? std::optional<at::Tensor>(local[3]) : std::nullopt,
+        0.0, false, std::nullopt, std::nullopt, own_groups))};
   });
 }
 

@@ -66,6 +66,48 @@ void index_along(Call& call) {
   write(call, map);
 }
 
+/// A new tensor with `source` in the place of some part, by position: the dimensions in which the
+/// part lies must be whole.
+void put_part(Call& call, const std::string& own, const std::string& source,
+              const std::string& whole) {
+  if (own.empty() || call.value(1).dim() != static_cast<int64_t>(source.size())) {
+    throw ShapeMismatch(c10::str(call.name(), ": the source has another number of dimensions"));
+  }
+  call.run({{own, source}, {own}, whole});
+}
+
+/// select_scatter(self, src, dim, index).
+void select_scatter(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  const std::string along = own.substr(call.dimension(2, dims), 1);
+  std::string source = own;
+  source.erase(call.dimension(2, dims), 1);
+  put_part(call, own, source, along);
+}
+
+/// slice_scatter(self, src, dim, start, end, step).
+void slice_scatter(Call& call) {
+  const int64_t dims = call.value(0).dim(), dim = call.dimension(2, dims);
+  std::string own = letters(dims), source = own;
+  if (dims > 0) {
+    own[dim] = kWritten;
+    source[dim] = kIndex;
+  }
+  put_part(call, own, source, {kWritten, kIndex});
+}
+
+/// diagonal_scatter(self, src, offset, dim1, dim2): the diagonal is the source's last dimension.
+void diagonal_scatter(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  const char first = own[call.dimension(3, dims)], second = own[call.dimension(4, dims)];
+  std::string source = own;
+  std::erase(source, first);
+  std::erase(source, second);
+  put_part(call, own, source + kIndex, {first, second, kIndex});
+}
+
 /// One value into the places of one mask: as masked_fill, a mask of fewer dimensions aligned from
 /// the left.
 std::optional<DimensionMap> as_masked_fill(const Call& call, const Indexing& indexing) {
@@ -114,6 +156,9 @@ void add_indexed_write_rules(RuleTable& table) {
        "aten::index_fill.int_Tensor", "aten::index_reduce", "aten::index_add_", "aten::index_copy_",
        "aten::index_fill_.int_Scalar", "aten::index_fill_.int_Tensor", "aten::index_reduce_"},
       index_along);
+  table.add({"aten::select_scatter"}, select_scatter);
+  table.add({"aten::slice_scatter"}, slice_scatter);
+  table.add({"aten::diagonal_scatter"}, diagonal_scatter);
   table.add({"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
 }
 

@@ -69,7 +69,7 @@ void add_product(Call& call, const DimensionMap& map,
   const bool same_shape = self.sizes() == y.sizes();
   if (beta.toDouble() != 0.0) {
     if (beta.toDouble() != 1.0) self.local = self.local * beta;
-    y = add_values(y, self);
+    y = call.op().in_place && same_shape ? add_values(self, y) : add_values(y, self);
   }
   if (!call.op().in_place) return call.result(std::move(y));
   if (!same_shape) throw ShapeMismatch("the result does not have the shape of its target");

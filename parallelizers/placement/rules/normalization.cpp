@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
@@ -116,6 +117,21 @@ void rms_norm(Call& call) {
   call.result(resolution.finish(y.to(part.scalar_type()), all));
 }
 
+/// renorm(self, p, dim, maxnorm), by its definition: the parts enter the door one by one.
+void renorm(Call& call) {
+  const at::Tensor x = wrap(call.value(0));
+  const int64_t own = call.dimension(2, x.dim());
+  std::vector<int64_t> others;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (d != own) others.push_back(d);
+  }
+  if (others.empty()) return call.gather("rows of no dimension");
+  const double most = call.number(3);
+  const at::Tensor norm = at::norm(x, call.argument(1).toScalar(), others, /*keepdim=*/true);
+  const at::Tensor factor = (most / (norm + 1e-7)).masked_fill(norm.le(most), 1);
+  call.result_plain(x * factor);
+}
+
 }  // namespace
 
 void add_normalization_rules(RuleTable& table) {
@@ -123,6 +139,7 @@ void add_normalization_rules(RuleTable& table) {
             softmax);
   table.add({"aten::layer_norm"}, layer_norm);
   table.add({"aten::rms_norm"}, rms_norm);
+  table.add({"aten::renorm"}, renorm);
 }
 
 }  // namespace oslo

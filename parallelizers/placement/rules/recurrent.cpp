@@ -25,6 +25,30 @@ void recurrent(Call& call) {
   run_on_elements(call, map);
 }
 
+/// Rows and their lengths, which are no sums: every rank finds the same.
+void run_with_lengths(Call& call, const DimensionMap& map) {
+  auto operands = call.operands();
+  const Resolution resolution = resolve(map, operands);
+  auto returned = call.call_below({operands[0].local, operands[1].local});
+  call.result(resolution.finish(std::move(returned[0]).toTensor(), map.results[0]));
+  call.result_plain(returned[1]);
+}
+
+/// _pack_padded_sequence(input, lengths, batch_first): rows of all sequences, time by time.
+/// Features stay cut.
+void pack(Call& call) {
+  const std::string features = letters(call.value(0).dim() - 2);
+  const std::string padded = (call.boolean(2) ? "BT" : "TB") + features;
+  run_with_lengths(call, {{padded, "B"}, {"R" + features}, "BT"});
+}
+
+/// _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length).
+void pad(Call& call) {
+  const std::string features = letters(call.value(0).dim() - 1);
+  const std::string padded = (call.boolean(2) ? "BT" : "TB") + features;
+  run_with_lengths(call, {{"R" + features, "S"}, {padded}, "RS"});
+}
+
 /// Sequences of different lengths in one tensor: which rows belong together follows from values.
 void packed(Call& call) {
   call.gather("packed sequences");
@@ -89,6 +113,8 @@ void add_recurrent_rules(RuleTable& table) {
             recurrent);
   table.add({"aten::lstm.data", "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data"},
             packed);
+  table.add({"aten::_pack_padded_sequence"}, pack);
+  table.add({"aten::_pad_packed_sequence"}, pad);
   table.add({"aten::lstm_cell"}, lstm_cell);
   table.add({"aten::gru_cell"}, gru_cell);
   table.add({"aten::rnn_tanh_cell"}, simple_cell<false>);

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>
@@ -150,7 +151,80 @@ void norm(Call& call) {
   call.result(std::move(powers));
 }
 
-/// all, any, prod, logsumexp and the like along dimensions: those must be whole.
+/// count_nonzero(self), count_nonzero(self, dims).
+void count_nonzero(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  call.run({{own}, {reduced(own, call.dimensions(1, dims), false)}});
+}
+
+/// all, any (self), (self, dims, keepdim): of what the ranks found.
+template <bool every>
+void truth(Call& call) {
+  Value x = call.value(0);
+  const std::string own = letters(x.dim());
+  const bool whole = call.size() == 1;
+  const Reduction over{call.dimensions(whole ? call.size() : 1, x.dim()),
+                       !whole && call.boolean(2)};
+  const std::string result = reduced(own, over.dims, over.keep);
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  at::Tensor local = call.call_below({x.local})[0].toTensor();
+  const at::ScalarType type = local.scalar_type();
+  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+    const char letter = resolution.axis(axis).letter;
+    if (letter == 0 || result.find(letter) != std::string::npos) continue;
+    local = reduce_extreme(local.to(at::kInt), *resolution.mesh(), axis, !every).to(type);
+  }
+  call.result({local, resolution.layout_of(result)});
+}
+
+/// The axes that cut what is reduced.
+std::vector<int> reduced_axes(const Resolution& resolution, const std::string& result) {
+  std::vector<int> axes;
+  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+    const char letter = resolution.axis(axis).letter;
+    if (letter != 0 && result.find(letter) == std::string::npos) axes.push_back(axis);
+  }
+  return axes;
+}
+
+/// var, std (self, dims, correction, keepdim), alone or with the mean: along a cut the mean is
+/// reduced, then the squared distances from it.
+template <bool root, bool with_mean>
+void variance(Call& call) {
+  Value x = call.value(0);
+  if (x.local.is_complex()) return call.gather("a variance of complex numbers");
+  const std::string own = letters(x.dim());
+  const Reduction over{call.dimensions(1, x.dim()), call.boolean(3)};
+  const std::string result = reduced(own, over.dims, over.keep);
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  const std::vector<int> axes = reduced_axes(resolution, result);
+  if (axes.empty()) return call.run({{own}, {result}});
+  double count = 1;
+  for (const int64_t d : over.dims) count *= static_cast<double>(x.size(d));
+  const at::ScalarType type = x.local.scalar_type();
+  const at::Tensor wide = x.local.to(at::toOpMathType(type));
+  at::Tensor mean = wide.sum(over.dims, /*keepdim=*/true);
+  for (const int axis : axes) mean = reduce_axis(mean, *resolution.mesh(), axis);
+  mean = mean / count;
+  Value own_mean{mean, nullptr};
+  for (const int axis : axes) own_mean = copy_axis(own_mean, resolution.mesh(), axis);
+  const at::Tensor squares = (wide - own_mean.local).square().sum(over.dims, over.keep);
+  const double correction = call.none(2) ? 1.0 : call.number(2);
+  Value y = resolution.finish(squares, result);
+  y.local = y.local / std::max(0.0, count - correction);
+  if (root) {  // of nothing it has no finite slope
+    const at::Tensor nothing = y.local.eq(0);
+    y.local = y.local.masked_fill(nothing, 1).sqrt().masked_fill(nothing, 0);
+  }
+  y.local = y.local.to(type);
+  call.result(std::move(y));
+  if (!with_mean) return;
+  if (!over.keep) mean = mean.sum(over.dims);  // one element each
+  call.result({mean.to(type), resolution.layout_of(result)});
+}
+
+/// prod, logsumexp along dimensions: those must be whole.
 void along_dimension(Call& call) {
   const int64_t dims = call.value(0).dim();
   const std::string own = letters(dims);
@@ -161,15 +235,21 @@ void along_dimension(Call& call) {
 }  // namespace
 
 void add_reduction_rules(RuleTable& table) {
-  table.add({"aten::sum", "aten::sum.dim_IntList"}, sum);
+  table.add({"aten::sum", "aten::sum.dim_IntList", "aten::nansum"}, sum);
   table.add({"aten::mean", "aten::mean.dim"}, mean);
   table.add({"aten::amax"}, extreme_over<true>);
   table.add({"aten::amin"}, extreme_over<false>);
   table.add({"aten::max"}, extreme_of_all<true>);
   table.add({"aten::min"}, extreme_of_all<false>);
   table.add({"aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::linalg_vector_norm"}, norm);
-  table.add({"aten::logsumexp", "aten::all.dim", "aten::any.dim", "aten::prod.dim_int"},
-            along_dimension);
+  table.add({"aten::count_nonzero", "aten::count_nonzero.dim_IntList"}, count_nonzero);
+  table.add({"aten::all", "aten::all.dim", "aten::all.dims"}, truth<true>);
+  table.add({"aten::any", "aten::any.dim", "aten::any.dims"}, truth<false>);
+  table.add({"aten::var.correction"}, variance<false, false>);
+  table.add({"aten::std.correction"}, variance<true, false>);
+  table.add({"aten::var_mean.correction"}, variance<false, true>);
+  table.add({"aten::std_mean.correction"}, variance<true, true>);
+  table.add({"aten::logsumexp", "aten::prod.dim_int"}, along_dimension);
 }
 
 }  // namespace oslo

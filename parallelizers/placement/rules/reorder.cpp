@@ -55,6 +55,30 @@ void squeeze(Call& call) {
   });
 }
 
+/// diagonal(self, offset, dim1, dim2): both dimensions go, and must be whole; the diagonal comes
+/// last.
+void diagonal(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  const char first = own[call.dimension(2, dims)], second = own[call.dimension(3, dims)];
+  std::string left = own;
+  std::erase(left, first);
+  std::erase(left, second);
+  call.run({{own}, {left + "-"}, {first, second}});
+}
+
+/// diag_embed(self, offset, dim1, dim2): the last dimension becomes the diagonal of two new ones.
+void embed_diagonal(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  const int64_t first = call.dimension(2, dims + 1), second = call.dimension(3, dims + 1);
+  if (dims == 0 || first == second) throw ShapeMismatch("diag_embed: no two new dimensions");
+  std::string wider = own.substr(0, own.size() - 1);
+  wider.insert(std::min(first, second), "-");
+  wider.insert(std::max(first, second), "-");
+  call.run({{own}, {wider}, own.substr(own.size() - 1)});
+}
+
 /// A triangle of the last two dimensions, which must be whole.
 void triangle(Call& call) {
   const std::string own = letters(call.value(0).dim());
@@ -71,6 +95,8 @@ void add_reorder_rules(RuleTable& table) {
   table.add({"aten::unsqueeze"}, unsqueeze);
   table.add({"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}, squeeze);
   table.add({"aten::tril", "aten::triu"}, triangle);
+  table.add({"aten::diagonal"}, diagonal);
+  table.add({"aten::diag_embed"}, embed_diagonal);
 }
 
 }  // namespace oslo

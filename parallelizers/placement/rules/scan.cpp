@@ -113,7 +113,10 @@ void cumulate(Call& call) {
   }
   std::optional<at::ScalarType> type;
   if (!call.none(2)) type = call.argument(2).toScalarType();
-  if (in_place && !type) type = x.local.scalar_type();
+  if (in_place) {
+    if (!type) type = x.local.scalar_type();
+    x.local = x.local.clone();  // what backward remembers must outlive the write
+  }
   const auto& group = x.layout->group(axis);
   const std::vector<int64_t> one_each(group->size(), 1);
   const at::Tensor total = Operation::all(x.local, dim, type);

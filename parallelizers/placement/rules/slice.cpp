@@ -5,6 +5,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/pointwise.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/wishes.h"
@@ -173,6 +174,20 @@ void slice(Call& call) {
   call.result(std::move(part), from.gathered);
 }
 
+/// glu(self, dim): the first half times the sigmoid of the second. Halves of a dimension that is
+/// cut in two blocks lie alike.
+void gated(Call& call) {
+  const Value x = call.value(0);
+  const int64_t dim = call.dimension(1, x.dim());
+  if (x.dim() == 0 || x.size(dim) % 2 != 0) throw ShapeMismatch("glu: a dimension without halves");
+  const int64_t half = x.size(dim) / 2;
+  const std::vector<std::pair<int64_t, int64_t>> ranges{{0, half}, {half, half}};
+  const Sliceable from = prepare(x, dim, ranges);
+  c10::SmallVector<Value, 2> halves{narrow(from, dim, 0, half), narrow(from, dim, half, half)};
+  resolve(pointwise_map(halves), halves, Keep::first_operand);
+  call.result({halves[0].local * halves[1].local.sigmoid(), halves[0].layout});
+}
+
 /// select, unbind: elements of a dimension, which goes and therefore cannot stay cut.
 void select(Call& call) {
   const int64_t dims = call.value(0).dim();
@@ -190,6 +205,7 @@ void add_slice_rules(RuleTable& table) {
             split_with_sizes);
   table.add({"aten::chunk", "aten::unsafe_chunk"}, chunk);
   table.add({"aten::slice.Tensor"}, slice);
+  table.add({"aten::glu"}, gated);
   table.add({"aten::select.int", "aten::unbind.int"}, select);
 }
 

@@ -14,7 +14,7 @@ void transform(Call& call) {
   const std::string own = letters(dims);
   std::string whole;
   for (const int64_t d : call.dimensions(1, dims)) whole += own[d];
-  call.run({{own}, {own}, whole});
+  run_on_elements(call, {{own}, {own}, whole});
 }
 
 /// stft (.., L) -> (.., F, T), or with real and imaginary parts apart: signals of a batch may lie

@@ -1,0 +1,215 @@
+// Every operator of the rule table, each of its operands cut along each of its dimensions, against
+// one device; and docs/operators.md, which says what that moved. OSLO_UPDATE_GOLDEN=1 writes it.
+// OSLO_TABLE_RANKS=7 compares only, over so many ranks: most cuts then leave some of them nothing.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "parallelizers/placement/operator_entry.h"
+#include "parallelizers/placement/rule_table.h"
+#include "tests/support/operator_examples.h"
+#include "tests/support/operator_table.h"
+
+namespace {
+
+using namespace operator_examples;
+
+constexpr const char* kHead =
+    R"(# Operators
+
+<!-- Written by tests/operator_table_test.cpp, which measures it: OSLO_UPDATE_GOLDEN=1 -->
+
+What every operator of the rule table does with cut operands, measured: each operand was cut along
+each dimension over 2 ranks, unevenly, the others were whole. Results and gradients equal those of
+one device; the last columns are what the group's ledger counted.
+
+- `cut`: the operand and its dimension. Dimensions of one element are left out.
+- `result`: how the first result lies. "cut alike": in the dimension in which the operand is cut.
+- `forward`, `backward`: what was moved; `backward` speaks of gradients. "gathers" is what
+  `parallel.plan()` reports, and [why](#gathers-and-why).
+- A whole operand that goes with a cut one keeps its part of it; its gradient, put together again,
+  is the all-gather in `backward`. In a model such operands are mostly cut or need no gradient.
+
+How this comes about: [How it works](how-it-works.md#rules-are-dimension-maps). Numbers of elements
+are those that rank 0 received in the example.
+)";
+
+std::filesystem::path document() {
+  return std::filesystem::path(OSLO_SOURCE_DIR) / "docs/operators.md";
+}
+
+/// Without the frames that LibTorch adds.
+std::string short_text(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\nException raised from"));
+}
+
+/// Whether the kind of the example's family is what the door takes the operator for.
+std::string misplaced(const Prepared& op, Kind kind) {
+  const oslo::OperatorEntry& entry = oslo::entry_of(op.handle);
+  const bool listed = oslo::RuleTable::instance().listed_pointwise(entry.name);
+  switch (kind) {
+    case Kind::ruled:
+      return entry.rule == nullptr ? "has no rule" : "";
+    case Kind::pointwise:
+      return !listed && entry.rule == nullptr ? "is not listed as pointwise" : "";
+    case Kind::decomposed:
+      return entry.rule != nullptr || entry.pointwise || !entry.composite ? "is not decomposed"
+                                                                          : "";
+    case Kind::unruled:
+      return entry.rule != nullptr || entry.pointwise || entry.composite ? "does not gather" : "";
+  }
+  return "";
+}
+
+struct Chapter {
+  const Family* family;
+  std::vector<Measured> measured;
+  std::vector<Expected> expected;
+};
+
+std::vector<Chapter> prepare(const std::vector<Family>& families) {
+  std::vector<Chapter> chapters;
+  for (const Family& family : families) {
+    Chapter chapter{&family, {}, {}};
+    for (const Example& example : family.examples) {
+      for (const std::string& name : example.operators) {
+        try {
+          Prepared op(example, name);
+          const std::string wrong = misplaced(op, family.kind);
+          EXPECT_TRUE(wrong.empty()) << name << " " << wrong << " (" << family.title << ")";
+          const bool refused = example.check == Check::refused;
+          chapter.expected.push_back(refused ? Expected() : on_one_device(op));
+          chapter.measured.push_back({std::move(op), {}});
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << name << " on one device: " << short_text(error);
+        }
+      }
+    }
+    chapters.push_back(std::move(chapter));
+  }
+  return chapters;
+}
+
+/// All cuts of all operators in one world. Rank 0 notes what it saw.
+void measure(std::vector<Chapter>& chapters, int ranks) {
+  oslo::run_as_threads(
+      ranks,
+      [&](oslo::World world) {
+        const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(ranks));
+        const oslo::MeshPtr mesh = mpu.tensor_mesh();
+        for (Chapter& chapter : chapters) {
+          for (size_t i = 0; i < chapter.measured.size(); ++i) {
+            const Prepared& op = chapter.measured[i].op;
+            for (const Cutting& cutting : cuttings_of(op)) {
+              try {
+                Outcome outcome = with_cut(op, chapter.expected[i], cutting, mesh);
+                if (world.rank() == 0) chapter.measured[i].outcomes.push_back(std::move(outcome));
+              } catch (const std::exception& error) {
+                // At once: where one rank fails alone, the next collective may end the program.
+                ADD_FAILURE() << op.name << call_of(*op.example) << ", "
+                              << op.operand_names[cutting.operand] << " cut on " << cutting.dim
+                              << ", rank " << world.rank() << ": " << short_text(error);
+              }
+            }
+          }
+        }
+      },
+      std::chrono::seconds(60));
+}
+
+/// Pointwise operators move nothing forward, except to write into a tensor that is whole.
+void expect_pointwise(const Chapter& chapter) {
+  for (const Measured& one : chapter.measured) {
+    for (const Outcome& outcome : one.outcomes) {
+      const bool written_whole = one.op.in_place && outcome.cutting.operand > 0;
+      if (written_whole) continue;
+      EXPECT_EQ(outcome.forward, "") << one.op.name;
+      EXPECT_TRUE(outcome.reasons.empty()) << one.op.name;
+      EXPECT_EQ(outcome.result, outcome.cutting.dim) << one.op.name;
+    }
+  }
+}
+
+void expect_justified(const Chapter& chapter) {
+  std::map<const Example*, std::string> gathered;
+  for (const Measured& one : chapter.measured) {
+    std::string& reasons = gathered[one.op.example];
+    for (const Outcome& outcome : one.outcomes) reasons += joined(outcome.reasons, "; ");
+  }
+  for (const auto& [example, reasons] : gathered) {
+    EXPECT_EQ(example->why.empty(), reasons.empty())
+        << joined(example->operators, " ") << call_of(*example) << " gathers for: \"" << reasons
+        << "\"; its justification is \"" << example->why << "\"";
+  }
+}
+
+std::string write(const std::vector<Chapter>& chapters) {
+  std::string text = kHead, reasons;
+  for (const Chapter& chapter : chapters) {
+    text += "\n## " + chapter.family->title + "\n\n";
+    if (chapter.family->kind == Kind::pointwise) {
+      std::vector<std::string> listed;
+      for (const Measured& one : chapter.measured) listed.push_back(one.op.name);
+      text +=
+          "Operators that work element by element stay cut as their operands are, and move nothing "
+          "forward.\nIn-place ones write each rank's part; only into a tensor that is whole, what "
+          "is cut is gathered.\n\nListed in the rule table and measured here:\n\n" +
+          filled(quoted(listed)) + "\nSo tagged by LibTorch, in all their overloads:\n\n" +
+          filled(quoted(tagged_pointwise()));
+      continue;
+    }
+    text += filled(chapter.family->text) + "\n" + table_of(chapter.measured);
+  }
+  std::vector<Measured> all;
+  for (const Chapter& chapter : chapters) {
+    if (chapter.family->kind == Kind::pointwise) continue;
+    all.insert(all.end(), chapter.measured.begin(), chapter.measured.end());
+  }
+  return text + "\n## Gathers, and why\n\n" + reasons_of(all);
+}
+
+TEST(OperatorTable, EveryRuleHasAnExample) {
+  std::set<std::string> shown;
+  for (const Family& family : families()) {
+    for (const Example& example : family.examples) {
+      for (const std::string& name : example.operators) shown.insert("aten::" + name);
+    }
+  }
+  for (const auto& [name, rule] : oslo::RuleTable::instance().rules()) {
+    EXPECT_EQ(shown.count(name), 1u)
+        << name << " has no example in tests/support/operator_examples";
+  }
+}
+
+TEST(OperatorTable, EveryCutGivesOneDevicesResultsAndTheDocumentSaysWhatItMoves) {
+  const std::vector<Family> all = families();
+  std::vector<Chapter> chapters = prepare(all);
+  const char* asked = std::getenv("OSLO_TABLE_RANKS");
+  const int ranks = asked == nullptr ? 2 : std::atoi(asked);
+  measure(chapters, ranks);
+  if (ranks != 2) return;
+  for (const Chapter& chapter : chapters) {
+    if (chapter.family->kind == Kind::pointwise) {
+      expect_pointwise(chapter);
+    } else {
+      expect_justified(chapter);
+    }
+  }
+  const std::string text = write(chapters);
+  const char* update = std::getenv("OSLO_UPDATE_GOLDEN");
+  if (update != nullptr && std::string(update) == "1") {
+    std::ofstream(document(), std::ios::trunc) << text;
+    return;
+  }
+  std::ifstream in(document());
+  std::stringstream recorded;
+  recorded << in.rdbuf();
+  EXPECT_EQ(recorded.str(), text)
+      << "docs/operators.md is not what was measured; OSLO_UPDATE_GOLDEN=1 writes it anew";
+}
+
+}  // namespace

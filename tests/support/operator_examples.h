@@ -1,0 +1,22 @@
+#pragma once
+
+#include "tests/support/operator_examples/example.h"
+#include "tests/support/operator_examples/images.h"
+#include "tests/support/operator_examples/indexing.h"
+#include "tests/support/operator_examples/normalization.h"
+#include "tests/support/operator_examples/others.h"
+#include "tests/support/operator_examples/products.h"
+#include "tests/support/operator_examples/reductions.h"
+#include "tests/support/operator_examples/shapes.h"
+
+namespace operator_examples {
+
+/// All families, with the same numbers whenever it is called.
+inline std::vector<Family> families() {
+  at::manual_seed(7);
+  return {products(),       shapes(), lookups(),      writes(),     reductions(), scans(),
+          normalizations(), losses(), convolutions(), pooling(),    images(),     recurrent(),
+          spectral(),       made(),   pointwise(),    decomposed(), unruled()};
+}
+
+}  // namespace operator_examples

@@ -1,0 +1,49 @@
+#pragma once
+
+#include "tests/support/operator_examples/example.h"
+
+namespace operator_examples {
+
+inline Family normalizations() {
+  return {"Softmax and normalization",
+          "Statistics over a dimension that is cut are reduced, forward and backward.",
+          {
+              {"softmax.int log_softmax.int",
+               {x({5, 7}), 1},
+               "a softmax over a cut dimension is rare (heads are cut, classes by the loss)"},
+              {"_softmax _log_softmax",
+               {x({5, 7}), 1, false},
+               "a softmax over a cut dimension is rare (heads are cut, classes by the loss)"},
+              {"layer_norm", {x({5, 7}), {7}, x({7}), x({7})}},
+              {"rms_norm", {x({5, 7}), {7}, x({7})}},
+              {"renorm", {x({5, 7}), 2, 0, 0.9}},
+              Example("batch_norm", {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}),
+                                     true, 0.1, 1e-5, true})
+                  .noted("in training"),
+              Example("batch_norm", {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}),
+                                     false, 0.1, 1e-5, true})
+                  .noted("in evaluation"),
+              {"instance_norm",
+               {x({5, 6, 7}), x({6}), x({6}), kNone, kNone, true, 0.1, 1e-5, true},
+               "each image's statistics are taken of its whole field"},
+              Example("group_norm", {x({5, 6, 7}), 3, x({6}), x({6})}).also({0, 1, 1, 2}),
+          }};
+}
+
+inline Family losses() {
+  return {
+      "Losses",
+      "Rows that are cut are summed, and divided by the global count. Classes that are cut "
+      "stay: Megatron-LM's vocabulary-parallel cross entropy.",
+      {
+          {"cross_entropy_loss", {x({5, 7}), below(7, {5})}},
+          {"nll_loss nll_loss_nd", {x({5, 7}), below(7, {5})}},
+          {"nll_loss2d", {x({3, 7, 5, 6}), below(7, {3, 5, 6})}},
+          {"mse_loss smooth_l1_loss huber_loss", {x({5, 7}), x({5, 7})}},
+          {"soft_margin_loss", {x({5, 7}), constant({5, 7})}},
+          {"binary_cross_entropy", {fraction({5, 7}), constant({5, 7})}},
+          {"binary_cross_entropy_with_logits", {x({5, 7}), constant({5, 7}), kNone, constant({7})}},
+      }};
+}
+
+}  // namespace operator_examples

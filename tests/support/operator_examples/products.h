@@ -1,0 +1,43 @@
+#pragma once
+
+#include "tests/support/operator_examples/example.h"
+
+namespace operator_examples {
+
+constexpr const char* kAdded =
+    "what is added lies as the product does; a plan cuts a bias as its weight's rows";
+
+inline Family products() {
+  return {
+      "Products",
+      "What is summed over and cut is a partial sum and reduced; a dimension of the result stays "
+      "cut, and the operand without it gets its gradient reduced. Column parallel is the weight's "
+      "first row, row parallel its second, batch parallel the input's.",
+      {
+          {"matmul mm", {x({5, 7}), x({7, 6})}},
+          {"bmm", {x({3, 5, 7}), x({3, 7, 6})}},
+          {"mv", {x({5, 7}), x({7})}},
+          {"dot", {x({7}), x({7})}},
+          {"linear", {x({5, 7}), x({6, 7}), x({6})}, kAdded},
+          {"addmm", {x({6}), x({5, 7}), x({7, 6})}, kAdded},
+          {"addmm_", {x({5, 6}), x({5, 7}), x({7, 6})}, kAdded},
+          {"baddbmm baddbmm_", {x({3, 5, 6}), x({3, 5, 7}), x({3, 7, 6})}, kAdded},
+          {"addbmm addbmm_", {x({5, 6}), x({3, 5, 7}), x({3, 7, 6})}, kAdded},
+          {"addmv addmv_", {x({5}), x({5, 7}), x({7})}, kAdded},
+          {"addr addr_", {x({5, 6}), x({5}), x({6})}, kAdded},
+          {"einsum", {"bij,kj->bki", list({x({3, 5, 7}), x({6, 7})})}},
+          {"tensordot", {x({5, 7}), x({6, 7}), {1}, {1}}},
+          {"bilinear", {x({5, 7}), x({5, 6}), x({9, 7, 6}), x({9})}, kAdded},
+          {"cdist",
+           {x({5, 7}), x({6, 7}), 2.0},
+           "a distance is no sum over the coordinates before its root is taken"},
+          {"scaled_dot_product_attention",
+           {x({3, 5, 4, 7}), x({3, 5, 6, 7}), x({3, 5, 6, 9})},
+           "a softmax over the keys needs all of them; cut heads or the batch instead"},
+          {"scaled_dot_product_attention",
+           {x({3, 10, 4, 7}), x({3, 5, 6, 7}), x({3, 5, 6, 9}), is("enable_gqa", true)},
+           "a softmax over the keys needs all of them; query heads are cut as their key heads are"},
+      }};
+}
+
+}  // namespace operator_examples
