@@ -42,6 +42,14 @@ at::Tensor as_real(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
+/// The ranks' parts of `whole`, as views of it.
+std::vector<at::Tensor> as_real_parts(const at::Tensor& whole, int64_t dim,
+                                      c10::IntArrayRef sizes) {
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : whole.split_with_sizes(sizes, dim)) parts.push_back(as_real(part));
+  return parts;
+}
+
 std::shared_ptr<Ledger> ledger_of(const c10d::ProcessGroup& group) {
   const auto* counted = dynamic_cast<const CountedProcessGroup*>(&group);
   return counted != nullptr ? counted->ledger() : std::make_shared<Ledger>();
@@ -59,6 +67,7 @@ Group::Group(std::string name, std::vector<int> ranks, int rank,
       ranks_(std::move(ranks)),
       rank_(rank),
       fake_(process_group->getDefaultBackend()->getBackendName() == "fake"),
+      takes_uneven_parts_(process_group->getDefaultBackend()->getBackendName() == "shm"),
       process_group_(std::move(process_group)),
       ledger_(ledger_of(*process_group_)) {}
 
@@ -104,6 +113,7 @@ at::Tensor Group::all_reduce(at::Tensor tensor, c10d::ReduceOp op) {
   std::vector<at::Tensor> tensors{as_real(tensor)};
   c10d::AllreduceOptions options;
   options.reduceOp = std::move(op);
+  options.asyncOp = false;
   wait(backend(tensor).allreduce(tensors, options), "all_reduce");
   return tensor;
 }
@@ -116,7 +126,7 @@ c10::intrusive_ptr<c10d::Work> Group::start_all_reduce(at::Tensor& tensor) {
 
 std::vector<at::Tensor> Group::gather_parts(const at::Tensor& part, int64_t dim,
                                             c10::IntArrayRef sizes) {
-  // Gloo gathers equal parts only: pad to the largest, cut afterwards.
+  // Pad to the largest, cut afterwards.
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
   at::Tensor padded = plain(part);
   if (part.size(dim) != largest) {
@@ -129,7 +139,9 @@ std::vector<at::Tensor> Group::gather_parts(const at::Tensor& part, int64_t dim,
     parts.push_back(at::empty_like(padded));
     outputs[0].push_back(as_real(parts[r]));
   }
-  if (padded.numel() > 0) wait(backend(padded).allgather(outputs, inputs), "all_gather");
+  c10d::AllgatherOptions options;
+  options.asyncOp = false;
+  if (padded.numel() > 0) wait(backend(padded).allgather(outputs, inputs, options), "all_gather");
   for (int r = 0; r < size(); ++r) parts[r] = parts[r].narrow(dim, 0, sizes[r]);
   return parts;
 }
@@ -142,6 +154,15 @@ at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayR
              " along dimension ", dim, ", the layout says ", sizes);
   count_all_gather(part, dim, sizes);
   if (silent(part)) return resized(part, dim, sum(sizes)).zero_();
+  if (takes_uneven_parts_ && part.device().is_cpu()) {
+    at::Tensor whole = resized(part, dim, sum(sizes));
+    std::vector<at::Tensor> inputs{as_real(plain(part))};
+    std::vector<std::vector<at::Tensor>> outputs{as_real_parts(whole, dim, sizes)};
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;
+    if (whole.numel() > 0) wait(backend(whole).allgather(outputs, inputs, options), "all_gather");
+    return whole;
+  }
   return at::cat(gather_parts(part, dim, sizes), dim);
 }
 
@@ -154,11 +175,24 @@ at::Tensor Group::reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::Int
   const int64_t start = start_of(sizes, rank_);
   if (silent(tensor)) return tensor.narrow(dim, start, sizes[rank_]).contiguous();
   at::Tensor buffer = plain(tensor);
+  if (takes_uneven_parts_ && buffer.device().is_cpu()) {
+    at::Tensor own = resized(tensor, dim, sizes[rank_]);
+    std::vector<at::Tensor> outputs{as_real(own)};
+    std::vector<std::vector<at::Tensor>> inputs{as_real_parts(buffer, dim, sizes)};
+    c10d::ReduceScatterOptions options;
+    options.asyncOp = false;
+    if (buffer.numel() > 0) {
+      wait(backend(buffer).reduce_scatter(outputs, inputs, options), "reduce_scatter");
+    }
+    return own;
+  }
   if (buffer.is_same(tensor)) buffer = buffer.clone();
   if (buffer.numel() > 0) {
     // Gloo has no reduce-scatter of its own (it all-reduces inside), and parts may be uneven.
     std::vector<at::Tensor> tensors{as_real(buffer)};
-    wait(backend(buffer).allreduce(tensors), "reduce_scatter");
+    c10d::AllreduceOptions options;
+    options.asyncOp = false;
+    wait(backend(buffer).allreduce(tensors, options), "reduce_scatter");
   }
   return buffer.narrow(dim, start, sizes[rank_]).contiguous();
 }
@@ -170,6 +204,7 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   std::vector<at::Tensor> tensors{as_real(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
+  options.asyncOp = false;
   wait(backend(tensor).broadcast(tensors, options), "broadcast");
 }
 

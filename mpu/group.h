@@ -69,6 +69,7 @@ class Group {
   std::vector<int> ranks_;
   int rank_;
   bool fake_;
+  bool takes_uneven_parts_;  ///< the backend does; Gloo does not
   bool foresees_backward_ = false;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group_;
   std::shared_ptr<Ledger> ledger_;

@@ -31,7 +31,7 @@ MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State
   const auto make = [&](const std::string& axis) {
     for (std::vector<int>& ranks : state_->grid.groups(axis)) {
       if (std::find(ranks.begin(), ranks.end(), world.rank()) == ranks.end()) continue;
-      return world.make_group(axis, std::move(ranks));
+      return world.make_group(axis, std::move(ranks), options.backend());
     }
     fail("rank ", world.rank(), " is in no ", axis, " group");
   };

@@ -21,6 +21,8 @@ class MpuOptions {
   MpuOptions& pipeline_parallel_size(int size) { return grid_.pipeline = size, *this; }
   MpuOptions& data_parallel_size(int size) { return grid_.data = size, given_data_ = true, *this; }
   MpuOptions& rank_order(RankOrder order) { return grid_.order = order, *this; }
+  /// What carries the groups' collectives.
+  MpuOptions& backend(Transport transport) { return backend_ = transport, *this; }
   /// Seed of the random streams.
   MpuOptions& seed(uint64_t seed) { return seed_ = seed, *this; }
 
@@ -31,12 +33,14 @@ class MpuOptions {
   RankGrid grid(int world) const;
   uint64_t seed() const { return seed_; }
   RandomMode random_mode() const { return random_mode_; }
+  Transport backend() const { return backend_; }
 
  private:
   RankGrid grid_;
   bool given_data_ = false;
   uint64_t seed_ = 0;
   RandomMode random_mode_ = RandomMode::like_one_device;
+  Transport backend_ = Transport::automatic;
 };
 
 /// The model parallel unit (Megatron-LM, OSLO): the world's ranks as a grid of data, tensor and

@@ -9,19 +9,15 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "mpu/ledger.h"
+#include "mpu/transport.h"
 
 namespace oslo {
-
-/// What carries the collectives of a world's groups.
-enum class Transport {
-  network,  ///< Gloo for CPU tensors, NCCL for CUDA tensors (in a CUDA build)
-  fake,     ///< nothing moves: shapes and counts only, for dry runs of any mesh on one rank
-};
 
 /// Where a rank meets the others: the store, and the network device that its groups share.
 struct Rendezvous {
   c10::intrusive_ptr<c10d::Store> store;
-  Transport transport = Transport::network;
+  Transport transport = Transport::automatic;
+  std::string host;      ///< ranks with the same one can share memory; this machine's when empty
   bool loopback = true;  ///< all ranks on this host
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};
   std::shared_ptr<void> device;  ///< Gloo's device; made by the first group, shared by the rest
@@ -38,10 +34,13 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 
-/// Makes the process group `name` with this process as `rank` of `size`. Collective over the
-/// members (except fake groups). A group of one rank reaches nobody.
+/// Makes the process group `name` with this process as `rank` of `size`, over `wanted`; if that is
+/// automatic, over what OSLO_BACKEND says, in the words of `parse_transport`. Collective over the
+/// members (except in fake worlds): they must want the same, and compare their hosts. A group of
+/// one rank reaches nobody.
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous,
                                                           const std::string& name, int rank,
-                                                          int size);
+                                                          int size,
+                                                          Transport wanted = Transport::automatic);
 
 }  // namespace oslo

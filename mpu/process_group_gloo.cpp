@@ -18,16 +18,15 @@ std::shared_ptr<Device> make_device(bool loopback) {
 
 }  // namespace
 
-void add_gloo_backend(c10d::ProcessGroup& group, Rendezvous& rendezvous,
-                      const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(Rendezvous& rendezvous,
+                                                    const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int size) {
   if (!rendezvous.device) rendezvous.device = make_device(rendezvous.loopback);
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices.push_back(std::static_pointer_cast<Device>(rendezvous.device));
   options->timeout = rendezvous.timeout;
   options->threads = 1;  // our collectives are few and ordered; more threads only compete for cores
-  group.setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                   c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options));
-  group.setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
 }  // namespace oslo

@@ -121,7 +121,7 @@ World World::fake(int rank, int size) {
 }
 
 World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                        std::chrono::milliseconds timeout) {
+                        std::chrono::milliseconds timeout, std::string host) {
   OSLO_CHECK(size >= 1 && rank >= 0 && rank < size, "rank ", rank, " is not in a world of ", size);
   auto state = std::make_shared<State>();
   state->rank = state->local_rank = rank;
@@ -129,6 +129,7 @@ World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int siz
   state->source = size == 1 ? "alone" : "a shared store";
   state->rendezvous.store = std::move(store);
   state->rendezvous.timeout = timeout;
+  state->rendezvous.host = std::move(host);
   return World(state);
 }
 
@@ -187,7 +188,8 @@ void World::report_failure(const std::string& what) const {
                                 bytes_of(kFailure + what));
 }
 
-std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<int> ranks) const {
+std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<int> ranks,
+                                         Transport transport) const {
   const auto here = std::find(ranks.begin(), ranks.end(), rank());
   OSLO_CHECK(here != ranks.end(), "group ", name, " of ranks ", ranks, " does not hold rank ",
              rank());
@@ -195,7 +197,7 @@ std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<in
   const int size = static_cast<int>(ranks.size());
   // The first member's rank keeps sibling groups apart, the count keeps two meshes apart.
   const std::string key = c10::str(name, "/", state_->groups++, "/", ranks.front());
-  auto process_group = make_process_group(state_->rendezvous, key, group_rank, size);
+  auto process_group = make_process_group(state_->rendezvous, key, group_rank, size, transport);
   return std::make_shared<Group>(name, std::move(ranks), group_rank, std::move(process_group));
 }
 

@@ -29,9 +29,11 @@ class World {
   /// Rank `rank` of a pretended world of `size`: collectives move nothing (dry runs).
   static World fake(int rank, int size);
 
-  /// A world over a store that the ranks share (tests: one thread a rank over a HashStore).
+  /// A world over a store that the ranks share (tests: one thread a rank over a HashStore). Ranks
+  /// of the same `host` can share memory; empty: this machine's.
   static World over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                          std::chrono::milliseconds timeout = std::chrono::minutes(10));
+                          std::chrono::milliseconds timeout = std::chrono::minutes(10),
+                          std::string host = "");
 
   bool defined() const { return state_ != nullptr; }
   int rank() const;
@@ -56,7 +58,8 @@ class World {
   void report_failure(const std::string& what) const;
 
   /// The group `name` of `ranks`, which must hold this rank. Collective over them.
-  std::shared_ptr<Group> make_group(const std::string& name, std::vector<int> ranks) const;
+  std::shared_ptr<Group> make_group(const std::string& name, std::vector<int> ranks,
+                                    Transport transport = Transport::automatic) const;
 
  private:
   struct State;

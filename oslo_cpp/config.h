@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mpu/rank_order.h"
+#include "mpu/transport.h"
 
 namespace oslo {
 
@@ -26,6 +27,7 @@ struct ParallelSizes {
   std::string tensor_mode = "1d";  ///< "1d", "2d", "2.5d", "3d" or "sequence"
   int depth = 1;                   ///< the d of 2.5d (tensor = q * q * d), 1 for every other mode
   RankOrder rank_order = RankOrder::pp_dp_tp;
+  Transport backend = Transport::automatic;
   bool enabled = true;  ///< false: leave the model untouched; then tensor and pipeline are 1
 };
 
@@ -40,6 +42,7 @@ struct ConfigValues {
   std::optional<std::string> tensor_mode;  ///< unset: "1d"
   std::optional<int> depth;                ///< 2.5d only
   RankOrder rank_order = RankOrder::pp_dp_tp;
+  Transport backend = Transport::automatic;
   /// (pattern, "column" | "row" | "vocab" | "replicate") in the order written.
   std::vector<std::pair<std::string, std::string>> plan;
 

@@ -108,6 +108,9 @@ ConfigValues read_values(const Json& document) {
   if (auto order = maybe<std::string>(document, "rank_order")) {
     values.rank_order = parse_rank_order(*order);
   }
+  if (auto backend = maybe<std::string>(document, "backend")) {
+    values.backend = parse_transport(*backend);
+  }
   for (const auto& [pattern, placement] : at(document, "plan").items()) {
     values.plan.emplace_back(pattern, placement.get<std::string>());
   }

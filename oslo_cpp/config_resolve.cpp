@@ -154,6 +154,7 @@ ParallelSizes Config::resolve(int world_size) const {
   check_complete(*document_);
   ParallelSizes sizes;
   sizes.rank_order = values_.rank_order;
+  sizes.backend = values_.backend;
   sizes.enabled = values_.enabled;
   if (!values_.enabled) {
     sizes.data = world_size;

@@ -90,6 +90,9 @@ ConfigKey config_schema(ConfigDialect dialect) {
   }
   root.keys.push_back(choice(
       "rank_order", {oslo::to_string(RankOrder::pp_dp_tp), oslo::to_string(RankOrder::dp_pp_tp)}));
+  std::vector<std::string> backends;
+  for (const auto& [transport, name] : kTransportNames) backends.push_back(name);
+  root.keys.push_back(choice("backend", backends));
   root.keys.push_back(
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   return root;

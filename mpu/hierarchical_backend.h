@@ -1,0 +1,76 @@
+#pragma once
+
+#include <c10/core/thread_pool.h>
+
+#include <functional>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+namespace oslo {
+
+/// Collectives between ranks on several hosts, some of which share one: shared memory inside a
+/// host, the network between one leader of each host (the two-level scheme of MPI libraries and of
+/// Horovod's hierarchical all-reduce). A value crosses the network once a host, not once a rank.
+///
+/// All-reduce, broadcast, all-gather and barrier are done so; everything else goes over `network`,
+/// the group that holds all ranks. Operations run one after the other, in the order of the calls,
+/// on a thread of the backend's; a caller that will wait (`asyncOp = false`) does them itself.
+class HierarchicalBackend final : public c10d::Backend {
+ public:
+  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+  struct Levels {
+    BackendPtr inside;         ///< the ranks of this host
+    BackendPtr leaders;        ///< the first rank of each host; null on the others
+    BackendPtr network;        ///< all ranks
+    std::vector<int> host_of;  ///< by rank, from 0, in order of each host's first rank
+  };
+
+  HierarchicalBackend(int rank, int size, Levels levels);
+  ~HierarchicalBackend() override;
+
+  const std::string getBackendName() const override { return "hierarchical"; }
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+
+  // Over the network alone.
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_rows,
+                                               std::vector<int64_t>& input_rows,
+                                               const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int rank, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int rank, int tag) override;
+
+ private:
+  c10::intrusive_ptr<c10d::Work> run(bool caller_waits, std::vector<at::Tensor> outputs,
+                                     std::function<void()> steps);
+  /// The rank's place among those of its host.
+  int inside_rank(int rank) const;
+  void broadcast_now(const at::Tensor& tensor, int root) const;
+
+  Levels levels_;
+  int host_ = 0;
+  std::vector<std::vector<int>> ranks_of_;  ///< by host
+  c10::ThreadPool thread_{1};               ///< last: it ends before what it uses
+};
+
+}  // namespace oslo

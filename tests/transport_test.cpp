@@ -1,0 +1,183 @@
+// What carries a group's collectives: the choice, and the two levels between hosts.
+#include <gmock/gmock.h>
+
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "tests/models/gpt2.h"
+#include "tests/support/parity.h"
+
+namespace oslo {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+/// Ranks as threads that believe to be on the hosts `host_of`; what `body` threw, by rank.
+std::vector<std::string> run_on_hosts(const std::vector<std::string>& host_of,
+                                      const std::function<void(World)>& body) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  const int size = static_cast<int>(host_of.size());
+  std::vector<std::string> errors(size);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      try {
+        body(World::over_store(store, rank, size, std::chrono::minutes(1), host_of[rank]));
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  return errors;
+}
+
+std::vector<int> all_of(const World& world) {
+  std::vector<int> ranks(world.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+std::string backend_of(const Group& group) {
+  return group.process_group()->getDefaultBackend()->getBackendName();
+}
+
+std::string chosen(const std::vector<std::string>& hosts, Transport wanted) {
+  std::string name;
+  const auto errors = run_on_hosts(hosts, [&](World world) {
+    const auto group = world.make_group("all", all_of(world), wanted);
+    if (world.rank() == 0) name = backend_of(*group);
+  });
+  return errors[0].empty() ? name : errors[0];
+}
+
+TEST(Transport, FollowsTheHosts) {
+  if (std::getenv("OSLO_BACKEND") != nullptr) GTEST_SKIP() << "OSLO_BACKEND chooses";
+  EXPECT_EQ(chosen({"a", "a", "a"}, Transport::automatic), "shm");
+  EXPECT_EQ(chosen({"a", "b", "c"}, Transport::automatic), "gloo");
+  EXPECT_EQ(chosen({"a", "b", "a"}, Transport::automatic), "hierarchical");
+  EXPECT_EQ(chosen({"", ""}, Transport::automatic), "shm");  // this machine
+}
+
+TEST(Transport, CanBeAskedFor) {
+  EXPECT_EQ(chosen({"a", "a"}, Transport::gloo), "gloo");
+  EXPECT_EQ(chosen({"a", "b", "a"}, Transport::gloo), "gloo");
+  EXPECT_EQ(chosen({"a", "a"}, Transport::shared_memory), "shm");
+  EXPECT_EQ(chosen({"a", "a"}, Transport::fake), "fake");
+}
+
+TEST(Transport, SharedMemoryBetweenHostsIsRefusedOnEveryRank) {
+  const auto errors = run_on_hosts({"a", "b", "b"}, [](World world) {
+    world.make_group("all", all_of(world), Transport::shared_memory);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("its 3 ranks are on 2 hosts")));
+}
+
+TEST(Transport, RanksThatWantDifferentOnesAreTold) {
+  const auto errors = run_on_hosts({"a", "a"}, [](World world) {
+    world.make_group("all", all_of(world),
+                     world.rank() == 0 ? Transport::gloo : Transport::shared_memory);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("start all ranks with the same OSLO_BACKEND and config")));
+}
+
+#ifndef OSLO_CUDA
+TEST(Transport, NcclNeedsACudaBuild) {
+  EXPECT_THAT(chosen({"a", "a"}, Transport::nccl), HasSubstr("-DOSLO_CUDA=ON"));
+}
+#endif
+
+TEST(Transport, IsAnEntryOfTheConfig) {
+  const auto config = Config::parse(R"({"model_parallelism": {"tensor_parallel_size": 2}})");
+  EXPECT_EQ(config.resolve(2).backend, Transport::automatic);
+  Config with = config;
+  with.set("backend=gloo");
+  EXPECT_EQ(with.resolve(2).backend, Transport::gloo);
+  try {
+    Config::parse(R"({"backend": "tcp"})");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("auto, gloo, shm, nccl, fake"));
+  }
+  EXPECT_THROW(parse_transport("tcp"), Error);
+  for (const auto& [transport, name] : kTransportNames) {
+    EXPECT_EQ(parse_transport(to_string(transport)), transport);
+  }
+}
+
+/// Two hosts of several ranks, one with a single one, ranks not in the order of hosts.
+const std::vector<std::string> kHosts{"a", "b", "a", "c", "b", "a"};
+
+TEST(TwoLevels, CollectivesOfGroups) {
+  const auto errors = run_on_hosts(kHosts, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    const int rank = world.rank(), size = world.size();
+    const auto own = torch::arange(7, torch::kDouble) + rank;
+    const auto sum = 6.0 * torch::arange(7, torch::kDouble) + 15;
+    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone()), sum));
+    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone(), c10d::ReduceOp::MAX),
+                             torch::arange(7, torch::kDouble) + 5));
+    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone(), c10d::ReduceOp::AVG), sum / 6));
+    const std::vector<int64_t> sizes{2, 0, 1, 3, 1, 2};  // uneven, and along an inner dimension
+    const auto part = torch::full({3, sizes[rank]}, double(rank));
+    const auto whole = group->all_gather(part, 1, sizes);
+    EXPECT_EQ(whole.sizes(), (std::vector<int64_t>{3, 9}));
+    EXPECT_TRUE(torch::equal(whole[2], torch::tensor({0., 0., 2., 3., 3., 3., 4., 5., 5.})));
+    const auto kept = group->reduce_scatter(whole, 1, sizes);
+    EXPECT_TRUE(torch::equal(kept, torch::full({3, sizes[rank]}, 6.0 * rank)));
+    for (int root = 0; root < size; ++root) {
+      auto sent = torch::full({5}, double(rank));
+      group->broadcast(sent, root);
+      EXPECT_TRUE(torch::equal(sent, torch::full({5}, double(root))));
+    }
+    EXPECT_EQ(group->exchange(rank * rank), (std::vector<int64_t>{0, 1, 4, 9, 16, 25}));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TwoLevels, WorkThatNobodyWaitsForYet) {
+  const auto errors = run_on_hosts(kHosts, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    std::vector<torch::Tensor> values;
+    std::vector<c10::intrusive_ptr<c10d::Work>> started;
+    for (int i = 0; i < 5; ++i) {
+      values.push_back(torch::full({1000}, double(world.rank() + i)));
+      started.push_back(group->start_all_reduce(values.back()));
+    }
+    for (int i = 4; i >= 0; --i) started[i]->wait();
+    for (int i = 0; i < 5; ++i) {
+      EXPECT_EQ(values[i].sum().item<double>(), 1000.0 * (15 + 6 * i));
+    }
+    EXPECT_TRUE(started[0]->isSuccess());
+    EXPECT_EQ(started[0]->getFuture()->value().toTensorVector()[0].data_ptr(),
+              values[0].data_ptr());
+    group->process_group()->barrier()->wait();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TwoLevels, AModelInParallelOverThem) {
+  const auto make = [] {
+    return parity::make_seeded(3, [] { return models::GPT2(models::GPT2Options()); });
+  };
+  const auto tokens = torch::arange(14).view({2, 7});
+  models::GPT2 reference = make();
+  const auto expected = reference->forward(tokens);
+  expected.sum().backward();
+  const auto errors = run_on_hosts({"a", "b", "a"}, [&](World world) {
+    models::GPT2 model = make();
+    InitializeOptions how;
+    how.world = world;
+    const auto parallel = initialize(model, Config::parse(parity::tensor_parallel(3)), how);
+    const auto y = model->forward(tokens);
+    y.sum().backward();
+    // fp32, sums in another order.
+    parity::expect_close(full_tensor(y), expected, "output", {1e-4, 1e-5});
+    parity::expect_gradients(*model, *reference, {1e-3, 1e-4});
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace oslo
