@@ -1,0 +1,117 @@
+// One rank of a training job: times forward and backward of a GPT, tensor or data parallel.
+// benchmarks/peers/training_step.py is the same job in Python; benchmarks/report compares them.
+//
+//   oslo run -n 2 training_step --parallel tensor --hidden 256
+//
+// Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
+// compute the same, and the milliseconds of every timed step.
+#include <oslo_cpp/oslo.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "benchmarks/ranks/model.h"
+
+namespace {
+
+struct Options {
+  std::string parallel = "tensor";
+  int64_t hidden = 64, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
+  double bucket_mb = 25;
+  int warm_up = 5, steps = 40;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times training steps of a GPT on this rank");
+  app.add_option("--parallel", options.parallel)->check(CLI::IsMember({"tensor", "data", "none"}));
+  app.add_option("--hidden", options.hidden);
+  app.add_option("--layers", options.layers);
+  app.add_option("--batch", options.batch, "Sequences a rank");
+  app.add_option("--bucket-mb", options.bucket_mb, "DistributedDataParallel's buckets");
+  app.add_option("--warm-up", options.warm_up);
+  app.add_option("--steps", options.steps);
+  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+/// The layers that the peer cuts, and only those.
+oslo::Config cut_like_the_peer(int ranks) {
+  oslo::Config config = oslo::Config::parse(R"({
+    "model_parallelism": {"enable": true},
+    "plan": {"wte": "replicate", "wpe": "replicate",
+             "h.*.attn.q": "column", "h.*.attn.k": "column", "h.*.attn.v": "column",
+             "h.*.attn.proj": "row", "h.*.fc": "column", "h.*.proj": "row"}
+  })");
+  config.set(c10::str("model_parallelism.tensor_parallel_size=", ranks));
+  return config;
+}
+
+void run(const Options& options) {
+  at::set_num_threads(1);
+  const oslo::World world = oslo::World::from_environment();
+  bench::Gpt model(options.vocabulary, options.positions, options.hidden, options.heads,
+                   options.layers);
+  const bool by_data = options.parallel == "data";
+  // Another batch on every data rank, the same on all tensor ranks.
+  const int64_t shift = by_data ? world.rank() : 0;
+  const auto place = torch::arange(options.batch * options.positions) * 7 + shift;
+  const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
+  const auto targets = (place + 3).remainder(options.vocabulary);
+
+  std::optional<oslo::ParallelModel> parallel;
+  std::optional<oslo::DistributedDataParallel<bench::Gpt>> ddp;
+  oslo::InitializeOptions how;
+  how.world = world;
+  if (options.parallel == "tensor") {
+    parallel = oslo::initialize(model, cut_like_the_peer(world.size()), how);
+  } else if (by_data) {
+    const oslo::MPU mpu(world);
+    ddp.emplace(model, mpu.get_data_parallel_group(),
+                oslo::DDPOptions().bucket_cap_mb(options.bucket_mb));
+  }
+  const auto step = [&] {
+    model->zero_grad();
+    const auto logits = ddp ? ddp->forward(tokens) : model->forward(tokens);
+    const auto loss =
+        torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
+    loss.backward();
+    return loss;
+  };
+
+  nlohmann::json result;
+  result["loss"] = step().item<double>();
+  result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
+  for (int i = 0; i < options.warm_up; ++i) step();
+  std::vector<double> milliseconds;
+  const oslo::MPU everyone(world);
+  for (int i = 0; i < options.steps; ++i) {
+    everyone.data_group()->exchange(0);  // a barrier as tight as the peer's
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - start;
+    milliseconds.push_back(taken.count());
+  }
+  result["milliseconds"] = milliseconds;
+  if (world.rank() == 0) std::cout << result << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+}

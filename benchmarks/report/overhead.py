@@ -1,0 +1,49 @@
+"""What our own Google Benchmark programs measure: pairs within one run."""
+from launch import run_google_benchmark
+from row import Row, Sample
+
+INTERLEAVED = ["--benchmark_enable_random_interleaving=true", "--benchmark_repetitions=15"]
+
+
+def aggregates(entries: list[dict]) -> dict[str, dict[str, dict]]:
+    """benchmark name -> aggregate name -> entry."""
+    found: dict[str, dict[str, dict]] = {}
+    for entry in entries:
+        found.setdefault(entry["run_name"], {})[entry["aggregate_name"]] = entry
+    return found
+
+
+def sample(of: dict[str, dict], unit: float, key: str = "real_time") -> Sample:
+    """Google Benchmark gives no percentiles: 1.28 standard deviations hold four fifths."""
+    middle, spread = of["median"][key] * unit, 1.28 * of["stddev"][key] * unit
+    return Sample(middle, middle - spread, middle + spread)
+
+
+def overhead(bin_folder: str, quick: bool) -> list[Row]:
+    options = INTERLEAVED + (["--benchmark_min_time=0.05"] if quick else [])
+    found = aggregates(run_google_benchmark(f"{bin_folder}/bench_overhead", *options))
+    group = "Overhead, 1 rank"
+    rows = []
+    for plain, cut in (("plain_add", "cut_add"), ("plain_gelu", "cut_gelu")):
+        for grad, with_grad in ((0, ""), (1, ", with gradient")):
+            ours, peer = found[f"{cut}/grad:{grad}"], found[f"{plain}/grad:{grad}"]
+            more = ours["median"]["real_time"] - peer["median"]["real_time"]
+            rows.append(Row(group, f"{plain[6:]} on a cut value{with_grad}", "us",
+                            sample(ours, 1e-3), sample(peer, 1e-3), "the plain operator",
+                            note=f"{more / 1e3:+.2f} us, 0.50 wanted"))
+    ours, peer = found["training_step/world_of_one"], found["training_step/plain"]
+    rows.append(Row(group, "training step of a model after initialize", "ms",
+                    sample(ours, 1), sample(peer, 1), "the untouched model", target=0.99))
+    return rows
+
+
+def planning(bin_folder: str, quick: bool) -> list[Row]:
+    options = ["--benchmark_repetitions=3"]
+    if quick:
+        options.append("--benchmark_filter=layers:12")
+    rows = []
+    for name, of in aggregates(run_google_benchmark(f"{bin_folder}/bench_planning", *options)).items():
+        median = of["median"]
+        rows.append(Row("Planning", name.removeprefix("plan_gpt2/"), "ms", sample(of, 1), None, "-",
+                        note=f"+{median['rss_mb']:.0f} MB, {median['runs']:.0f} dry runs"))
+    return rows

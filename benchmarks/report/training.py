@@ -1,0 +1,76 @@
+"""Training steps against PyTorch's: tensor parallel against DTensor, data parallel against DDP."""
+import sys
+
+from launch import Job, JobFailed, run
+from row import Row, Sample
+
+TRANSPORTS = {"gloo": "Gloo", "shm": "shared memory"}
+# Peer / ours, from the issue that brought this benchmark.
+TENSOR_TARGETS = {"gloo": {64: 2.0, 256: 1.5, 1024: 1.0}, "shm": {64: 10.0, 256: 3.0, 1024: 1.3}}
+DATA_TARGETS = {"gloo": {64: 1.0, 256: 1.0}, "shm": {64: 1.5, 256: None}}
+
+
+def together(jobs: list[Job], rounds: int) -> dict[str, tuple[Sample | None, str, dict]]:
+    """Every job `rounds` times, in turn; equal losses and gradients are asserted before any time
+    counts."""
+    times: dict[str, list[float]] = {job.name: [] for job in jobs}
+    failures: dict[str, str] = {}
+    first: dict = {}
+    for _ in range(rounds):
+        for job in jobs:
+            if job.name in failures:
+                continue
+            try:
+                result = run(job)
+            except JobFailed as failure:
+                failures[job.name] = str(failure)
+                print(f"    {job.name}: {failure}", file=sys.stderr)
+                continue
+            first = first or result
+            for key in ("loss", "gradient"):
+                if abs(result[key] - first[key]) > 1e-3 * abs(first[key]):
+                    raise SystemExit(
+                        f"{job.name}: {key} {result[key]} is not the others' {first[key]}")
+            times[job.name] += result["milliseconds"]
+    return {job.name: (Sample.of(times[job.name]) if times[job.name] else None,
+                       failures.get(job.name, ""), first) for job in jobs}
+
+
+def compare(bin_folder: str, peers: list[str], what: str, options: list[str], rounds: int,
+            group: str, peer_name: str, targets: dict[str, float | None], ranks: int) -> list[Row]:
+    print(f"  {group}: {what}", file=sys.stderr)
+    ours = [Job(transport, [f"{bin_folder}/bench_training_step", *options], ranks,
+                {"OSLO_BACKEND": transport}) for transport in TRANSPORTS]
+    peer = Job("peer", [*peers, *options], ranks)
+    found = together([*ours, peer], rounds)
+    peer_sample, peer_failure, loss = found["peer"]
+    rows = []
+    for job in ours:
+        sample, failure, _ = found[job.name]
+        rows.append(Row(group, f"{what}, {TRANSPORTS[job.name]}", "ms", sample, peer_sample,
+                        peer_name, targets.get(job.name), failure or peer_failure,
+                        {"loss": loss.get("loss")}))
+    return rows
+
+
+def tensor_parallel(bin_folder, peers, rounds, quick):
+    rows = []
+    for hidden in (64, 256) if quick else (64, 256, 1024):
+        rows += compare(bin_folder, peers, f"C = {hidden}",
+                        ["--parallel", "tensor", "--hidden", str(hidden),
+                         "--steps", "20" if hidden == 1024 else "40"],
+                        rounds, "A tensor parallel step, 2 ranks", "DTensor over Gloo",
+                        {t: TENSOR_TARGETS[t][hidden] for t in TRANSPORTS}, 2)
+    return rows
+
+
+def data_parallel(bin_folder, peers, rounds, quick):
+    rows = []
+    for hidden in (64, 256):
+        for overlap, bucket in (("overlap", 1), ("no overlap", 1000)):
+            rows += compare(bin_folder, peers, f"C = {hidden}, {overlap}",
+                            ["--parallel", "data", "--hidden", str(hidden),
+                             "--bucket-mb", str(bucket)],
+                            rounds, "A data parallel step, 2 ranks", "PyTorch DDP over Gloo",
+                            {t: DATA_TARGETS[t][hidden] for t in TRANSPORTS}, 2)
+    return rows
