@@ -1,4 +1,8 @@
-"""What our own Google Benchmark programs measure: pairs within one run."""
+"""What our own programs measure by themselves: pairs within one run."""
+import json
+import subprocess
+import sys
+
 from launch import run_google_benchmark
 from row import Row, Sample
 
@@ -46,4 +50,35 @@ def planning(bin_folder: str, quick: bool) -> list[Row]:
         median = of["median"]
         rows.append(Row("Planning", name.removeprefix("plan_gpt2/"), "ms", sample(of, 1), None, "-",
                         note=f"+{median['rss_mb']:.0f} MB, {median['runs']:.0f} dry runs"))
+    return rows
+
+
+def size_name(size: int) -> str:
+    for unit, name in ((1 << 20, "MB"), (1 << 10, "KB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+# Gloo / ours, and microseconds, from the issue that brought shared memory; two ranks.
+COLLECTIVE_TARGETS = {64: (100.0, 6.0), 32 << 10: (None, 15.0), 4 << 20: (8.0, 450.0)}
+
+
+def collectives(bin_folder: str, quick: bool) -> list[Row]:
+    print("  bench_collectives", file=sys.stderr)
+    command = [f"{bin_folder}/bench_collectives", "--json"]
+    if quick:
+        command.append(f"--largest={4 << 20}")
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    rows = []
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        ratio, microseconds = COLLECTIVE_TARGETS.get(found["bytes"], (None, None))
+        if found["ranks"] > 2:  # on fewer cores than ranks
+            ratio, microseconds = None, microseconds and 5 * microseconds
+        note = f"{microseconds:g} us wanted" if microseconds else ""
+        rows.append(Row("All-reduce in shared memory", f"{size_name(found['bytes'])}, {found['ranks']} ranks",
+                        "us", *(Sample(found[side + "_us"], found[side + "_p10"], found[side + "_p90"])
+                                for side in ("shm", "gloo")),
+                        "Gloo", target=ratio, note=note))
     return rows

@@ -43,7 +43,8 @@ class Row:
             return self.note or "-"
         if self.target is None:
             return self.note
-        return f"{'met' if ratio >= self.target else 'MISSED'}: {self.target:g}x wanted"
+        verdict = f"{'met' if ratio >= self.target else 'MISSED'}: {self.target:g}x wanted"
+        return f"{verdict}; {self.note}" if self.note else verdict
 
     def to_json(self) -> dict:
         return asdict(self) | {"ratio": self.ratio(), "verdict": self.verdict()}
