@@ -73,7 +73,7 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int
 std::string plan_text(const std::vector<LayerPlan>& layers) {
   std::string text;
   for (const LayerPlan& layer : layers) {
-    text += c10::str(layer.path, ": ", to_string(layer.style.style), " ",
+    text += c10::str(layer.path, ": ", layer.style.name(), " ",
                      layer.weight_placement().to_string(), "\n");
   }
   return text;
@@ -83,6 +83,7 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
   if (layer == nullptr || mark_of(parameter) == nullptr) return "replicate";
   const bool weight = parameter.dim() > 1;
   const Placement placement = weight ? layer->weight_placement() : layer->bias_placement();
+  if (layer->parameter()) return placement.to_string();
   return to_string(layer->style.style) + ": " + placement.to_string();
 }
 
@@ -96,14 +97,15 @@ std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<Laye
   size_t position = 0;
   for (const ModuleEntry& entry : module_entries(model)) {
     const std::string& before = classes_before[position++];
-    const auto found = by_path.find(entry.path);
-    const LayerPlan* layer = found == by_path.end() ? nullptr : found->second;
     for (const auto& item : entry.module->named_parameters(/*recurse=*/false)) {
       const at::Tensor& parameter = item.value();
       if (!parameter.defined()) continue;
       const Mark* mark = mark_of(parameter);
       PlanEntry line;
       line.parameter = join_path(entry.path, item.key());
+      auto found = by_path.find(line.parameter);
+      if (found == by_path.end()) found = by_path.find(entry.path);
+      const LayerPlan* layer = found == by_path.end() ? nullptr : found->second;
       line.module = entry.path;
       line.module_before = before;
       line.module_after = class_name(*entry.module);
@@ -168,6 +170,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                                      .pipeline_parallel_size(sizes.pipeline)
                                      .data_parallel_size(sizes.data)
                                      .rank_order(sizes.rank_order)
+                                     .backend(sizes.backend)
                                      .random_mode(options.random_mode)
                                      .seed(options.seed);
   if (sizes.enabled) {

@@ -11,7 +11,11 @@
 #include "parallelizers/tensor/ties.h"
 #include "tests/models/bert.h"
 #include "tests/models/gpt2.h"
+#include "tests/models/in_place_views.h"
 #include "tests/models/llama.h"
+#include "tests/models/lstm_tagger.h"
+#include "tests/models/mixture_of_experts.h"
+#include "tests/support/files.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
 
@@ -198,6 +202,82 @@ TEST(AutomaticPlan, AskedForLayersStay) {
     if (entry.parameter != "h.1.c_fc.weight") continue;
     EXPECT_EQ(entry.placement, "row: shard(1)");
   }
+}
+
+/// An MLP of matrices of its own; one that reads how large they are.
+struct RawImpl : torch::nn::Module {
+  explicit RawImpl(bool reads = false) : reads_sizes(reads) {
+    up = register_parameter("up", torch::randn({24, 96}));
+    down = register_parameter("down", torch::randn({96, 24}));
+    scale = register_parameter("scale", torch::ones({24}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto h = torch::gelu(torch::matmul(x * scale, up));
+    if (reads_sizes) h = h / std::sqrt(double(up.numel()));
+    return x + torch::einsum("bth,hc->btc", {h, down});
+  }
+  bool reads_sizes;
+  torch::Tensor up, down, scale;
+};
+TORCH_MODULE(Raw);
+
+TEST(AutomaticPlan, ParametersOutsideOfLayers) {
+  Raw model;
+  const auto x = torch::randn({2, 5, 24});
+  const auto plan = planned(model, 2, [&] { model->forward(x); });
+  EXPECT_EQ(plan.search.structural.bytes, 0);  // leaves them whole
+  EXPECT_EQ(plan.at("up").weight_placement().to_string(), "shard(1)");
+  EXPECT_EQ(plan.at("down").weight_placement().to_string(), "shard(0)");
+  EXPECT_EQ(plan.search.found.bytes, all_reduces(2, 2 * 5 * 24, 2));
+  EXPECT_EQ(plan.search.found.gathers, 0);
+}
+
+TEST(AutomaticPlan, AParameterWhoseSizesAreReadStaysWhole) {
+  Raw model(true);
+  const auto x = torch::randn({2, 5, 24});
+  const auto plan = planned(model, 2, [&] { model->forward(x); });
+  EXPECT_EQ(plan.style("up"), Style::replicate);
+  EXPECT_THAT(plan.at("up").why, HasSubstr("shard(1) cannot be used"));
+  EXPECT_EQ(plan.style("down"), Style::shard);
+}
+
+TEST(AutomaticPlan, ParametersOnRequest) {
+  const auto placed = [](const std::string& plan) {
+    InitializeOptions how;
+    how.world = World::fake(0, 2);
+    const auto config = Config::parse(
+        R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 2}, "plan": )" + plan +
+        "}");
+    std::string placements;
+    for (const auto& entry : initialize(Raw(), config, how).plan().entries) {
+      placements += entry.parameter + " " + entry.placement + "; ";
+    }
+    return placements;
+  };
+  EXPECT_EQ(placed(R"json({"up": "shard(1) blocks=3", "down": "shard(0)"})json"),
+            "up shard(1, blocks 3); down shard(0); scale replicate; ");
+  EXPECT_EQ(placed("{}"), "up replicate; down replicate; scale replicate; ");
+  const auto error = [&](const std::string& plan) { return test::error_of([&] { placed(plan); }); };
+  EXPECT_THAT(error(R"({"up": "column"})"), HasSubstr("up is a parameter, not a layer"));
+  EXPECT_THAT(error(R"json({"up": "shard(2)"})json"), HasSubstr("up has 2 dimensions"));
+  EXPECT_THAT(error(R"({"*": "row"})"), HasSubstr("matches no layer or parameter"));
+  EXPECT_THAT(error(R"json({"up": "shard(x)"})json"), HasSubstr("expected one of column"));
+}
+
+/// Sizes that values decide, lengths that must be on the CPU, writes into results kept elsewhere.
+TEST(AutomaticPlan, ExamplesThatLookAtValues) {
+  models::MixtureOfExperts mixture;
+  const auto tokens = torch::randint(40, {2, 6});
+  const auto of_mixture = planned(mixture, 2, [&] { mixture->forward(tokens); }).search;
+  EXPECT_EQ(of_mixture.found.gathers, 0);
+  EXPECT_LT(of_mixture.found.bytes, of_mixture.structural.bytes);
+  models::tagger::LstmTagger tagger{models::tagger::Options()};
+  const auto of_tagger = planned(tagger, 2, [&] { tagger->forward(tokens % 30 + 1); }).search;
+  EXPECT_EQ(of_tagger.found.gathers, 0);
+  models::in_place::InPlace writer;
+  const auto x = torch::randn({4, 7});
+  const auto of_writer = planned(writer, 2, [&] { writer->forward(x); }).search;
+  EXPECT_LE(of_writer.found.bytes, of_writer.structural.bytes);
 }
 
 TEST(AutomaticPlan, RanksWhoseExamplesDifferAreToldSo) {

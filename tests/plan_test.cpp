@@ -121,7 +121,7 @@ std::string plan_error(const std::string& plan, std::vector<Policy> policies = {
 
 TEST(ExplicitPlan, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(plan_error(R"({"mlp.upp": "row"})"),
-              AllOf(HasSubstr("\"mlp.upp\" matches no linear"), HasSubstr("\"mlp.up\"")));
+              AllOf(HasSubstr("\"mlp.upp\" matches no layer"), HasSubstr("\"mlp.up\"")));
   EXPECT_THAT(plan_error(R"({"*.*.up": "row"})"), HasSubstr("one component"));
   EXPECT_THAT(plan_error(R"({"mlp.up": "columns"})"), HasSubstr("column, row, vocab, replicate"));
   EXPECT_THAT(plan_error(R"({"mlp.up": "column blocks=0"})"), HasSubstr("\"blocks=0\""));

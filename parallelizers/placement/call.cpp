@@ -55,6 +55,17 @@ std::vector<c10::IValue> with_tensors(c10::ArrayRef<c10::IValue> arguments,
   return replaced;
 }
 
+/// In a dry run a few values are known (how long packed sequences are): what is computed from them
+/// alone is known too.
+bool all_known(c10::ArrayRef<c10::IValue> arguments) {
+  bool known = true;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    const PlacedTensorImpl* impl = placed_impl(tensor);
+    known &= (impl != nullptr ? impl->value().local : tensor).is_cpu();
+  });
+  return known;
+}
+
 }  // namespace
 
 Value value_of(const at::Tensor& tensor) {
@@ -73,13 +84,15 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
       mesh_ = mark->layout->mesh();
     }
   });
-  on_zeros_ = dry() && mesh_->dry->on_zeros.count(op.name) > 0;
+  on_zeros_ = dry() && (mesh_->dry->on_zeros.count(op.name) > 0 || all_known(arguments()));
 }
 
 /// Beside shapes an ordinary tensor is a shape too.
 Value Call::seen(const at::Tensor& tensor) const {
   Value value = value_of(tensor);
-  if (dry()) value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
+  if (dry() && !(on_zeros_ && all_known(arguments()))) {
+    value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
+  }
   return value;
 }
 
@@ -124,7 +137,10 @@ std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const
 }
 
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
-  if (dry() && !on_zeros_) return call_on_shapes(op_, std::move(arguments), *mesh_->dry);
+  const bool shapes = !op_.in_place || arguments[0].toTensor().is_meta();
+  if (dry() && !on_zeros_ && shapes) {
+    return call_on_shapes(op_, std::move(arguments), *mesh_->dry);
+  }
   const BelowDoor below;
   op_.handle.callBoxed(&arguments);
   return arguments;
@@ -200,7 +216,7 @@ void Call::gather(const std::string& reason) {
 }
 
 at::Tensor Call::wrapped(Value value, bool detached_view) const {
-  if (on_zeros_) value.local = shape_of(value.local);
+  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
   if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
   if (op_.view && argument(0).isTensor()) {
     const at::Tensor base = tensor(0);

@@ -1,6 +1,7 @@
 #include <torch/library.h>
 
 #include "parallelizers/placement/autocast.h"
+#include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/fallback.h"
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/local_zone.h"
@@ -45,10 +46,14 @@ void run_rule(Call& call) {
 void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   const RuleScope scope(op.name.c_str());
   if (op.rule == nullptr && !op.pointwise && op.composite) {
+    const c10::ArrayRef<c10::IValue> arguments(stack);
+    const auto own = arguments.slice(stack.size() - op.arguments);
+    const DryNote note(dry_shapes_of(own), op, own);
     decompose(op, stack);
     return;
   }
   Call call(op, stack);
+  const DryNote note(call.mesh_of_call()->dry.get(), op, call.arguments());
   try {
     try {
       run_rule(call);

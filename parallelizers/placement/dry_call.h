@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -24,7 +25,29 @@ struct DryShapes {
   std::set<std::string> on_zeros;
   /// Operators that asked for values and were given zeros, in order of appearance.
   std::vector<std::string> value_readers;
+
+  /// A digest of the calls that the forward itself makes: operators, global sizes, numbers. It is
+  /// the same however weights are cut, unless the forward reads the sizes of one, which are local.
+  uint64_t calls = 0;
+  int depth = 0;  ///< of rules within rules
 };
+
+/// Takes a call into the digest, unless it is one that a rule makes.
+class DryNote {
+ public:
+  DryNote(DryShapes* shapes, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+  ~DryNote() {
+    if (shapes_ != nullptr) --shapes_->depth;
+  }
+  DryNote(const DryNote&) = delete;
+  DryNote& operator=(const DryNote&) = delete;
+
+ private:
+  DryShapes* shapes_;
+};
+
+/// Of the mesh that the arguments live on; null outside of a dry run.
+DryShapes* dry_shapes_of(c10::ArrayRef<c10::IValue> arguments);
 
 inline bool is_dry(const Value& value) {
   return value.layout && value.layout->mesh()->dry != nullptr;
@@ -33,12 +56,13 @@ inline bool is_dry(const Value& value) {
 /// The shape of an ordinary tensor: on the meta device, differentiable if it is.
 at::Tensor shape_of(const at::Tensor& tensor);
 
-/// Zeros of this shape that take no memory, differentiable if it is.
+/// Zeros of this shape (of a mask: true), with its strides, differentiable if it is. The memory of
+/// large ones is not touched until somebody writes to it.
 at::Tensor zeros_of(const at::Tensor& shape);
 
 /// Runs an operator below the door on shapes. Operators that have no kernel for that (in C++ some
-/// have none, and those that read values cannot) run once on zeros that take no memory; their
-/// results' shapes are remembered.
+/// have none, and those that read values cannot) run once on zeros, or where values decide the
+/// results' sizes on what makes these the largest; the results' shapes are remembered.
 std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10::IValue> arguments,
                                         DryShapes& shapes);
 

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/pointwise.h"
@@ -33,6 +34,12 @@ at::Tensor gather_reported(const Value& operand, const char* operation, const st
       operation, reason,
       (whole.numel() - operand.local.numel()) * static_cast<int64_t>(whole.element_size()));
   return whole;
+}
+
+/// In a dry run a whole target that is no shape (the user's own buffer of results) is written with
+/// zeros, so that autograd knows what it holds from then on.
+void make_writable_to(const at::Tensor& target, at::Tensor& operand) {
+  if (operand.is_meta() && !target.is_meta()) operand = zeros_of(operand).to(target.device());
 }
 
 }  // namespace
@@ -66,6 +73,7 @@ void run_in_place(Call& call, const MapOf& map_of) {
   } else {
     for (Value& operand : operands) {
       operand.local = gather_reported(operand, call.name(), "its target is whole");
+      make_writable_to(operands[0].local, operand.local);
     }
   }
   c10::SmallVector<at::Tensor, 4> local;
@@ -83,6 +91,7 @@ void gather_in_place(Call& call, const std::string& reason) {
   c10::SmallVector<at::Tensor, 4> local;
   for (const Value& operand : operands) {
     local.push_back(gather_reported(operand, call.name(), reason));
+    make_writable_to(inside.local, local.back());
   }
   if (inside.cut()) local[0] = local[0].clone();
   const at::Tensor changed = call.call_below(local)[0].toTensor();
@@ -101,8 +110,9 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
   check_writable(target, operation);
   Value inside = writable_value(target);
   const BelowDoor below;
-  if (value.local.is_meta() && !inside.local.is_meta()) return;  // a dry run changes nothing
-  written(target, inside.local.copy_(redistribute(value, inside.layout).local));
+  at::Tensor content = redistribute(value, inside.layout).local;
+  make_writable_to(inside.local, content);
+  written(target, inside.local.copy_(content));
 }
 
 }  // namespace oslo

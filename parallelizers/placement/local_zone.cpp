@@ -52,11 +52,13 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
 /// Whether all tensors are parts of the layout of the first marked one.
 bool lie_alike(const torch::jit::Stack& stack, size_t base) {
   const Mark* mark = nullptr;
+  bool shape = false;
   for (size_t i = base; i < stack.size(); ++i) {
     if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const Mark* own = mark_of(stack[i].toTensor());
     if (own == nullptr) continue;
+    if (mark == nullptr) shape = stack[i].toTensor().is_meta();
     if (mark == nullptr) mark = own;
     if (own != mark && !(own->local_sizes == mark->local_sizes && *own->layout == *mark->layout)) {
       return false;
@@ -65,8 +67,10 @@ bool lie_alike(const torch::jit::Stack& stack, size_t base) {
   for (size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor& tensor = stack[i].toTensor();
-    const bool fits = mark_of(tensor) != nullptr || tensor.dim() == 0 ||
-                      tensor.sizes() == c10::IntArrayRef(mark->local_sizes);
+    // In a dry run parameters are shapes, and an ordinary tensor is none yet.
+    const bool alike =
+        tensor.sizes() == c10::IntArrayRef(mark->local_sizes) && tensor.is_meta() == shape;
+    const bool fits = mark_of(tensor) != nullptr || tensor.dim() == 0 || alike;
     if (!fits) return false;
   }
   return true;

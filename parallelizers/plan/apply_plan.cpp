@@ -85,7 +85,7 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
 void rewrite_tree(const std::vector<LayerPlan>& layers) {
   std::map<const torch::nn::Module*, std::shared_ptr<torch::nn::Module>> replacements;
   for (const LayerPlan& layer : layers) {
-    if (layer.style.style == Style::replicate || !layer.parent) continue;
+    if (layer.style.style == Style::replicate || !layer.parent || layer.parameter()) continue;
     if (mark_of(layer.weight()) == nullptr) continue;
     auto& replacement = replacements[layer.module.get()];  // registered twice: stays one layer
     if (!replacement) replacement = parallel_layer(layer);

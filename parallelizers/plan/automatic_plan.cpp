@@ -1,87 +1,22 @@
 #include "parallelizers/plan/automatic_plan.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
+
+#include "parallelizers/plan/role.h"
 
 namespace oslo {
 namespace {
 
-/// Layers that hold less than this part of the parameters need not be cut.
-constexpr double kSmall = 0.02;
 /// Runs that the search may take, at most and for a model of many layers.
 constexpr int64_t kMostRuns = 150;
 constexpr int64_t kLayerRuns = 9000;
 
-/// Layers that play the same part: the same path but for numbers, the same weight shape.
-struct Role {
-  std::vector<size_t> layers;  ///< positions in the plan
-  std::vector<StyleText> options;
-  bool free = true;  ///< for the search to decide
-
-  bool has(const StyleText& style) const {
-    return std::any_of(options.begin(), options.end(), [&](const StyleText& option) {
-      return option.style == style.style && option.blocks == style.blocks &&
-             option.unit == style.unit;
-    });
-  }
-  bool offers(Style style) const {
-    return std::any_of(options.begin(), options.end(),
-                       [&](const StyleText& option) { return option.style == style; });
-  }
-};
-
-std::string byte_text(int64_t bytes) {
-  if (bytes < 10000) return c10::str(bytes, " B");
-  double value = static_cast<double>(bytes) / 1e3;
-  const char* unit = "KB";
-  for (const char* larger : {"MB", "GB", "TB"}) {
-    if (value < 1e4) break;
-    value /= 1e3;
-    unit = larger;
-  }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %s", value, unit);
-  return text;
-}
-
-std::string role_name(const LayerPlan& layer) {
-  std::string text;
-  for (const char c : layer.path) {
-    const bool digit = isdigit(static_cast<unsigned char>(c)) != 0;
-    if (!digit) text += c;
-    if (digit && (text.empty() || text.back() != '#')) text += '#';
-  }
-  return c10::str(text, layer.weight().sizes(), static_cast<int>(layer.kind), layer.asked_for);
-}
-
-bool divides(LayerPlan layer, const StyleText& style, int ranks) {
-  layer.style = style;
-  const int64_t size = layer.cut_size();
-  return size % (style.blocks * style.unit) == 0 && size / style.unit >= ranks;
-}
-
-/// The cuts that a layer can have.
-std::vector<StyleText> options_of(const LayerPlan& layer, int ranks) {
-  std::vector<StyleText> options;
-  switch (layer.kind) {
-    case LayerKind::embedding:
-      options = {{Style::vocab}, {Style::column}};
-      break;
-    case LayerKind::attention:
-      options = {layer.style};
-      break;
-    default:
-      options = {{Style::column, 1, layer.weight().size(0) / layer.groups()}, {Style::row}};
-      if (layer.groups() == 1) options[0].unit = 1;
-      if (layer.groups() > 1) options.pop_back();
-  }
-  std::erase_if(options, [&](const StyleText& style) { return !divides(layer, style, ranks); });
-  if (options.empty()) options.push_back({});
-  return options;
-}
+constexpr DryCost kImpossible{std::numeric_limits<int64_t>::max(),
+                              std::numeric_limits<int64_t>::max()};
 
 class Search {
  public:
@@ -104,6 +39,7 @@ class Search {
     if (!allowed(best)) best = from_nothing();
     while (improve(best)) {
     }
+    best = with_parameters(best);
     take(best);
     explain(best);
     result.found = cost_of(best);
@@ -113,8 +49,8 @@ class Search {
   }
 
  private:
-  /// A style for each role.
-  using Choice = std::vector<Style>;
+  /// For each role.
+  using Choice = std::vector<Way>;
 
   bool better(const DryCost& a, const DryCost& b) const {
     const auto key = [&](const DryCost& cost) {
@@ -131,7 +67,7 @@ class Search {
       const StyleText guessed = learned_[r][first[r]];
       if (!roles_[r].free || !linear || guessed.blocks == 1) continue;
       const DryCost before = cost_of(first);
-      learned_[r][first[r]] = StyleText{first[r]};
+      learned_[r][first[r]] = StyleText{first[r].first};
       costs_.erase(first);
       if (better(cost_of(first), before)) continue;
       learned_[r][first[r]] = guessed;
@@ -139,40 +75,76 @@ class Search {
     }
   }
 
-  void make_roles(int ranks) {
-    int64_t total = 0;
-    std::map<const c10::TensorImpl*, bool> known;
-    std::map<std::string, size_t> by_name;
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      const LayerPlan& layer = layers_[i];
-      // A tied layer follows the first of its weight.
-      if (!known.emplace(layer.weight().unsafeGetTensorImpl(), true).second) continue;
-      total += layer.weight().numel();
-      const auto [found, added] = by_name.emplace(role_name(layer), roles_.size());
-      if (added) roles_.push_back({{}, options_of(layer, ranks), !layer.asked_for});
-      roles_[found->second].layers.push_back(i);
+  /// What cutting large parameters of the user's own modules moves comes on top of the first plan,
+  /// which leaves them whole: a matrix that nobody cuts saves no memory. Those of which every cut
+  /// has to be gathered stay whole. Begins with each parameter's cheapest cut while the others are
+  /// whole, and with one after the other from either end, and improves the best of these.
+  Choice with_parameters(const Choice& whole) {
+    if (std::none_of(waits_.begin(), waits_.end(), [](bool waits) { return waits; })) return whole;
+    calls_ = cost_of(whole).calls;
+    most_runs_ += run_.runs();
+    std::vector<size_t> large;
+    Choice alone = whole;
+    for (size_t r = 0; r < roles_.size(); ++r) {
+      if (!waits_[r]) continue;
+      roles_[r].free = true;  // small ones are cut only where that moves less
+      if (!roles_[r].large) continue;
+      const Choice found = cheapest_cut(whole, r);
+      if (found == whole) continue;
+      roles_[r].forbid_whole();
+      alone[r] = found[r];
+      large.push_back(r);
     }
+    std::vector<Choice> starts{alone};
+    for (int end = 0; end < 2; ++end) {
+      Choice choice = whole;
+      for (const size_t r : large) {
+        const Choice next = cheapest_cut(choice, r);
+        choice[r] = next == choice ? alone[r] : next[r];
+      }
+      starts.push_back(choice);
+      std::reverse(large.begin(), large.end());
+    }
+    Choice best = whole;
+    for (const Choice& start : starts) {
+      if (cost_of(start).bytes == kImpossible.bytes) continue;
+      most_bytes_ = std::max(most_bytes_, cost_of(start).bytes);
+      if (best == whole || better(cost_of(start), cost_of(best))) best = start;
+    }
+    while (improve(best)) {
+    }
+    return best;
+  }
+
+  /// With role `r` cut as moves least; unchanged where every cut has to be gathered.
+  Choice cheapest_cut(const Choice& choice, size_t r) {
+    Choice best = choice;
+    for (const StyleText& option : roles_[r].options) {
+      Choice other = choice;
+      other[r] = way_of(option);
+      if (other == choice || (costs_.count(other) == 0 && spent())) continue;
+      if (cost_of(other).gathers > cost_of(choice).gathers) continue;
+      if (best == choice || cost_of(other).bytes < cost_of(best).bytes) best = other;
+    }
+    return best;
+  }
+
+  void make_roles(int ranks) {
+    roles_ = roles_of(layers_, ranks);
     learned_.resize(roles_.size());
     for (size_t r = 0; r < roles_.size(); ++r) {
       Role& role = roles_[r];
-      const LayerPlan& layer = layers_[role.layers.front()];
-      learned_[r][layer.style.style] = layer.style;
-      for (const StyleText& option : role.options) learned_[r].emplace(option.style, option);
-      // The first plan's own cut is always one: the result must not be worse.
-      if (layer.style.style != Style::replicate && !role.offers(layer.style.style)) {
-        role.options.push_back(layer.style);
-      }
-      const int64_t size = layer.weight().numel() * static_cast<int64_t>(role.layers.size());
-      const bool table = layer.embedding() && layer.style.style == Style::replicate;
-      if (table || static_cast<double>(size) < kSmall * static_cast<double>(total)) {
-        role.options.insert(role.options.begin(), StyleText{});
-      }
+      const StyleText& first = layers_[role.layers.front()].style;
+      learned_[r][way_of(first)] = first;
+      for (const StyleText& option : role.options) learned_[r].emplace(way_of(option), option);
+      waits_.push_back(role.free && role.parameter);
+      if (waits_.back()) role.free = false;
     }
   }
 
   Choice current() const {
     Choice choice;
-    for (const Role& role : roles_) choice.push_back(layers_[role.layers.front()].style.style);
+    for (const Role& role : roles_) choice.push_back(way_of(layers_[role.layers.front()].style));
     return choice;
   }
 
@@ -189,7 +161,9 @@ class Search {
       for (const size_t i : roles_[r].layers) {
         if (roles_[r].free) {
           const auto known = learned_[r].find(choice[r]);
-          layers_[i].style = known == learned_[r].end() ? StyleText{choice[r]} : known->second;
+          layers_[i].style = known == learned_[r].end()
+                                 ? StyleText{choice[r].first, 1, 1, choice[r].second}
+                                 : known->second;
         }
       }
     }
@@ -203,11 +177,12 @@ class Search {
     DryCost cost;
     try {
       cost = run_.run(layers_);
+      if (calls_ && cost.calls != *calls_) cost = kImpossible;
     } catch (const std::exception&) {
       // Not every cut can run every model (a write to a view that had to be gathered); the first
       // plan has to.
       if (costs_.empty()) throw;
-      cost.bytes = cost.gathers = std::numeric_limits<int64_t>::max();
+      cost = kImpossible;
     }
     for (size_t r = 0; r < roles_.size(); ++r) {
       learned_[r][choice[r]] = layers_[roles_[r].layers.front()].style;
@@ -229,7 +204,7 @@ class Search {
   Choice current_fixed() const {
     Choice choice;
     for (const Role& role : roles_) {
-      choice.push_back(role.free ? Style::replicate : layers_[role.layers.front()].style.style);
+      choice.push_back(role.free ? way_of({}) : way_of(layers_[role.layers.front()].style));
     }
     return choice;
   }
@@ -237,10 +212,10 @@ class Search {
   void choose(Choice& choice, size_t r) {
     const auto& options = roles_[r].options;
     Choice best = choice;
-    best[r] = options.front().style;
+    best[r] = way_of(options.front());
     for (size_t i = 1; i < options.size() && !spent(); ++i) {
       Choice other = choice;
-      other[r] = options[i].style;
+      other[r] = way_of(options[i]);
       if (better(cost_of(other), cost_of(best))) best = other;
     }
     choice = best;
@@ -260,7 +235,7 @@ class Search {
     for (const size_t r : free) {
       for (const StyleText& option : roles_[r].options) {
         Choice other = choice;
-        other[r] = option.style;
+        other[r] = way_of(option);
         consider(other);
       }
     }
@@ -268,8 +243,8 @@ class Search {
       for (const StyleText& a : roles_[free[i]].options) {
         for (const StyleText& b : roles_[free[i + 1]].options) {
           Choice other = choice;
-          other[free[i]] = a.style;
-          other[free[i + 1]] = b.style;
+          other[free[i]] = way_of(a);
+          other[free[i + 1]] = way_of(b);
           consider(other);
         }
       }
@@ -282,19 +257,24 @@ class Search {
     const DryCost cost = costs_.at(choice);
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (!roles_[r].free) continue;
-      std::string text = c10::str(to_string(choice[r]), ", ", byte_text(cost.bytes), " a step");
+      const StyleText& style = layers_[roles_[r].layers.front()].style;
+      std::string text = c10::str(style.name(), ", ", byte_text(cost.bytes), " a step");
       for (const StyleText& option : roles_[r].options) {
         Choice other = choice;
-        other[r] = option.style;
+        other[r] = way_of(option);
         const auto known = costs_.find(other);
-        if (option.style == choice[r] || known == costs_.end()) continue;
-        const bool runs = known->second.bytes < std::numeric_limits<int64_t>::max();
-        text += "; " + to_string(option.style) +
-                (runs ? " would move " + byte_text(known->second.bytes) : " cannot be run");
+        if (other == choice || known == costs_.end()) continue;
+        const bool runs = known->second.bytes < kImpossible.bytes;
+        text += "; " + option.name() +
+                (runs ? " would move " + byte_text(known->second.bytes) : " cannot be used");
+        if (runs && known->second.gathers > cost.gathers) {
+          text += c10::str(" with ", known->second.gathers - cost.gathers, " more gathers");
+        }
       }
-      if (roles_[r].options.front().style == Style::replicate)
-        text += "; small enough to stay whole";
-      const StyleText& style = layers_[roles_[r].layers.front()].style;
+      if (roles_[r].options.front().style == Style::replicate) {
+        text += roles_[r].large && roles_[r].parameter ? "; any cut would be gathered"
+                                                       : "; small enough to stay whole";
+      }
       if (!roles_[r].has(style) && style.style != Style::replicate) {
         text += c10::str("; the example asks for blocks ", style.blocks, ", unit ", style.unit);
       }
@@ -307,8 +287,13 @@ class Search {
   DryRun run_;
   std::vector<Role> roles_;
   /// Blocks and units that operators asked for, by role and style.
-  std::vector<std::map<Style, StyleText>> learned_;
+  std::vector<std::map<Way, StyleText>> learned_;
   std::map<Choice, DryCost> costs_;
+  /// Roles that are cut when the rest is planned.
+  std::vector<bool> waits_;
+  /// What the forward calls. With parameters of its own cut it must be the same: a forward that
+  /// reads the sizes of one would go on with those of a part.
+  std::optional<uint64_t> calls_;
   int64_t most_runs_ = 0;
   int64_t most_bytes_ = std::numeric_limits<int64_t>::max();  ///< those of the first plan
 };

@@ -13,8 +13,9 @@ namespace oslo {
 /// What the search found out beside the plan itself.
 struct PlanSearch {
   DryCost structural;  ///< of the plan it started from
-  DryCost found;       ///< never more bytes than that
-  int64_t runs = 0;    ///< dry runs it took
+  /// Never more bytes than that, but for what cutting large parameters adds that it leaves whole.
+  DryCost found;
+  int64_t runs = 0;  ///< dry runs it took
   /// Operators that asked for values and were given zeros: what follows them may differ in truth.
   std::vector<std::string> value_readers;
 };
@@ -24,7 +25,10 @@ struct PlanSearch {
 /// policies ask for, which stays).
 ///   - Memory first: roles that hold 2% of the parameters or more are cut. Smaller ones, and tables
 ///     that the first plan leaves whole, are cut only where that moves fewer bytes.
-///   - Never more bytes than the first plan moves; then the fewest gathers; then the fewest bytes.
+///   - Large parameters of two or more dimensions outside of layers, which the first plan leaves
+///     whole, are cut last, unless every cut of them has to be gathered.
+///   - Beside those, never more bytes than the first plan moves; then the fewest gathers; then the
+///   fewest bytes.
 ///     Layers of the same role (h.0.mlp.c_fc, h.1.mlp.c_fc, ...) are planned once. Each role in
 ///     turn takes its cheapest cut, from nothing; the better of that and the first plan is
 ///     improved, one role and two neighbouring roles at a time, until nothing helps.

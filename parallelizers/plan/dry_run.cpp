@@ -119,18 +119,30 @@ DryCost DryRun::run_once() {
     ++runs_;
     mesh_->gathers().clear();
     mesh_->axis(0)->ledger().clear();
+    mesh_->dry->calls = mesh_->dry->depth = 0;
     example_();
   } while (mesh_->dry->on_zeros.size() > known);
-  return {mesh_->axis(0)->ledger().total().bytes, mesh_->gathers().calls()};
+  return {mesh_->axis(0)->ledger().total().bytes, mesh_->gathers().calls(), mesh_->dry->calls};
 }
 
 DryCost DryRun::run(std::vector<LayerPlan>& layers) {
   const RandomStates random(*model_);
-  for (int pass = 1;; ++pass) {
+  DryCost cost;
+  std::vector<LayerPlan> before;
+  for (int pass = 1; pass <= kPasses; ++pass) {
     place_all(layers);
-    const DryCost cost = run_once();
-    if (pass == kPasses || !take_wishes(layers)) return cost;
+    try {
+      cost = run_once();
+    } catch (const std::exception&) {
+      if (before.empty()) throw;
+      // What was gathered before is now a part, and the forward does with it what parts cannot.
+      layers = before;
+      return cost;
+    }
+    before = layers;
+    if (pass == kPasses || !take_wishes(layers)) break;
   }
+  return cost;
 }
 
 bool DryRun::take_wishes(std::vector<LayerPlan>& layers) const {
@@ -144,8 +156,8 @@ bool DryRun::take_wishes(std::vector<LayerPlan>& layers) const {
       wanted.unit = std::lcm(wanted.unit, found->second->wanted_unit);
     }
     const bool differs = wanted.blocks != layer.style.blocks || wanted.unit != layer.style.unit;
-    const bool cuts = wanted.style == Style::column || wanted.style == Style::row;
-    if (!differs || !cuts || layer.cut_size() % (wanted.blocks * wanted.unit) != 0) continue;
+    if (!differs || !wanted.divides() || layer.cut_size() % (wanted.blocks * wanted.unit) != 0)
+      continue;
     layer.style = wanted;
     changed = true;
   }

@@ -19,6 +19,7 @@ namespace oslo {
 struct DryCost {
   int64_t bytes = 0;    ///< of all collectives, at ring cost
   int64_t gathers = 0;  ///< operators that had to gather
+  uint64_t calls = 0;   ///< a digest of what the forward called; changes where it reads local sizes
 };
 
 /// Runs a model's own forward as rank 0 of a pretended group, on shapes without content, to see

@@ -48,6 +48,12 @@ std::string nearest_path(const std::vector<LayerPlan>& layers, const std::string
   return best;
 }
 
+/// A broad pattern speaks of layers or of parameters, by its style.
+bool speaks_of(const std::string& pattern, const StyleText& style, const LayerPlan& layer) {
+  if (style.style == Style::replicate || stars(pattern) == 0) return true;
+  return layer.parameter() == (style.style == Style::shard);
+}
+
 void plan_one(LayerPlan& layer, const StyleText& style, const std::string& why) {
   layer.style = style;
   layer.why = why;
@@ -65,12 +71,12 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
     const StyleText style = StyleText::parse(text, where);
     bool found = false;
     for (LayerPlan& layer : layers) {
-      if (!matches(pattern, layer.path)) continue;
+      if (!matches(pattern, layer.path) || !speaks_of(pattern, style, layer)) continue;
       plan_one(layer, style, where);
       found = true;
     }
     OSLO_CHECK(
-        found, where, " matches no linear or embedding layer of the model",
+        found, where, " matches no layer or parameter of the model that can be cut",
         layers.empty() ? "" : "; the nearest path is \"" + nearest_path(layers, pattern) + "\"",
         " (* stands for one component of a path)");
   }
@@ -87,6 +93,14 @@ void check_asked(const std::vector<LayerPlan>& layers) {
                "column blocks=3");
     OSLO_CHECK(layer.groups() == 1 || layer.style.style != Style::row, layer.why, ": ", layer.path,
                " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
+    const Style style = layer.style.style;
+    OSLO_CHECK(!layer.parameter() || style == Style::shard || style == Style::replicate, layer.why,
+               ": ", layer.path, " is a parameter, not a layer; use shard(dimension) or replicate");
+    OSLO_CHECK(layer.parameter() || style != Style::shard, layer.why, ": ", layer.path,
+               " is a layer; use column, row, vocab or replicate");
+    OSLO_CHECK(style != Style::shard || layer.style.dim < layer.weight().dim(), layer.why, ": ",
+               layer.path, " has ", layer.weight().dim(), " dimensions, counted from 0; seen ",
+               layer.style.name());
     const int64_t size = layer.cut_size(), step = layer.style.blocks * layer.style.unit;
     OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
                " features to cut, which are not a multiple of blocks ", layer.style.blocks,
@@ -108,10 +122,11 @@ void plan_by_policies(std::vector<LayerPlan>& layers,
         bool found = false;
         for (LayerPlan& layer : layers) {
           if (!matches(join_path(entry.path, pattern), layer.path)) continue;
+          if (!speaks_of(pattern, style, layer)) continue;
           plan_one(layer, style, where);
           found = true;
         }
-        OSLO_CHECK(found, where, " matches no linear or embedding layer inside ",
+        OSLO_CHECK(found, where, " matches no layer or parameter that can be cut inside ",
                    entry.path.empty() ? "the model" : entry.path);
       }
     }

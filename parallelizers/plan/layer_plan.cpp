@@ -5,6 +5,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -38,6 +39,18 @@ Convolution convolution_of(const torch::nn::Module& module) {
   return found;
 }
 
+/// A parameter of two or more dimensions (ones do not count) in a module of the user's own: what is
+/// multiplied with, rather than a scale or a bias. LibTorch's other layers know best what they do
+/// with theirs.
+bool is_bare_matrix(const torch::nn::Module& module, const at::Tensor& parameter) {
+  const std::string name = class_name(module);
+  const bool list = name == "torch::nn::ParameterList" || name == "torch::nn::ParameterDict";
+  if ((name.starts_with("torch::nn::") && !list) || name.starts_with("oslo::nn::")) return false;
+  if (!parameter.defined() || parameter.layout() != at::kStrided) return false;
+  const auto sizes = parameter.sizes();
+  return std::count_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 1; }) > 1;
+}
+
 std::optional<LayerKind> kind_of(const torch::nn::Module& module) {
   if (module.as<torch::nn::LinearImpl>() != nullptr) return LayerKind::linear;
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return LayerKind::embedding;
@@ -49,11 +62,15 @@ std::optional<LayerKind> kind_of(const torch::nn::Module& module) {
 }
 
 /// The style that cuts a shared weight as `leader` does, in the words of the other layer's class.
-StyleText tied_style(const LayerPlan& leader, bool embedding) {
+StyleText tied_style(const LayerPlan& leader, LayerKind kind) {
   StyleText style = leader.style;
   const Placement placement = leader.weight_placement();
   if (!placement.is_shard()) return style;
-  if (placement.dim() == 0) {
+  const bool embedding = kind == LayerKind::embedding;
+  if (kind == LayerKind::parameter) {
+    style.style = Style::shard;
+    style.dim = placement.dim();
+  } else if (placement.dim() == 0) {
     style.style = embedding ? Style::vocab : Style::column;
   } else {
     style.style = embedding ? Style::column : Style::row;
@@ -71,6 +88,8 @@ const at::Tensor& LayerPlan::weight() const {
       return module->as<torch::nn::EmbeddingImpl>()->weight;
     case LayerKind::convolution:
       return *convolution_of(*module).weight;
+    case LayerKind::parameter:
+      return registered_parameters(*module)[name];
     default:
       return module->as<torch::nn::MultiheadAttentionImpl>()->in_proj_weight;
   }
@@ -81,6 +100,7 @@ at::Tensor LayerPlan::bias() const {
     case LayerKind::linear:
       return module->as<torch::nn::LinearImpl>()->bias;
     case LayerKind::embedding:
+    case LayerKind::parameter:
       return {};
     case LayerKind::convolution:
       return convolution_of(*module).bias;
@@ -90,6 +110,7 @@ at::Tensor LayerPlan::bias() const {
 }
 
 std::string LayerPlan::weight_path() const {
+  if (parameter()) return path;
   return join_path(path, kind == LayerKind::attention ? "in_proj_weight" : "weight");
 }
 
@@ -99,6 +120,7 @@ std::string LayerPlan::bias_path() const {
 
 Placement LayerPlan::weight_placement() const {
   if (style.style == Style::replicate) return Placement::replicate();
+  if (style.style == Style::shard) return Placement::shard(style.dim, style.blocks, style.unit);
   const bool first = embedding() ? style.style == Style::vocab : style.style != Style::row;
   return Placement::shard(first ? 0 : 1, style.blocks, style.unit);
 }
@@ -123,9 +145,23 @@ int64_t LayerPlan::groups() const {
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root) {
   std::vector<LayerPlan> layers;
   for (const ModuleEntry& entry : module_entries(root)) {
-    const auto kind = kind_of(*entry.module);
-    if (!kind) continue;
-    layers.push_back({entry.path, entry.name, entry.module, entry.parent, *kind, {}, "", false});
+    if (const auto kind = kind_of(*entry.module)) {
+      layers.push_back({entry.path, entry.name, entry.module, entry.parent, *kind, {}, "", false});
+    }
+    for (const auto& item : registered_parameters(*entry.module)) {
+      if (!is_bare_matrix(*entry.module, item.value())) continue;
+      const bool layers_own = !layers.empty() && layers.back().path == entry.path &&
+                              layers.back().weight().is_same(item.value());
+      if (layers_own) continue;
+      layers.push_back({join_path(entry.path, item.key()),
+                        item.key(),
+                        entry.module,
+                        entry.parent,
+                        LayerKind::parameter,
+                        {},
+                        "",
+                        false});
+    }
   }
   return layers;
 }
@@ -141,13 +177,12 @@ void follow_ties(std::vector<LayerPlan>& layers) {
     }
     for (LayerPlan* layer : group) {
       if (layer == leader) continue;
-      const StyleText style = tied_style(*leader, layer->embedding());
+      const StyleText style = tied_style(*leader, layer->kind);
       LayerPlan tied = *layer;
       tied.style = style;
       OSLO_CHECK(!layer->asked_for || layer->weight_placement() == tied.weight_placement(),
                  layer->why, ": ", layer->path, " shares its weight with ", leader->path,
-                 ", which is planned as ", oslo::to_string(leader->style.style),
-                 "; plan both alike");
+                 ", which is planned as ", leader->style.name(), "; plan both alike");
       layer->style = style;
       if (layer == group.front() || layer->why.rfind("tied to ", 0) != 0) {
         layer->why = "tied to " + leader->path;

@@ -11,18 +11,19 @@
 
 namespace oslo {
 
-/// Layers whose weights can be cut.
+/// What can be cut: the weights of layers, and parameters that belong to none.
 enum class LayerKind {
   linear,       ///< weight [out, in]
   embedding,    ///< table [rows, features]
   convolution,  ///< Conv1d, 2d, 3d: weight [out, in / groups, ...]
   attention,    ///< MultiheadAttention's fused in_proj_weight [3 x features, features]
+  parameter,    ///< a matrix (two or more dimensions) that a user's own module registered
 };
 
 /// What is planned for one layer, and why.
 struct LayerPlan {
-  std::string path;  ///< "h.0.attn.c_attn"
-  std::string name;  ///< its name in the parent
+  std::string path;  ///< "h.0.attn.c_attn"; of a parameter that of itself
+  std::string name;  ///< its name in the parent; of a parameter in its module
   std::shared_ptr<torch::nn::Module> module;
   std::shared_ptr<torch::nn::Module> parent;
   LayerKind kind = LayerKind::linear;
@@ -34,6 +35,7 @@ struct LayerPlan {
   const at::Tensor& weight() const;
   /// Undefined where the layer has none.
   at::Tensor bias() const;
+  bool parameter() const { return kind == LayerKind::parameter; }
   /// "h.0.attn.c_attn.weight".
   std::string weight_path() const;
   std::string bias_path() const;
@@ -47,7 +49,7 @@ struct LayerPlan {
   int64_t groups() const;
 };
 
-/// Every layer that can be cut, whole for now, in the tree's order. Call it before anything is cut:
+/// All that can be cut, whole for now, in the tree's order. Call it before anything is cut:
 /// layers that are parallel already are an error.
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root);
 

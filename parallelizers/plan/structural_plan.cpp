@@ -100,6 +100,9 @@ void plan_by_structure(std::vector<LayerPlan>& layers) {
         if (layer.groups() > 1) layer.style.unit = layer.weight().size(0) / layer.groups();
         layer.why = "by output channels";
         break;
+      case LayerKind::parameter:
+        layer.why = "a parameter of a module of its own: names and shapes do not tell its use";
+        break;
     }
   }
 }

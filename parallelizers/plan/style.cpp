@@ -1,5 +1,6 @@
 #include "parallelizers/plan/style.h"
 
+#include <cctype>
 #include <set>
 #include <sstream>
 
@@ -15,9 +16,16 @@ std::string to_string(Style style) {
       return "row";
     case Style::vocab:
       return "vocab";
+    case Style::shard:
+      return "shard";
     default:
       return "replicate";
   }
+}
+
+std::string StyleText::name() const {
+  const std::string text = oslo::to_string(style);
+  return style == Style::shard ? text + "(" + std::to_string(dim) + ")" : text;
 }
 
 StyleText StyleText::parse(const std::string& text, const std::string& where) {
@@ -31,9 +39,14 @@ StyleText StyleText::parse(const std::string& text, const std::string& where) {
     parsed.style = style;
     known = true;
   }
+  if (word.size() == 8 && word.starts_with("shard(") && word[7] == ')' && isdigit(word[6]) != 0) {
+    parsed.style = Style::shard;
+    parsed.dim = word[6] - '0';
+    known = true;
+  }
   OSLO_CHECK(known, where,
-             ": expected one of column, row, vocab, replicate, the first two "
-             "optionally with blocks=N and unit=N; seen \"",
+             ": expected one of column, row, vocab, replicate, shard(dimension); column, row and "
+             "shard optionally with blocks=N and unit=N; seen \"",
              text, "\"");
   std::set<std::string> seen;
   while (words >> word) {
@@ -42,10 +55,10 @@ StyleText StyleText::parse(const std::string& text, const std::string& where) {
     const std::string digits = equals == std::string::npos ? "" : word.substr(equals + 1);
     const bool number = !digits.empty() && digits.size() < 10 &&
                         digits.find_first_not_of("0123456789") == std::string::npos;
-    const bool cuts = parsed.style == Style::column || parsed.style == Style::row;
-    OSLO_CHECK(cuts && number && std::stoll(digits) > 0 && (key == "blocks" || key == "unit"),
-               where, ": cannot read \"", word, "\" in \"", text,
-               "\"; column and row take blocks=N and unit=N with N at least 1");
+    OSLO_CHECK(
+        parsed.divides() && number && std::stoll(digits) > 0 && (key == "blocks" || key == "unit"),
+        where, ": cannot read \"", word, "\" in \"", text,
+        "\"; column, row and shard take blocks=N and unit=N with N at least 1");
     OSLO_CHECK(seen.insert(key).second, where, ": \"", text, "\" gives ", key, " twice");
     (key == "blocks" ? parsed.blocks : parsed.unit) = std::stoll(digits);
   }

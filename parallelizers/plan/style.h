@@ -11,16 +11,26 @@ enum class Style {
   column,     ///< output features (of an embedding: the embedding dimension)
   row,        ///< input features of a linear layer
   vocab,      ///< rows of an embedding; of a linear layer the same as column
+  shard,      ///< a dimension of a parameter that belongs to no such layer
 };
 
 std::string to_string(Style style);
 
-/// A style as plans write it: "column", "row", "vocab", "replicate", the first two optionally with
-/// "blocks=3" (a fused projection) and "unit=16" (a head): "column blocks=3 unit=16".
+/// A style as plans write it: "column", "row", "vocab", "replicate", "shard(1)"; column, row and
+/// shard optionally with "blocks=3" (a fused projection) and "unit=16" (a head): "column blocks=3
+/// unit=16".
 struct StyleText {
   Style style = Style::replicate;
   int64_t blocks = 1;
   int64_t unit = 1;
+  int64_t dim = 0;  ///< of a shard
+
+  /// "column", "shard(1)": without blocks and unit.
+  std::string name() const;
+  /// Whether it may come in blocks and units.
+  bool divides() const {
+    return style == Style::column || style == Style::row || style == Style::shard;
+  }
 
   /// Throws naming `where` when the text is none of these.
   static StyleText parse(const std::string& text, const std::string& where);

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallelizers/plan/layer_plan.h"
+
+namespace oslo {
+
+/// A style without its blocks and units, which operators ask for: what the search chooses.
+using Way = std::pair<Style, int64_t>;
+Way way_of(const StyleText& style);
+
+/// Layers that play the same part: the same path but for numbers, the same weight shape. Planned
+/// once.
+struct Role {
+  std::vector<size_t> layers;  ///< positions in the plan
+  std::vector<StyleText> options;
+  bool free = true;        ///< for the search to decide
+  bool large = false;      ///< enough of the model to be worth cutting
+  bool parameter = false;  ///< of a user's own module
+
+  bool has(const StyleText& style) const;
+  bool offers(const Way& way) const;
+  /// Whether it may stay whole.
+  bool offers_whole() const { return offers(way_of({})); }
+  void forbid_whole();
+};
+
+/// The roles of a first plan, in the tree's order, with the cuts that each can have. A layer that
+/// is tied to an earlier one has no role of its own. Roles of less than 2% of the parameters,
+/// tables that the first plan leaves whole, and parameters may stay whole as well.
+std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks);
+
+/// "9999 B", "12.3 KB".
+std::string byte_text(int64_t bytes);
+
+}  // namespace oslo
