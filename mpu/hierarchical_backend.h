@@ -3,6 +3,8 @@
 #include <c10/core/thread_pool.h>
 
 #include <functional>
+#include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
@@ -12,9 +14,11 @@ namespace oslo {
 /// host, the network between one leader of each host (the two-level scheme of MPI libraries and of
 /// Horovod's hierarchical all-reduce). A value crosses the network once a host, not once a rank.
 ///
-/// All-reduce, broadcast, all-gather and barrier are done so; everything else goes over `network`,
-/// the group that holds all ranks. Operations run one after the other, in the order of the calls,
-/// on a thread of the backend's; a caller that will wait (`asyncOp = false`) does them itself.
+/// All-reduce, broadcast, all-gather and barrier are done so, one after the other, in the order of
+/// the calls, on a thread of the backend's; of the dtypes that Gloo takes. The operations further
+/// down go over `network`, the group that holds all ranks; what is not here is not supported, which
+/// c10d says by name. When a step fails, the ranks of this host and the other leaders hear of it,
+/// and every later operation of the group fails.
 class HierarchicalBackend final : public c10d::Backend {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
@@ -30,6 +34,8 @@ class HierarchicalBackend final : public c10d::Backend {
   ~HierarchicalBackend() override;
 
   const std::string getBackendName() const override { return "hierarchical"; }
+  void abort() override;
+  void shutdown() override;
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override;
@@ -61,16 +67,17 @@ class HierarchicalBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int rank, int tag) override;
 
  private:
-  c10::intrusive_ptr<c10d::Work> run(bool caller_waits, std::vector<at::Tensor> outputs,
-                                     std::function<void()> steps);
+  c10::intrusive_ptr<c10d::Work> run(std::vector<at::Tensor> outputs, std::function<void()> steps);
+  void fail(const std::string& reason);
   /// The rank's place among those of its host.
   int inside_rank(int rank) const;
-  void broadcast_now(const at::Tensor& tensor, int root) const;
+  void broadcast_now(const at::Tensor& tensor, int root, std::chrono::milliseconds timeout) const;
 
   Levels levels_;
   int host_ = 0;
   std::vector<std::vector<int>> ranks_of_;  ///< by host
-  c10::ThreadPool thread_{1};               ///< last: it ends before what it uses
+  std::string failure_;                     ///< what ended the group; for the thread only
+  std::shared_ptr<c10::ThreadPool> thread_ = std::make_shared<c10::ThreadPool>(1);
 };
 
 }  // namespace oslo

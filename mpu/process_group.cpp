@@ -1,5 +1,7 @@
 #include "mpu/process_group.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -54,17 +56,20 @@ std::vector<int> meet(const Rendezvous& rendezvous, c10d::Store& store, const st
   return host_of;
 }
 
-BackendPtr make_shared(const Rendezvous& rendezvous, const StorePtr& store, int rank, int size) {
+BackendPtr make_shared(const Rendezvous& rendezvous, const StorePtr& store, const std::string& name,
+                       int rank, int size) {
   auto options = c10::make_intrusive<SharedMemoryBackend::Options>(rendezvous.timeout);
   options->host = rendezvous.host;
+  options->group_name = name;
+  if (size == 1) options->chunk_bytes = options->ring_bytes = 4096;  // shared with nobody
   return make_shared_memory_backend(store, rank, size, std::move(options));
 }
 
 /// Shared memory inside a host, Gloo between the hosts' first ranks.
-BackendPtr make_hierarchical(Rendezvous& rendezvous, const StorePtr& store, int rank, int size,
-                             std::vector<int> host_of) {
-  const auto sub_store = [&](const std::string& name) {
-    return StorePtr(c10::make_intrusive<c10d::PrefixStore>(name, store));
+BackendPtr make_hierarchical(Rendezvous& rendezvous, const StorePtr& store, const std::string& name,
+                             int rank, int size, std::vector<int> host_of) {
+  const auto sub_store = [&](const std::string& level) {
+    return StorePtr(c10::make_intrusive<c10d::PrefixStore>(level, store));
   };
   const int host = host_of[rank];
   int inside_rank = 0, inside_size = 0;
@@ -76,7 +81,7 @@ BackendPtr make_hierarchical(Rendezvous& rendezvous, const StorePtr& store, int 
   HierarchicalBackend::Levels levels;
   levels.network = make_gloo_backend(rendezvous, sub_store("network"), rank, size);
   levels.inside =
-      make_shared(rendezvous, sub_store(c10::str("host", host)), inside_rank, inside_size);
+      make_shared(rendezvous, sub_store(c10::str("host", host)), name, inside_rank, inside_size);
   if (inside_rank == 0) {
     const int hosts = *std::max_element(host_of.begin(), host_of.end()) + 1;
     levels.leaders = make_gloo_backend(rendezvous, sub_store("leaders"), host, hosts);
@@ -97,8 +102,15 @@ BackendPtr make_cpu_backend(Rendezvous& rendezvous, const StorePtr& store, const
   if (wanted == Transport::gloo || all_apart) {
     return make_gloo_backend(rendezvous, store, rank, size);
   }
-  if (hosts == 1) return make_shared(rendezvous, store, rank, size);
-  return make_hierarchical(rendezvous, store, rank, size, host_of);
+  if (hosts > 1) return make_hierarchical(rendezvous, store, name, rank, size, host_of);
+  try {
+    return make_shared(rendezvous, store, name, rank, size);
+  } catch (const Error& error) {
+    // All ranks are told the same; most machines without shared memory still have a network.
+    if (wanted == Transport::shared_memory) throw;
+    TORCH_WARN("group ", name, " goes over Gloo, since memory cannot be shared: ", error.what());
+    return make_gloo_backend(rendezvous, store, rank, size);
+  }
 }
 
 Transport from_environment() {

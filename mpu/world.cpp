@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <mutex>
 
 #include "mpu/error.h"
@@ -24,7 +25,8 @@ struct World::State {
   bool plan_only = false;
   Rendezvous rendezvous;
   std::atomic<int64_t> exchanges{0};
-  std::atomic<int64_t> groups{0};
+  std::mutex mutex;
+  std::map<std::string, int64_t> groups;  ///< made so far, by name and ranks
 };
 
 namespace {
@@ -195,8 +197,13 @@ std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<in
              rank());
   const int group_rank = static_cast<int>(here - ranks.begin());
   const int size = static_cast<int>(ranks.size());
-  // The first member's rank keeps sibling groups apart, the count keeps two meshes apart.
-  const std::string key = c10::str(name, "/", state_->groups++, "/", ranks.front());
+  // The ranks keep sibling groups apart, the count keeps two meshes apart.
+  std::string key = name;
+  for (const int rank : ranks) key += c10::str(rank == ranks.front() ? "/" : ",", rank);
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    key += c10::str("/", state_->groups[key]++);
+  }
   auto process_group = make_process_group(state_->rendezvous, key, group_rank, size, transport);
   return std::make_shared<Group>(name, std::move(ranks), group_rank, std::move(process_group));
 }

@@ -42,10 +42,10 @@ std::string first_line(const std::exception& error) {
 /// Plans again by what the example's forward would move. Where it cannot be run on shapes the plan
 /// stays as it is and says so; an example that cannot be run at all is an error.
 void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int ranks,
-                     const std::function<void()>& example) {
+                     const std::function<void()>& example, bool cut_own_parameters) {
   const std::vector<LayerPlan> before = layers;
   try {
-    const PlanSearch search = plan_automatically(layers, model, ranks, example);
+    const PlanSearch search = plan_automatically(layers, model, ranks, example, cut_own_parameters);
     if (search.value_readers.empty()) return;
     for (LayerPlan& layer : layers) {
       if (!layer.asked_for) {
@@ -143,7 +143,8 @@ std::string options_text(const InitializeOptions& options) {
   std::ostringstream text;
   text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
        << "random_mode " << static_cast<int>(options.random_mode) << "\n"
-       << "seed " << options.seed << "\n";
+       << "seed " << options.seed << "\n"
+       << "cut_own_parameters " << options.cut_own_parameters << "\n";
   for (const Policy& policy : options.policies) {
     text << "a policy for " << policy.class_name;
     for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
@@ -191,7 +192,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     layers = plan_layers(model, config, options);
     if (sizes.tensor == 1) return;
     if (options.example_inputs)
-      plan_by_example(layers, model, sizes.tensor, options.example_inputs);
+      plan_by_example(layers, model, sizes.tensor, options.example_inputs,
+                      options.cut_own_parameters);
     check_cuttable(layers);
   });
   if (sizes.tensor > 1) {

@@ -25,6 +25,12 @@ struct InitializeOptions {
   /// afterwards. Without it the plan follows from names and shapes alone.
   std::function<void()> example_inputs;
 
+  /// Whether the search may also cut parameters of two or more dimensions that belong to no layer
+  /// (matrices that a module of yours registers itself). A cut parameter's sizes are the local
+  /// ones: a forward that reads them, or code that the example does not run, would go on with
+  /// those. Without it they stay whole unless the config's "plan" says "shard(dimension)".
+  bool cut_own_parameters = false;
+
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the
   /// structural plan; the config's "plan" overrides them.
   std::vector<Policy> policies;

@@ -20,7 +20,7 @@ struct Comparison {
   std::string remark;  ///< "shape [3, 4] in place of [3, 5]", if that is what differs
 
   bool equal() const { return remark.empty() && error <= allowed; }
-  /// "operator 37, aten::gelu after h.0.mlp.c_fc: differs by 0.12 of the largest value, ..."
+  /// "operator 37, aten::gelu at layer h.0.mlp.c_fc: differs by 0.12 of the largest value, ..."
   std::string to_string() const;
 };
 

@@ -121,12 +121,27 @@ class GradientKeeper {
   Tensors kept_;
 };
 
+/// Puts a generator's state back.
+class GeneratorKeeper {
+ public:
+  explicit GeneratorKeeper(at::Generator generator)
+      : generator_(std::move(generator)), state_(generator_.get_state()) {}
+  ~GeneratorKeeper() { generator_.set_state(state_); }
+  GeneratorKeeper(const GeneratorKeeper&) = delete;
+  GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
+
+ private:
+  at::Generator generator_;
+  const at::Tensor state_;
+};
+
 /// Gradients of the outputs' sum under weights that are the same in both runs and alike nowhere.
 void run_backward(const Tensors& outputs) {
   Tensors starts, weights;
   for (const at::Tensor& output : outputs) {
     if (!output.requires_grad()) continue;
-    const at::Tensor all = full_tensor(output);
+    at::Tensor all = full_tensor(output);
+    if (all.is_complex()) all = at::view_as_real(all.resolve_conj());
     const at::Tensor weight = at::arange(all.numel(), all.options().dtype(at::kDouble)).cos();
     starts.push_back((all * weight.view(all.sizes()).to(all.dtype())).sum());
   }
@@ -188,6 +203,9 @@ void check_comparable(const torch::nn::Module& model, const torch::nn::Module& r
     OSLO_CHECK(a == b, "verify: parameter ", i, " of the parallel model is ", a,
                " and of the reference ", b, "; they are not the same model");
   }
+  const auto buffers = model.named_buffers(), reference_buffers = reference.named_buffers();
+  OSLO_CHECK(buffers.keys() == reference_buffers.keys(),
+             "verify: the two have different buffers; they are not the same model");
 }
 
 class Verifier {
@@ -197,11 +215,13 @@ class Verifier {
       : world_(parallel.mpu().world()),
         model_(*parallel.module()),
         reference_(reference),
+        sharded_(parallel.mpu().random().sharded()),
         run_(run),
         options_(options) {}
 
   Verification verify() {
     const RuleScope scope("verify");
+    const GeneratorKeeper keeper(sharded_);
     agree_on_success(world_, "verify", [&] { check_comparable(model_, reference_); });
     compare_weights();
     Outcome expected;
@@ -319,6 +339,7 @@ class Verifier {
   const World world_;
   torch::nn::Module& model_;
   torch::nn::Module& reference_;
+  const at::Generator sharded_;  ///< of cut values with RandomMode::per_rank
   const detail::RunModel& run_;
   const VerifyOptions& options_;
   std::vector<Operation> expected_;

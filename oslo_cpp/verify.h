@@ -92,12 +92,15 @@ std::vector<at::Tensor> run_on(Impl& model, const How& how) {
 ///
 /// Call it on every rank, with the same `inputs`; the ranks of a data-parallel group may be
 /// given different ones. Both models run from the same random state and in their present mode,
-/// training or evaluation; afterwards parameters, gradients, buffers and random states are as
-/// before. It keeps a copy of everything the reference's forward computes, and gathers everything
-/// cut: meant for a small batch, not for every step.
+/// training or evaluation; afterwards parameters, their gradients, buffers and random states are as
+/// before. (Dropout under RandomMode::per_rank draws other numbers than one device and differs.)
+/// Call it before the model is wrapped in DistributedDataParallel. It keeps a copy of everything
+/// the reference's forward computes, and gathers everything cut: meant for a small batch, not for
+/// every step.
 ///
 /// Throws `Error` on every rank when the two are not the same model (class, names of parameters,
-/// training mode) or when the reference is parallel itself; what a forward throws is thrown on.
+/// training mode) or when the reference is parallel itself; what the reference's forward
+/// throws becomes an `Error` on every rank, what the parallel one throws is thrown on.
 template <typename Impl, typename Inputs>
 Verification verify(const ParallelModel& parallel, const std::shared_ptr<Impl>& reference,
                     const Inputs& inputs, const VerifyOptions& options = {}) {

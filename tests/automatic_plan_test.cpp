@@ -39,12 +39,14 @@ struct Planned {
 };
 
 template <typename Model>
-Planned planned(Model& model, int ranks, const std::function<void()>& example) {
+Planned planned(Model& model, int ranks, const std::function<void()>& example,
+                bool cut_own_parameters = false) {
   repair_ties(model.ptr());
   Planned result{plannable_layers(model.ptr()), {}};
   plan_by_structure(result.layers);
   follow_ties(result.layers);
-  result.search = plan_automatically(result.layers, model.ptr(), ranks, example);
+  result.search =
+      plan_automatically(result.layers, model.ptr(), ranks, example, cut_own_parameters);
   return result;
 }
 
@@ -224,7 +226,11 @@ TORCH_MODULE(Raw);
 TEST(AutomaticPlan, ParametersOutsideOfLayers) {
   Raw model;
   const auto x = torch::randn({2, 5, 24});
-  const auto plan = planned(model, 2, [&] { model->forward(x); });
+  const auto example = [&] { model->forward(x); };
+  for (const char* path : {"up", "down"}) {
+    EXPECT_EQ(planned(model, 2, example).style(path), Style::replicate);
+  }
+  const auto plan = planned(model, 2, example, /*cut_own_parameters=*/true);
   EXPECT_EQ(plan.search.structural.bytes, 0);  // leaves them whole
   EXPECT_EQ(plan.at("up").weight_placement().to_string(), "shard(1)");
   EXPECT_EQ(plan.at("down").weight_placement().to_string(), "shard(0)");
@@ -235,7 +241,8 @@ TEST(AutomaticPlan, ParametersOutsideOfLayers) {
 TEST(AutomaticPlan, AParameterWhoseSizesAreReadStaysWhole) {
   Raw model(true);
   const auto x = torch::randn({2, 5, 24});
-  const auto plan = planned(model, 2, [&] { model->forward(x); });
+  const auto plan = planned(
+      model, 2, [&] { model->forward(x); }, /*cut_own_parameters=*/true);
   EXPECT_EQ(plan.style("up"), Style::replicate);
   EXPECT_THAT(plan.at("up").why, HasSubstr("shard(1) cannot be used"));
   EXPECT_EQ(plan.style("down"), Style::shard);

@@ -157,6 +157,27 @@ TEST(TwoLevels, WorkThatNobodyWaitsForYet) {
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(TwoLevels, ADtypeThatGlooDoesNotTakeIsRefusedOnEveryRank) {
+  const auto errors = run_on_hosts({"a", "b", "a"}, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    const auto own = torch::full({1}, world.rank() + 3);
+    EXPECT_EQ(group->all_reduce(own, c10d::ReduceOp::AVG).item<int64_t>(), 4);
+    group->all_reduce(torch::ones({3}, torch::kShort));
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("do not take Short tensors")));
+}
+
+TEST(TwoLevels, ARankThatThrowsEndsTheOthersToo) {
+  const auto errors = run_on_hosts(kHosts, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    group->all_reduce(torch::ones({3}));
+    OSLO_CHECK(world.rank() != 2, "enough");
+    group->all_reduce(torch::ones({3}));
+  });
+  EXPECT_EQ(errors[2], "enough");
+  for (const int rank : {0, 1, 3, 4, 5}) EXPECT_THAT(errors[rank], HasSubstr("all_reduce")) << rank;
+}
+
 TEST(TwoLevels, AModelInParallelOverThem) {
   const auto make = [] {
     return parity::make_seeded(3, [] { return models::GPT2(models::GPT2Options()); });

@@ -15,7 +15,12 @@ class TaskWork final : public c10d::Work {
         executor_(std::move(executor)),
         task_(std::move(task)) {}
   ~TaskWork() override {
-    if (!task_->done.load(std::memory_order_acquire)) executor_->hurry(*task_);
+    if (task_->done.load(std::memory_order_acquire)) return;
+    try {
+      executor_->hurry(*task_);
+    } catch (const std::exception&) {
+      // No thread to be had: whoever waits for a later operation, or ends the group, does this one.
+    }
   }
 
   bool isCompleted() override {

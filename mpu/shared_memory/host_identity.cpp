@@ -1,9 +1,11 @@
 #include "mpu/shared_memory/host_identity.h"
 
 #include <c10/util/StringUtil.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -50,7 +52,8 @@ ProcessId ProcessId::self() {
 
 bool ProcessId::alive() const {
   const auto fields = status_fields(number);
-  if (fields.size() <= kStartTime) return false;
+  // Where /proc tells nothing (no descriptors left, not mounted) the process may still be there.
+  if (fields.size() <= kStartTime) return ::kill(number, 0) == 0 || errno != ESRCH;
   if (start_time != 0 && std::stoull(fields[kStartTime]) != start_time) return false;
   // The first thread may have ended before the others: then the process is no corpse yet.
   const bool corpse = fields[kState] == "Z" || fields[kState] == "X";

@@ -62,6 +62,8 @@ Member::Member(std::shared_ptr<Segment> segment, const Layout& layout, int rank,
       failure_(layout.failure(*segment_)) {}
 
 void Member::begin_operation(const Heading& heading, std::chrono::milliseconds timeout) {
+  // Of a failed group nothing may be written any more: another rank may still be reading.
+  check();
   heading_ = heading;
   timeout_ = timeout;
   deadline_.reset();
@@ -107,10 +109,12 @@ void Member::check_peers(bool slept) {
   if (!slept && !anyone_left()) return;
   std::string late;
   for (int rank = 0; rank < size(); ++rank) {
-    // Why it is gone comes first: what it published before it left is here by then.
+    const auto published = [&] {
+      return post(rank, slot_).round.value.load(std::memory_order_acquire) == round_ + 1;
+    };
+    if (published()) continue;
     const std::string reason = rank == rank_ ? "" : why_gone(rank);
-    const Signal& round = post(rank, slot_).round;
-    if (round.value.load(std::memory_order_acquire) == round_ + 1) continue;
+    if (published()) continue;  // before it went
     if (!reason.empty()) fail_group(c10::str(describe(heading_), ": ", reason));
     late += c10::str(late.empty() ? "" : ", ", name_of_rank(rank));
   }

@@ -91,7 +91,9 @@ void Messenger::commit(const Transfer& transfer) {
   for (int peer = 0; peer < member().size(); ++peer) {
     if (transfer.peer >= 0 && transfer.peer != peer) continue;
     const int from = transfer.sends ? rank() : peer, to = transfer.sends ? peer : rank();
-    if (committed_.insert({from, to}).second) member().commit_channel(from, to);
+    if (committed_.count({from, to}) != 0) continue;
+    member().commit_channel(from, to);
+    committed_.insert({from, to});
   }
 }
 

@@ -23,8 +23,10 @@ void Messenger::move_all() {
     }
     sends_.remove_if([](const auto& send) { return send->done.load(); });
     for (int from = 0; from < member().size(); ++from) pull(from);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     fail_all(std::current_exception());
+    // Somewhere in a stream of bytes nobody knows any more where a message begins.
+    member().abort(error.what());
   }
 }
 

@@ -108,12 +108,14 @@ template <typename T>
 void divide(T* values, int count, size_t elements) {
   using Vector [[gnu::vector_size(kVector), gnu::aligned(1), gnu::may_alias]] = T;
   constexpr size_t step = kVector / sizeof(T);
-  const T by = static_cast<T>(count);
   size_t i = 0;
   if constexpr (std::is_floating_point_v<T>) {
+    const T by = static_cast<T>(count);
     for (; i + step <= elements; i += step) *reinterpret_cast<Vector*>(values + i) /= by;
+    for (; i < elements; ++i) values[i] /= by;
+  } else {
+    for (; i < elements; ++i) values[i] = static_cast<T>(int64_t{values[i]} / count);
   }
-  for (; i < elements; ++i) values[i] = static_cast<T>(values[i] / by);
 }
 
 template <typename T, typename Op, bool average>

@@ -90,8 +90,10 @@ Segment::~Segment() {
 }
 
 void Segment::commit(size_t offset, size_t bytes) const {
-  const int reason =
-      ::posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  int reason = EINTR;
+  while (reason == EINTR) {
+    reason = ::posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  }
   OSLO_CHECK(reason == 0, bytes, " bytes of shared memory cannot be had",
              name_.empty() ? "" : " in /dev/shm", ": ", std::strerror(reason),
              "; free some memory, raise its limit, or choose smaller chunks");

@@ -21,8 +21,8 @@ constexpr DryCost kImpossible{std::numeric_limits<int64_t>::max(),
 class Search {
  public:
   Search(std::vector<LayerPlan>& layers, const std::shared_ptr<torch::nn::Module>& model, int ranks,
-         const std::function<void()>& example)
-      : layers_(layers), run_(model, ranks, example) {
+         const std::function<void()>& example, bool cut_own_parameters)
+      : layers_(layers), run_(model, ranks, example), cut_own_parameters_(cut_own_parameters) {
     make_roles(ranks);
     most_runs_ =
         std::clamp<int64_t>(kLayerRuns / std::max<size_t>(1, layers.size()), 20, kMostRuns);
@@ -39,7 +39,7 @@ class Search {
     if (!allowed(best)) best = from_nothing();
     while (improve(best)) {
     }
-    best = with_parameters(best);
+    if (cut_own_parameters_) best = with_parameters(best);
     take(best);
     explain(best);
     result.found = cost_of(best);
@@ -272,7 +272,7 @@ class Search {
         }
       }
       if (roles_[r].options.front().style == Style::replicate) {
-        text += roles_[r].large && roles_[r].parameter ? "; any cut would be gathered"
+        text += roles_[r].large && roles_[r].parameter ? "; no cut is worth it"
                                                        : "; small enough to stay whole";
       }
       if (!roles_[r].has(style) && style.style != Style::replicate) {
@@ -285,6 +285,7 @@ class Search {
 
   std::vector<LayerPlan>& layers_;
   DryRun run_;
+  bool cut_own_parameters_;
   std::vector<Role> roles_;
   /// Blocks and units that operators asked for, by role and style.
   std::vector<std::map<Way, StyleText>> learned_;
@@ -302,8 +303,8 @@ class Search {
 
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
                               const std::shared_ptr<torch::nn::Module>& model, int ranks,
-                              const std::function<void()>& example) {
-  return Search(layers, model, ranks, example).plan();
+                              const std::function<void()>& example, bool cut_own_parameters) {
+  return Search(layers, model, ranks, example, cut_own_parameters).plan();
 }
 
 }  // namespace oslo

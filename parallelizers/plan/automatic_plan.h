@@ -25,18 +25,21 @@ struct PlanSearch {
 /// policies ask for, which stays).
 ///   - Memory first: roles that hold 2% of the parameters or more are cut. Smaller ones, and tables
 ///     that the first plan leaves whole, are cut only where that moves fewer bytes.
-///   - Large parameters of two or more dimensions outside of layers, which the first plan leaves
-///     whole, are cut last, unless every cut of them has to be gathered.
-///   - Beside those, never more bytes than the first plan moves; then the fewest gathers; then the
-///   fewest bytes.
+///   - Never more bytes than the first plan moves; then the fewest gathers; then the fewest bytes.
 ///     Layers of the same role (h.0.mlp.c_fc, h.1.mlp.c_fc, ...) are planned once. Each role in
 ///     turn takes its cheapest cut, from nothing; the better of that and the first plan is
 ///     improved, one role and two neighbouring roles at a time, until nothing helps.
+///   - With `cut_own_parameters`, large parameters of two or more dimensions outside of layers,
+///   which
+///     the first plan leaves whole, are cut last and on top of that, unless every cut of them has
+///     to be gathered or changes what the forward calls (it then reads a size, which is the local
+///     one).
 /// Deterministic: every rank finds the same. Alpa (arXiv 2201.12023) and torch's auto-parallel
 /// search over operators; here the rules decide those, so that weights are enough.
 /// Throws what the example throws.
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
                               const std::shared_ptr<torch::nn::Module>& model, int ranks,
-                              const std::function<void()>& example);
+                              const std::function<void()>& example,
+                              bool cut_own_parameters = false);
 
 }  // namespace oslo

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/mark.h"
@@ -163,6 +164,14 @@ std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>
                         false});
     }
   }
+  // A second name of a layer's weight: the layer decides.
+  std::set<const c10::TensorImpl*> weights;
+  for (const LayerPlan& layer : layers) {
+    if (!layer.parameter()) weights.insert(layer.weight().unsafeGetTensorImpl());
+  }
+  std::erase_if(layers, [&](const LayerPlan& layer) {
+    return layer.parameter() && weights.count(layer.weight().unsafeGetTensorImpl()) != 0;
+  });
   return layers;
 }
 

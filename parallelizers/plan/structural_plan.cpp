@@ -101,7 +101,7 @@ void plan_by_structure(std::vector<LayerPlan>& layers) {
         layer.why = "by output channels";
         break;
       case LayerKind::parameter:
-        layer.why = "a parameter of a module of its own: names and shapes do not tell its use";
+        layer.why = "a parameter of the module itself, which its code may read the sizes of";
         break;
     }
   }

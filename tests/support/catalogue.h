@@ -116,6 +116,7 @@ inline oslo::ParallelModel parallelize(const Entry& entry, const Mesh& mesh,
                                        const Batch& example) {
   oslo::InitializeOptions how;
   how.world = world;
+  how.cut_own_parameters = true;
   if (mesh.example) how.example_inputs = [&] { entry.forward(*model, example.inputs); };
   return oslo::initialize(model, oslo::Config::parse(parity::tensor_parallel(mesh.tensor)), how);
 }

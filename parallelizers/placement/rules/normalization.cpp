@@ -127,9 +127,10 @@ void renorm(Call& call) {
   }
   if (others.empty()) return call.gather("rows of no dimension");
   const double most = call.number(3);
-  const at::Tensor norm = at::norm(x, call.argument(1).toScalar(), others, /*keepdim=*/true);
+  const at::Tensor wide = x.to(at::toOpMathType(x.scalar_type()));
+  const at::Tensor norm = at::norm(wide, call.argument(1).toScalar(), others, /*keepdim=*/true);
   const at::Tensor factor = (most / (norm + 1e-7)).masked_fill(norm.le(most), 1);
-  call.result_plain(x * factor);
+  call.result_plain((wide * factor).to(x.scalar_type()));
 }
 
 }  // namespace

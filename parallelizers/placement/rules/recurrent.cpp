@@ -2,6 +2,7 @@
 
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/indexing.h"
 #include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {
@@ -29,8 +30,19 @@ void recurrent(Call& call) {
 void run_with_lengths(Call& call, const DimensionMap& map) {
   auto operands = call.operands();
   const Resolution resolution = resolve(map, operands);
-  auto returned = call.call_below({operands[0].local, operands[1].local});
-  call.result(resolution.finish(std::move(returned[0]).toTensor(), map.results[0]));
+  // Without features on this rank the kernel refuses: it is lent one.
+  at::Tensor rows = operands[0].local;
+  std::vector<std::pair<size_t, int64_t>> lent;  // where in the result, and how many it has
+  for (size_t d = 0; d < map.operands[0].size(); ++d) {
+    const size_t place = map.results[0].find(map.operands[0][d]);
+    if (rows.size(d) != 0 || place == std::string::npos) continue;
+    rows = never_empty(rows, static_cast<int64_t>(d));
+    lent.emplace_back(place, 0);
+  }
+  auto returned = call.call_below({rows, operands[1].local});
+  at::Tensor first = returned[0].toTensor();
+  for (const auto& [place, none] : lent) first = first.narrow(static_cast<int64_t>(place), 0, none);
+  call.result(resolution.finish(std::move(first), map.results[0]));
   call.result_plain(returned[1]);
 }
 

@@ -164,6 +164,10 @@ void truth(Call& call) {
   Value x = call.value(0);
   const std::string own = letters(x.dim());
   const bool whole = call.size() == 1;
+  // An empty list means no dimension here, not all.
+  if (!whole && call.argument(1).isIntList() && call.integers(1).empty()) {
+    return call.gather("a reduction of no dimension");
+  }
   const Reduction over{call.dimensions(whole ? call.size() : 1, x.dim()),
                        !whole && call.boolean(2)};
   const std::string result = reduced(own, over.dims, over.keep);
@@ -193,7 +197,7 @@ std::vector<int> reduced_axes(const Resolution& resolution, const std::string& r
 template <bool root, bool with_mean>
 void variance(Call& call) {
   Value x = call.value(0);
-  if (x.local.is_complex()) return call.gather("a variance of complex numbers");
+  if (!x.local.is_floating_point()) return call.gather("a variance of other than real numbers");
   const std::string own = letters(x.dim());
   const Reduction over{call.dimensions(1, x.dim()), call.boolean(3)};
   const std::string result = reduced(own, over.dims, over.keep);
