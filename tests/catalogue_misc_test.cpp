@@ -157,22 +157,13 @@ Entry linear_attention() {
       });
 }
 
-class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
-
-TEST_P(Catalogue, EqualsOneDevice) {
-  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
-}
-
 INSTANTIATE_TEST_SUITE_P(Misc, Catalogue,
                          testing::Combine(testing::Values(lstm_tagger_packed, lstm_tagger_padded,
                                                           gru_attention, dlrm, graph_convolution,
                                                           own_functions, in_place_views, adaptive,
                                                           wavenet, linear_attention),
                                           testing::ValuesIn(kMeshes)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param)().name + "_" +
-                                  std::get<1>(info.param).name();
-                         });
+                         case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -118,20 +118,11 @@ Entry vocoder() {
   return made;
 }
 
-class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
-
-TEST_P(Catalogue, EqualsOneDevice) {
-  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
-}
-
 INSTANTIATE_TEST_SUITE_P(Unseen, Catalogue,
                          testing::Combine(testing::Values(mamba, rwkv, detr, pointnet, clip,
                                                           deepseek_mla, vocoder),
                                           testing::ValuesIn(kMeshes)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param)().name + "_" +
-                                  std::get<1>(info.param).name();
-                         });
+                         case_name);
 
 }  // namespace
 }  // namespace catalogue

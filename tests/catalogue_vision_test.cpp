@@ -96,20 +96,11 @@ Entry siamese() {
       });
 }
 
-class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
-
-TEST_P(Catalogue, EqualsOneDevice) {
-  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
-}
-
 INSTANTIATE_TEST_SUITE_P(Vision, Catalogue,
                          testing::Combine(testing::Values(swin, mlp_mixer, convnext, unet, vae,
                                                           siamese),
                                           testing::ValuesIn(kMeshes)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param)().name + "_" +
-                                  std::get<1>(info.param).name();
-                         });
+                         case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -341,4 +341,17 @@ inline void expect_entry(const Entry& entry, const Mesh& mesh) {
   });
 }
 
+/// A file of the catalogue is its entries and one line:
+///   INSTANTIATE_TEST_SUITE_P(Family, Catalogue, Combine(Values(entries...), ValuesIn(kMeshes)),
+///                            case_name);
+class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {};
+
+TEST_P(Catalogue, EqualsOneDevice) {
+  expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
+}
+
+inline std::string case_name(const testing::TestParamInfo<Catalogue::ParamType>& info) {
+  return std::get<0>(info.param)().name + "_" + std::get<1>(info.param).name();
+}
+
 }  // namespace catalogue
