@@ -27,6 +27,8 @@ function(oslo_settings target)
   if(OSLO_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${OSLO_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${OSLO_SANITIZE})
+    # Instrumented, LibTorch's own headers look uninitialized to GCC.
+    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
     if(OSLO_SANITIZE MATCHES "undefined")
       # vptr needs the type information of LibTorch's classes, part of which LibTorch hides.
       target_compile_options(${target} PRIVATE -fno-sanitize=vptr)

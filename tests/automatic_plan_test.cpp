@@ -15,7 +15,7 @@
 #include "tests/models/llama.h"
 #include "tests/models/lstm_tagger.h"
 #include "tests/models/mixture_of_experts.h"
-#include "tests/support/files.h"
+#include "tests/support/error_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
 

@@ -13,10 +13,7 @@ Entry vit() {
       [](int) {
         return Batch{{torch::randn({4, 3, 12, 12})}, torch::randint(7, {4})};
       },
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      [](const Tensors& outputs, const Batch& batch) {
-        return torch::nn::CrossEntropyLoss()(outputs[0], batch.target);
-      });
+      one_to_one<models::VisionTransformer>, classification);
 }
 
 Entry conformer() {
@@ -26,9 +23,7 @@ Entry conformer() {
   };
   Entry made = entry<models::Conformer>(
       "conformer", [] { return models::Conformer(models::ConformerOptions()); }, batch,
-      [](auto& model, const Tensors& inputs) {
-        return Tensors{model.forward(inputs[0], inputs[1])};
-      },
+      two_to_one<models::Conformer>,
       [](const Tensors& outputs, const Batch& batch) {
         const auto frames = (batch.inputs[1] + 3).floor_divide(4);
         const auto lengths =
@@ -47,9 +42,7 @@ Entry diffusion() {
   };
   return entry<models::DiffusionBlock>(
       "diffusion", [] { return models::DiffusionBlock(); }, batch,
-      [](auto& model, const Tensors& inputs) {
-        return Tensors{model.forward(inputs[0], inputs[1])};
-      },
+      two_to_one<models::DiffusionBlock>,
       [](const Tensors& outputs, const Batch& batch) {
         return torch::mse_loss(outputs[0], batch.target);
       });

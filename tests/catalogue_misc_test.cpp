@@ -16,20 +16,6 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-torch::Tensor classification(const Tensors& outputs, const Batch& batch) {
-  return F::cross_entropy(outputs[0], batch.target);
-}
-
-template <typename Model>
-Tensors one_to_one(typename Model::ContainedType& model, const Tensors& inputs) {
-  return {model.forward(inputs[0])};
-}
-
-template <typename Model>
-Tensors two_to_one(typename Model::ContainedType& model, const Tensors& inputs) {
-  return {model.forward(inputs[0], inputs[1])};
-}
-
 /// Four sentences of six words, 0 where they are shorter; each half of the batch has as many words.
 torch::Tensor sentences(int64_t vocabulary) {
   auto words = torch::randint(1, vocabulary, {4, 6});
@@ -151,10 +137,7 @@ Entry linear_attention() {
     return Batch{{torch::randint(19, {4, 7})}, torch::randint(19, {4, 7})};
   };
   return entry<Model>(
-      "linear_attention", [] { return Model(); }, batch, one_to_one<Model>,
-      [](const Tensors& outputs, const Batch& batch) {
-        return F::cross_entropy(outputs[0].flatten(0, 1), batch.target.flatten());
-      });
+      "linear_attention", [] { return Model(); }, batch, one_to_one<Model>, next_token);
 }
 
 INSTANTIATE_TEST_SUITE_P(Misc, Catalogue,

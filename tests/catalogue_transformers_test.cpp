@@ -32,8 +32,7 @@ std::function<Batch(int)> language(int64_t vocabulary, int64_t length = 11) {
 Entry gpt2() {
   return entry<models::GPT2>(
       "gpt2", [] { return models::GPT2(models::GPT2Options()); }, language(64),
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      first_output_loss);
+      one_to_one<models::GPT2>, first_output_loss);
 }
 
 Entry gpt2_by_hand() {
@@ -43,17 +42,14 @@ Entry gpt2_by_hand() {
     options.vocabulary = 53;
     return models::GPT2(options);
   };
-  return entry<models::GPT2>(
-      "gpt2_by_hand", make, language(53),
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      first_output_loss);
+  return entry<models::GPT2>("gpt2_by_hand", make, language(53), one_to_one<models::GPT2>,
+                             first_output_loss);
 }
 
 Entry llama() {
   return entry<models::Llama>(
       "llama", [] { return models::Llama(models::LlamaOptions()); }, language(70),
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      first_output_loss);
+      one_to_one<models::Llama>, first_output_loss);
 }
 
 Entry bert() {
@@ -64,8 +60,7 @@ Entry bert() {
     return Batch{{tokens}, torch::randint(options.labels, {4})};
   };
   return entry<models::Bert>(
-      "bert", [] { return models::Bert(models::BertOptions()); }, batch,
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
+      "bert", [] { return models::Bert(models::BertOptions()); }, batch, one_to_one<models::Bert>,
       [](const Tensors& outputs, const Batch& batch) {
         return torch::nn::functional::cross_entropy(outputs[0], batch.target);
       });
@@ -74,8 +69,7 @@ Entry bert() {
 Entry gpt_neox() {
   return entry<models::GptNeoX>(
       "gpt_neox", [] { return models::GptNeoX(models::GptNeoXConfig()); }, language(53),
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      first_output_loss);
+      one_to_one<models::GptNeoX>, first_output_loss);
 }
 
 /// As many masked tokens in every row, so that halves of a batch weigh the same.
@@ -93,8 +87,7 @@ Entry roberta() {
   };
   return entry<models::RobertaForMaskedLM>(
       "roberta", [] { return models::RobertaForMaskedLM(models::RobertaConfig()); }, batch,
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      first_output_loss);
+      one_to_one<models::RobertaForMaskedLM>, first_output_loss);
 }
 
 Entry t5() {
@@ -120,10 +113,7 @@ Entry bart() {
     return Batch{{tokens, labels}, labels};
   };
   Entry made = entry<models::Bart>(
-      "bart", [] { return models::Bart(models::BartConfig()); }, batch,
-      [](auto& model, const Tensors& inputs) {
-        return Tensors{model.forward(inputs[0], inputs[1])};
-      },
+      "bart", [] { return models::Bart(models::BartConfig()); }, batch, two_to_one<models::Bart>,
       first_output_loss);
   made.bf16 = 0;  // LibTorch's multi-head attention has no bf16 mask
   return made;
@@ -148,9 +138,7 @@ Entry mixture_of_experts() {
 Entry cached_decoder() {
   Entry made = entry<models::CachedDecoder>(
       "cached_decoder", [] { return models::CachedDecoder(models::CachedDecoderOptions()); },
-      language(41),
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      first_output_loss);
+      language(41), one_to_one<models::CachedDecoder>, first_output_loss);
   made.sgd = true;
   return made;
 }

@@ -14,19 +14,13 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-torch::Tensor next_token(const Tensors& outputs, const Batch& batch) {
-  return F::cross_entropy(outputs[0].flatten(0, 1), batch.target.flatten());
-}
-
 template <typename Model>
 Entry language_model(const char* name, int64_t vocabulary) {
   const auto batch = [vocabulary](int) {
     return Batch{{torch::randint(vocabulary, {4, 7})}, torch::randint(vocabulary, {4, 7})};
   };
   return entry<Model>(
-      name, [] { return Model(); }, batch,
-      [](auto& model, const Tensors& inputs) { return Tensors{model.forward(inputs[0])}; },
-      next_token);
+      name, [] { return Model(); }, batch, one_to_one<Model>, next_token);
 }
 
 Entry mamba() {
@@ -107,10 +101,7 @@ Entry vocoder() {
     return Batch{{torch::randn({4, 11, 6}), torch::randint(4, {4})}, torch::randn({4, 36}) * 0.3};
   };
   Entry made = entry<Model>(
-      "vocoder", [] { return Model(); }, batch,
-      [](auto& model, const Tensors& inputs) {
-        return Tensors{model.forward(inputs[0], inputs[1])};
-      },
+      "vocoder", [] { return Model(); }, batch, two_to_one<Model>,
       [](const Tensors& outputs, const Batch& batch) {
         return models::vocoder::spectral_loss(outputs[0], batch.target);
       });

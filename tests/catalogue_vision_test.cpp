@@ -12,15 +12,6 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-torch::Tensor classification(const Tensors& outputs, const Batch& batch) {
-  return F::cross_entropy(outputs[0], batch.target);
-}
-
-template <typename Model>
-Tensors image_to_logits(typename Model::ContainedType& model, const Tensors& inputs) {
-  return {model.forward(inputs[0])};
-}
-
 /// Four square images and a class for each.
 std::function<Batch(int)> images(int64_t side, int64_t classes) {
   return [=](int) {
@@ -31,19 +22,19 @@ std::function<Batch(int)> images(int64_t side, int64_t classes) {
 Entry swin() {
   using Model = models::swin::Swin;
   return entry<Model>(
-      "swin", [] { return Model(); }, images(16, 7), image_to_logits<Model>, classification);
+      "swin", [] { return Model(); }, images(16, 7), one_to_one<Model>, classification);
 }
 
 Entry mlp_mixer() {
   using Model = models::mixer::MlpMixer;
   return entry<Model>(
-      "mlp_mixer", [] { return Model(); }, images(12, 5), image_to_logits<Model>, classification);
+      "mlp_mixer", [] { return Model(); }, images(12, 5), one_to_one<Model>, classification);
 }
 
 Entry convnext() {
   using Model = models::convnext::ConvNeXt;
   return entry<Model>(
-      "convnext", [] { return Model(); }, images(16, 7), image_to_logits<Model>, classification);
+      "convnext", [] { return Model(); }, images(16, 7), one_to_one<Model>, classification);
 }
 
 Entry unet() {
@@ -52,10 +43,7 @@ Entry unet() {
     return Batch{{torch::randn({4, 2, 8, 8}), torch::randn({4, 6})}, torch::randn({4, 3, 8, 8})};
   };
   return entry<Model>(
-      "unet", [] { return Model(); }, batch,
-      [](auto& model, const Tensors& inputs) {
-        return Tensors{model.forward(inputs[0], inputs[1])};
-      },
+      "unet", [] { return Model(); }, batch, two_to_one<Model>,
       [](const Tensors& outputs, const Batch& batch) {
         return F::mse_loss(outputs[0], batch.target);
       });

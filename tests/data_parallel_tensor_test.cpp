@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <mutex>
-
 #include "mpu/mpu.h"
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/access.h"
 #include "parallelizers/placement/mark.h"
+#include "tests/support/seeded.h"
 
 namespace {
 
@@ -31,12 +30,11 @@ struct MlpImpl : torch::nn::Module {
 TORCH_MODULE(Mlp);
 
 Mlp seeded_mlp() {
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  torch::manual_seed(0);
-  Mlp mlp;
-  mlp->to(torch::kDouble);
-  return mlp;
+  return oslo::test::make_seeded(0, [] {
+    Mlp mlp;
+    mlp->to(torch::kDouble);
+    return mlp;
+  });
 }
 
 /// Column then row, 9 over 2 unevenly.

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"
 

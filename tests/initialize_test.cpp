@@ -3,7 +3,7 @@
 
 #include "tests/models/gpt2.h"
 #include "tests/models/small.h"
-#include "tests/support/files.h"
+#include "tests/support/error_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
 

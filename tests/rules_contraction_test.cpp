@@ -1,25 +1,12 @@
 #include "tests/support/rule_case.h"
 
 // Sums of products, recurrent layers and Fourier transforms.
+namespace rule_case {
 namespace {
 
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::Operand;
-using rule_case::random;
-using rule_case::Tensors;
-using rule_case::whole;
-using X = const Tensors&;
-
-/// A function with one result.
-template <typename Function>
-rule_case::Function of(Function function) {
-  return [function](X x) -> Tensors { return {function(x)}; };
-}
-
 /// All results of an operator that returns a pair.
-template <typename Function>
-rule_case::Function both(Function function) {
+template <typename Pair>
+Function both(Pair function) {
   return [function](X x) -> Tensors {
     const auto [first, second] = function(x);
     return {first, second};
@@ -268,47 +255,47 @@ std::vector<Case> spectral_cases() {
 class RulesContraction : public testing::TestWithParam<int> {};
 
 TEST_P(RulesContraction, Contractions) {
-  rule_case::expect({GetParam()}, contraction_cases());
+  expect({GetParam()}, contraction_cases());
 }
 TEST_P(RulesContraction, Recurrent) {
-  rule_case::expect({GetParam()}, recurrent_cases());
+  expect({GetParam()}, recurrent_cases());
 }
 TEST_P(RulesContraction, Spectral) {
-  rule_case::expect({GetParam()}, spectral_cases());
+  expect({GetParam()}, spectral_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesContraction, testing::Values(2, 3));
 
 TEST(RulesContraction, TwoAxes) {
-  rule_case::expect({2, 2},
-                    {
-                        {"einsum over two axes",
-                         {random({5, 6}, {cut(0), cut(1)}), random({6, 4}, {whole(), cut(0)})},
-                         of([](X x) {
-                           return at::einsum("ik,kj->ij", {x[0], x[1]});
-                         }),
-                         0,
-                         2},
+  expect({2, 2}, {
+                     {"einsum over two axes",
+                      {random({5, 6}, {cut(0), cut(1)}), random({6, 4}, {whole(), cut(0)})},
+                      of([](X x) {
+                        return at::einsum("ik,kj->ij", {x[0], x[1]});
+                      }),
+                      0,
+                      2},
 
-                        {"bilinear, rows and outputs",
-                         {random({5, 3}, {cut(0), whole()}), random({5, 4}),
-                          random({6, 3, 4}, {whole(), cut(0)})},
-                         of([](X x) { return at::bilinear(x[0], x[1], x[2]); }),
-                         0,
-                         3},
-                        {"lstm, batch on both axes",
-                         {random({2, 7, 3}, {cut(1), cut(1)}), random({1, 7, 4}), random({16, 3}),
-                          random({16, 4})},
-                         of([](X x) {
-                           return std::get<0>(at::lstm(x[0], {x[1], x[1]}, {x[2], x[3]}, false, 1,
-                                                       0.0, true, false, false));
-                         }),
-                         0,
-                         4},
-                        {"rfft beside one axis, along the other: gathered",
-                         {random({5, 6, 2}, {cut(0), cut(1)})},
-                         of([](X x) { return at::fft_rfft(x[0], {}, 1).abs(); }),
-                         1},
-                    });
+                     {"bilinear, rows and outputs",
+                      {random({5, 3}, {cut(0), whole()}), random({5, 4}),
+                       random({6, 3, 4}, {whole(), cut(0)})},
+                      of([](X x) { return at::bilinear(x[0], x[1], x[2]); }),
+                      0,
+                      3},
+                     {"lstm, batch on both axes",
+                      {random({2, 7, 3}, {cut(1), cut(1)}), random({1, 7, 4}), random({16, 3}),
+                       random({16, 4})},
+                      of([](X x) {
+                        return std::get<0>(at::lstm(x[0], {x[1], x[1]}, {x[2], x[3]}, false, 1, 0.0,
+                                                    true, false, false));
+                      }),
+                      0,
+                      4},
+                     {"rfft beside one axis, along the other: gathered",
+                      {random({5, 6, 2}, {cut(0), cut(1)})},
+                      of([](X x) { return at::fft_rfft(x[0], {}, 1).abs(); }),
+                      1},
+                 });
 }
 
 }  // namespace
+}  // namespace rule_case

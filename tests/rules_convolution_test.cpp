@@ -3,24 +3,12 @@
 #include "parallelizers/placement/mark.h"
 #include "tests/support/rule_case.h"
 
+namespace rule_case {
 namespace {
-
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::Function;
-using rule_case::Operand;
-using rule_case::Placement;
-using rule_case::random;
-using rule_case::Tensors;
-using rule_case::whole;
-
-at::Tensor bias_of(const Tensors& x) {
-  return x.size() > 2 ? x[2] : at::Tensor();
-}
 
 Function conv2d(int64_t groups = 1) {
   return [groups](const Tensors& x) -> Tensors {
-    return {at::conv2d(x[0], x[1], bias_of(x), 1, 1, 1, groups)};
+    return {at::conv2d(x[0], x[1], operand_or_none(x, 2), 1, 1, 1, groups)};
   };
 }
 
@@ -136,7 +124,7 @@ std::vector<Case> group_cases() {
 std::vector<Case> transposed_cases() {
   const auto up = [](int64_t groups) {
     return [groups](const Tensors& x) -> Tensors {
-      return {at::conv_transpose2d(x[0], x[1], bias_of(x), 2, 1, 1, groups)};
+      return {at::conv_transpose2d(x[0], x[1], operand_or_none(x, 2), 2, 1, 1, groups)};
     };
   };
   const auto x = [](std::vector<Placement> how = {}) { return random({5, 4, 3, 4}, how); };
@@ -169,43 +157,42 @@ std::vector<Case> transposed_cases() {
 class RulesConvolution : public testing::TestWithParam<int> {};
 
 TEST_P(RulesConvolution, Convolutions) {
-  rule_case::expect({GetParam()}, convolution_cases());
+  expect({GetParam()}, convolution_cases());
 }
 TEST_P(RulesConvolution, Groups) {
-  rule_case::expect({GetParam()}, group_cases());
+  expect({GetParam()}, group_cases());
 }
 TEST_P(RulesConvolution, Transposed) {
-  rule_case::expect({GetParam()}, transposed_cases());
+  expect({GetParam()}, transposed_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesConvolution, testing::Values(2, 3));
 
 TEST(RulesConvolution, TwoAxes) {
-  rule_case::expect(
-      {2, 2}, {
-                  {"batch and output channels",
-                   {random({5, 4, 5, 5}, {cut(0), whole()}),
-                    random({7, 4, 3, 3}, {whole(), cut(0)}), random({7}, {whole(), cut(0)})},
-                   conv2d(),
-                   0,
-                   3},
-                  {"2D: image and weight are gathered on one axis each",
-                   {random({5, 4, 5, 5}, {cut(0), cut(1)}), random({7, 4, 3, 3}, {cut(1), cut(0)}),
-                    random({7}, {whole(), cut(0)})},
-                   conv2d(),
-                   2},
-                  {"input channels on both",
-                   {random({2, 5, 5, 5}, {cut(1), cut(1)}), random({3, 5, 3, 3}, {cut(1), cut(1)}),
-                    random({3})},
-                   conv2d(),
-                   0,
-                   2},
-                  {"groups on both",
-                   {random({2, 8, 5, 5}, {cut(1, 1, 2), cut(1, 1, 2)}),
-                    random({12, 2, 3, 3}, {cut(0, 1, 3), cut(0, 1, 3)}), random({12})},
-                   conv2d(4),
-                   0,
-                   0},
-              });
+  expect({2, 2}, {
+                     {"batch and output channels",
+                      {random({5, 4, 5, 5}, {cut(0), whole()}),
+                       random({7, 4, 3, 3}, {whole(), cut(0)}), random({7}, {whole(), cut(0)})},
+                      conv2d(),
+                      0,
+                      3},
+                     {"2D: image and weight are gathered on one axis each",
+                      {random({5, 4, 5, 5}, {cut(0), cut(1)}),
+                       random({7, 4, 3, 3}, {cut(1), cut(0)}), random({7}, {whole(), cut(0)})},
+                      conv2d(),
+                      2},
+                     {"input channels on both",
+                      {random({2, 5, 5, 5}, {cut(1), cut(1)}),
+                       random({3, 5, 3, 3}, {cut(1), cut(1)}), random({3})},
+                      conv2d(),
+                      0,
+                      2},
+                     {"groups on both",
+                      {random({2, 8, 5, 5}, {cut(1, 1, 2), cut(1, 1, 2)}),
+                       random({12, 2, 3, 3}, {cut(0, 1, 3), cut(0, 1, 3)}), random({12})},
+                      conv2d(4),
+                      0,
+                      0},
+                 });
 }
 
 torch::nn::Sequential image_classifier() {
@@ -232,7 +219,7 @@ TEST(RulesConvolution, AnUntouchedModel) {
     expected.push_back(single->forward(images).detach());
     single->forward(images).square().sum().backward();
   }
-  rule_case::on_ranks({3}, [&](const oslo::MeshPtr& mesh) {
+  on_ranks({3}, [&](const oslo::MeshPtr& mesh) {
     torch::nn::Sequential& model = copies[mesh->axis(0)->rank()];
     const auto mark = [&](const std::string& name, oslo::Placement how) {
       const at::Tensor parameter = model->named_parameters()[name];
@@ -244,26 +231,25 @@ TEST(RulesConvolution, AnUntouchedModel) {
     for (const char* name : {"0.weight", "0.bias", "4.weight"}) mark(name, cut(0, 1, 2));
     mark("6.weight", cut(1, 1, 2));
     for (int step = 0; step < 2; ++step) {
-      rule_case::expect_equal(oslo::full_tensor(model->forward(images)).detach(), expected[step],
-                              "output");
+      expect_equal(oslo::full_tensor(model->forward(images)).detach(), expected[step], "output");
       model->forward(images).square().sum().backward();
     }
-    EXPECT_EQ(mesh->gathers().calls(), 0) << rule_case::text_of(mesh->gathers());
+    EXPECT_EQ(mesh->gathers().calls(), 0) << text_of(mesh->gathers());
     const auto parameters = model->named_parameters();
     for (const auto& item : single->named_parameters()) {
-      rule_case::expect_equal(oslo::full_tensor(parameters[item.key()].grad()), item.value().grad(),
-                              item.key());
+      expect_equal(oslo::full_tensor(parameters[item.key()].grad()), item.value().grad(),
+                   item.key());
     }
     const auto buffers = model->named_buffers();
     for (const auto& item : single->named_buffers()) {
-      rule_case::expect_equal(buffers[item.key()], item.value(), item.key());
+      expect_equal(buffers[item.key()], item.value(), item.key());
     }
   });
 }
 
 /// Pieces that split groups, or pixels, ask the parameter behind them for whole ones.
 TEST(RulesConvolution, SplitGroupsAskForWholeOnes) {
-  rule_case::on_ranks({2}, [](const oslo::MeshPtr& mesh) {
+  on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const auto origin = std::make_shared<oslo::CutOrigin>();
     origin->parameter = "expand";
     oslo::Layout layout(mesh);
@@ -272,19 +258,19 @@ TEST(RulesConvolution, SplitGroupsAskForWholeOnes) {
     oslo::mark_parameter(expand, std::make_shared<const oslo::Layout>(layout), "expand");
     const at::Tensor hidden = at::conv2d(at::ones({2, 3, 4, 4}), expand);
     EXPECT_EQ(at::conv2d(hidden, at::ones({5, 4, 3, 3}), {}, 1, 1, 1, 5).size(1), 5);
-    EXPECT_EQ(mesh->gathers().calls(), 1) << rule_case::text_of(mesh->gathers());
+    EXPECT_EQ(mesh->gathers().calls(), 1) << text_of(mesh->gathers());
     EXPECT_EQ(origin->wanted_unit, 4);
     EXPECT_EQ(at::pixel_shuffle(hidden, 2).size(1), 5);
-    EXPECT_EQ(mesh->gathers().calls(), 2) << rule_case::text_of(mesh->gathers());
+    EXPECT_EQ(mesh->gathers().calls(), 2) << text_of(mesh->gathers());
     EXPECT_EQ(origin->wanted_unit, 4);
     at::channel_shuffle(hidden, 10);
-    EXPECT_EQ(mesh->gathers().calls(), 2) << rule_case::text_of(mesh->gathers());
+    EXPECT_EQ(mesh->gathers().calls(), 2) << text_of(mesh->gathers());
   });
 }
 
 /// What does not fit gives the error of one device, on every rank.
 TEST(RulesConvolution, ShapesThatDoNotFit) {
-  rule_case::on_ranks({2}, [](const oslo::MeshPtr& mesh) {
+  on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const at::Tensor x = oslo::distribute(at::ones({2, 4, 5, 5}), mesh, {cut(1)});
     EXPECT_THROW(at::conv2d(x, at::ones({3, 5, 3, 3})), c10::Error);
     EXPECT_THROW(at::conv2d(x, at::ones({3, 4, 3, 3}), at::ones({4})), c10::Error);
@@ -296,3 +282,4 @@ TEST(RulesConvolution, ShapesThatDoNotFit) {
 }
 
 }  // namespace
+}  // namespace rule_case

@@ -1,15 +1,7 @@
 #include "tests/support/rule_case.h"
 
+namespace rule_case {
 namespace {
-
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::Function;
-using rule_case::Operand;
-using rule_case::Placement;
-using rule_case::random;
-using rule_case::Tensors;
-using rule_case::whole;
 
 at::Tensor first(const std::tuple<at::Tensor, at::Tensor>& pair) {
   return std::get<0>(pair);
@@ -251,8 +243,7 @@ std::vector<Case> channel_norm_cases() {
 std::vector<Case> group_norm_cases() {
   const auto norm = [](int64_t groups) {
     return [groups](const Tensors& x) -> Tensors {
-      return {at::group_norm(x[0], groups, x.size() > 1 ? x[1] : at::Tensor(),
-                             x.size() > 2 ? x[2] : at::Tensor())};
+      return {at::group_norm(x[0], groups, operand_or_none(x, 1), operand_or_none(x, 2))};
     };
   };
   const auto of = [](at::IntArrayRef sizes, std::vector<Placement> how) {
@@ -286,16 +277,16 @@ std::vector<Case> group_norm_cases() {
 class RulesImage : public testing::TestWithParam<int> {};
 
 TEST_P(RulesImage, Pooling) {
-  rule_case::expect({GetParam()}, pooling_cases());
+  expect({GetParam()}, pooling_cases());
 }
 TEST_P(RulesImage, Images) {
-  rule_case::expect({GetParam()}, image_cases());
+  expect({GetParam()}, image_cases());
 }
 TEST_P(RulesImage, ChannelNorms) {
-  rule_case::expect({GetParam()}, channel_norm_cases());
+  expect({GetParam()}, channel_norm_cases());
 }
 TEST_P(RulesImage, GroupNorms) {
-  rule_case::expect({GetParam()}, group_norm_cases());
+  expect({GetParam()}, group_norm_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesImage, testing::Values(2, 3));
 
@@ -304,7 +295,7 @@ TEST(RulesImage, TwoAxes) {
     return
         [count](const Tensors& x) -> Tensors { return {at::group_norm(x[0], count, x[1], x[2])}; };
   };
-  rule_case::expect(
+  expect(
       {2, 2},
       {
           {"pools, batch and channels", {random({3, 5, 6, 5}, {cut(0), cut(1)})}, pools, 0, 0},
@@ -344,3 +335,4 @@ TEST(RulesImage, TwoAxes) {
 }
 
 }  // namespace
+}  // namespace rule_case

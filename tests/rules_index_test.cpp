@@ -1,33 +1,10 @@
 #include "tests/support/rule_case.h"
 
 // Reading and writing by index: gather, scatter, index, bags of embeddings.
+namespace rule_case {
 namespace {
 
 using at::indexing::Slice;
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::integers;
-using rule_case::mask;
-using rule_case::Operand;
-using rule_case::random;
-using rule_case::Tensors;
-using rule_case::whole;
-using X = const Tensors&;
-
-/// A function with one result.
-template <typename Function>
-rule_case::Function of(Function function) {
-  return [function](X x) -> Tensors { return {function(x)}; };
-}
-
-/// Each row a permutation: no element is written twice.
-Operand orders(at::IntArrayRef sizes, std::vector<oslo::Placement> placements = {}) {
-  return {at::rand(sizes).argsort(int64_t{1}), std::move(placements)};
-}
-
-Operand numbers(std::vector<int64_t> values) {
-  return {at::tensor(values, at::kLong), {}};
-}
 
 std::vector<Case> gather_cases() {
   const auto along = of([](X x) { return x[0].gather(1, x[1]); });
@@ -265,57 +242,56 @@ std::vector<Case> bag_cases() {
 class RulesIndex : public testing::TestWithParam<int> {};
 
 TEST_P(RulesIndex, Gather) {
-  rule_case::expect({GetParam()}, gather_cases());
+  expect({GetParam()}, gather_cases());
 }
 TEST_P(RulesIndex, Index) {
-  rule_case::expect({GetParam()}, index_cases());
+  expect({GetParam()}, index_cases());
 }
 TEST_P(RulesIndex, Scatter) {
-  rule_case::expect({GetParam()}, scatter_cases());
+  expect({GetParam()}, scatter_cases());
 }
 TEST_P(RulesIndex, Write) {
-  rule_case::expect({GetParam()}, write_cases());
+  expect({GetParam()}, write_cases());
 }
 TEST_P(RulesIndex, Bags) {
-  rule_case::expect({GetParam()}, bag_cases());
+  expect({GetParam()}, bag_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesIndex, testing::Values(2, 3));
 
 TEST(RulesIndex, TwoAxes) {
   const auto gather = of([](X x) { return x[0].gather(1, x[1]); });
-  rule_case::expect({2, 2},
-                    {
-                        {"gather, rows and columns: summed over one",
-                         {random({5, 9}, {cut(0), cut(1)}), integers({5, 1}, 9)},
-                         gather,
-                         0,
-                         1},
-                        {"gather, columns on both axes: gathered",
-                         {random({5, 9}, {cut(1), cut(1)}), integers({5, 1}, 9)},
-                         gather,
-                         1},
-                        {"index, two dimensions untouched",
-                         {random({5, 4, 3}, {cut(0), cut(2)}), integers({6}, 4)},
-                         of([](X x) {
-                           return x[0].index({Slice(), x[1]});
-                         }),
-                         0,
-                         0},
-                        {"scatter_add_, rows, columns on the other axis: gathered",
-                         {random({5, 4}, {cut(0), cut(1)}), integers({5, 4}, 4), random({5, 4})},
-                         of([](X x) { return x[0].clone().scatter_add_(1, x[1], x[2]); }),
-                         1},
-                        {"bags, rows and features",
-                         {random({7, 4}, {cut(0), cut(1)}), integers({8}, 7), numbers({0, 3})},
-                         of([](X x) { return std::get<0>(at::embedding_bag(x[0], x[1], x[2])); }),
-                         0,
-                         1},
-                    });
+  expect({2, 2}, {
+                     {"gather, rows and columns: summed over one",
+                      {random({5, 9}, {cut(0), cut(1)}), integers({5, 1}, 9)},
+                      gather,
+                      0,
+                      1},
+                     {"gather, columns on both axes: gathered",
+                      {random({5, 9}, {cut(1), cut(1)}), integers({5, 1}, 9)},
+                      gather,
+                      1},
+                     {"index, two dimensions untouched",
+                      {random({5, 4, 3}, {cut(0), cut(2)}), integers({6}, 4)},
+                      of([](X x) {
+                        return x[0].index({Slice(), x[1]});
+                      }),
+                      0,
+                      0},
+                     {"scatter_add_, rows, columns on the other axis: gathered",
+                      {random({5, 4}, {cut(0), cut(1)}), integers({5, 4}, 4), random({5, 4})},
+                      of([](X x) { return x[0].clone().scatter_add_(1, x[1], x[2]); }),
+                      1},
+                     {"bags, rows and features",
+                      {random({7, 4}, {cut(0), cut(1)}), integers({8}, 7), numbers({0, 3})},
+                      of([](X x) { return std::get<0>(at::embedding_bag(x[0], x[1], x[2])); }),
+                      0,
+                      1},
+                 });
 }
 
 /// An index that no rank holds must not count as nothing.
 TEST(RulesIndex, IndicesOutOfRangeAreRefused) {
-  rule_case::on_ranks({2}, [](const oslo::MeshPtr& mesh) {
+  on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const at::Tensor table = oslo::distribute(at::randn({5, 4}), mesh, {cut(0)});
     const at::Tensor wrong = at::tensor({1, 5}, at::kLong);
     EXPECT_THROW(table.index_select(0, wrong), c10::IndexError);
@@ -326,3 +302,4 @@ TEST(RulesIndex, IndicesOutOfRangeAreRefused) {
 }
 
 }  // namespace
+}  // namespace rule_case

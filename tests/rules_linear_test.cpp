@@ -1,14 +1,8 @@
 #include "tests/support/rule_case.h"
 
+namespace rule_case {
 namespace {
 
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::integers;
-using rule_case::mask;
-using rule_case::random;
-using rule_case::Tensors;
-using rule_case::whole;
 using std::nullopt;
 
 const auto linear = [](const Tensors& x) -> Tensors { return {at::linear(x[0], x[1], x[2])}; };
@@ -221,7 +215,7 @@ std::vector<Case> attention_cases() {
   const auto grouped_masked = [](const Tensors& x) -> Tensors {
     return {at::scaled_dot_product_attention(x[0], x[1], x[2], x[3], 0.0, false, nullopt, true)};
   };
-  const auto q = [](std::vector<rule_case::Placement> placements, int64_t heads = 5) {
+  const auto q = [](std::vector<Placement> placements, int64_t heads = 5) {
     return random({2, heads, 3, 4}, std::move(placements));
   };
   return {
@@ -287,16 +281,16 @@ std::vector<Case> attention_cases() {
 class RulesLinear : public testing::TestWithParam<int> {};
 
 TEST_P(RulesLinear, Linear) {
-  rule_case::expect({GetParam()}, linear_cases());
+  expect({GetParam()}, linear_cases());
 }
 TEST_P(RulesLinear, Matrices) {
-  rule_case::expect({GetParam()}, matrix_cases());
+  expect({GetParam()}, matrix_cases());
 }
 TEST_P(RulesLinear, Embedding) {
-  rule_case::expect({GetParam()}, embedding_cases());
+  expect({GetParam()}, embedding_cases());
 }
 TEST_P(RulesLinear, Attention) {
-  rule_case::expect({GetParam()}, attention_cases());
+  expect({GetParam()}, attention_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesLinear, testing::Values(2, 3));
 
@@ -306,58 +300,57 @@ TEST(RulesLinear, TwoAxes) {
     return {at::scaled_dot_product_attention(x[0], x[1], x[2], nullopt, 0.0, true)};
   };
   const auto lookup = [](const Tensors& x) -> Tensors { return {at::embedding(x[0], x[1])}; };
-  rule_case::expect(
-      {2, 2},
-      {
-          {"2D linear: batch and features by weight on both",
-           {random({3, 2, 5}, {cut(0), cut(2)}), random({7, 5}, {cut(0), cut(1)}), random({7})},
-           linear,
-           1},
-          {"batch by column",
-           {random({3, 2, 5}, {cut(0), whole()}), random({7, 5}, {whole(), cut(0)}),
-            random({7}, {whole(), cut(0)})},
-           linear,
-           0,
-           nullopt},
-          {"weight rows cut on both axes",
-           {random({3, 5}), random({7, 5}, {cut(0), cut(0)}), random({7}, {cut(0), cut(0)})},
-           linear,
-           0,
-           nullopt},
-          {"addmm, rows and columns",
-           {random({7}), random({3, 5}, {cut(0), whole()}), random({5, 7}, {whole(), cut(1)})},
-           addmm},
-          {"matmul, K cut on both axes",
-           {random({3, 5}, {cut(1), cut(1)}), random({5, 4}, {cut(0), cut(0)})},
-           matmul},
-          {"batch and heads",
-           {random({3, 5, 2, 4}, {cut(0), cut(1)}), random({3, 5, 2, 4}, {cut(0), cut(1)}),
-            random({3, 5, 2, 4}, {cut(0), cut(1)})},
-           attention,
-           0,
-           0},
-          {"vocabulary and hidden",
-           {random({7, 5}, {cut(0), cut(1)}), integers({4, 2}, 7)},
-           lookup},
-          {"batch and vocabulary",
-           {random({7, 5}, {whole(), cut(0)}), integers({5, 2}, 7, {cut(0), whole()})},
-           lookup},
-          {"vocabulary on both axes: gathered",
-           {random({7, 5}, {cut(0), cut(0)}), integers({4, 2}, 7)},
-           lookup,
-           1},
-      });
+  expect({2, 2},
+         {
+             {"2D linear: batch and features by weight on both",
+              {random({3, 2, 5}, {cut(0), cut(2)}), random({7, 5}, {cut(0), cut(1)}), random({7})},
+              linear,
+              1},
+             {"batch by column",
+              {random({3, 2, 5}, {cut(0), whole()}), random({7, 5}, {whole(), cut(0)}),
+               random({7}, {whole(), cut(0)})},
+              linear,
+              0,
+              nullopt},
+             {"weight rows cut on both axes",
+              {random({3, 5}), random({7, 5}, {cut(0), cut(0)}), random({7}, {cut(0), cut(0)})},
+              linear,
+              0,
+              nullopt},
+             {"addmm, rows and columns",
+              {random({7}), random({3, 5}, {cut(0), whole()}), random({5, 7}, {whole(), cut(1)})},
+              addmm},
+             {"matmul, K cut on both axes",
+              {random({3, 5}, {cut(1), cut(1)}), random({5, 4}, {cut(0), cut(0)})},
+              matmul},
+             {"batch and heads",
+              {random({3, 5, 2, 4}, {cut(0), cut(1)}), random({3, 5, 2, 4}, {cut(0), cut(1)}),
+               random({3, 5, 2, 4}, {cut(0), cut(1)})},
+              attention,
+              0,
+              0},
+             {"vocabulary and hidden",
+              {random({7, 5}, {cut(0), cut(1)}), integers({4, 2}, 7)},
+              lookup},
+             {"batch and vocabulary",
+              {random({7, 5}, {whole(), cut(0)}), integers({5, 2}, 7, {cut(0), whole()})},
+              lookup},
+             {"vocabulary on both axes: gathered",
+              {random({7, 5}, {cut(0), cut(0)}), integers({4, 2}, 7)},
+              lookup,
+              1},
+         });
 }
 
 /// T9 of the reference frameworks: each rank's logits are 0 to 7, tiled; the losses are known.
 TEST(RulesLinear, VocabularyParallelCrossEntropyOfKnownLogits) {
-  rule_case::on_ranks({4}, [](const oslo::MeshPtr& mesh) {
+  on_ranks({4}, [](const oslo::MeshPtr& mesh) {
     const at::Tensor part = at::arange(8, at::kFloat).repeat({16, 4});
     const at::Tensor logits = oslo::from_local(part, mesh, {cut(1)}, {16, 128});
     const at::Tensor targets = at::arange(0, 32, 2, at::kLong);
-    const int64_t before = rule_case::all_reduces(*mesh);
+    const int64_t before = all_reduces(*mesh);
     const at::Tensor loss = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None);
-    EXPECT_EQ(rule_case::all_reduces(*mesh) - before, 2);
+    EXPECT_EQ(all_reduces(*mesh) - before, 2);
     EXPECT_EQ(mesh->gathers().calls(), 0);
     const at::Tensor expected =
         at::tensor({10.2309, 8.2309, 6.2309, 4.2309}, at::kFloat).repeat({4});
@@ -366,3 +359,4 @@ TEST(RulesLinear, VocabularyParallelCrossEntropyOfKnownLogits) {
 }
 
 }  // namespace
+}  // namespace rule_case

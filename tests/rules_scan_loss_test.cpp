@@ -1,36 +1,16 @@
 #include "tests/support/rule_case.h"
 
 // Scans, sorts, counts and losses.
+namespace rule_case {
 namespace {
 
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::integers;
-using rule_case::Operand;
-using rule_case::random;
-using rule_case::Tensors;
-using X = const Tensors&;
 using Unary = std::function<at::Tensor(const at::Tensor&, int64_t)>;
 
 constexpr int64_t kNone = at::Reduction::None, kMean = at::Reduction::Mean,
                   kSum = at::Reduction::Sum;
 
-template <typename Function>
-rule_case::Function of(Function function) {
-  return [function](X x) -> Tensors { return {function(x)}; };
-}
-
 Operand probabilities(at::IntArrayRef sizes, std::vector<oslo::Placement> placements = {}) {
   return {at::rand(sizes, at::kDouble) * 0.8 + 0.1, std::move(placements)};
-}
-
-/// Each row a permutation.
-Operand orders(at::IntArrayRef sizes, std::vector<oslo::Placement> placements = {}) {
-  return {at::rand(sizes).argsort(int64_t{1}), std::move(placements)};
-}
-
-Operand numbers(std::vector<int64_t> values) {
-  return {at::tensor(values, at::kLong), {}};
 }
 
 /// Each operator beside the cut, where it is free, there with an empty rank, and along it.
@@ -256,53 +236,54 @@ std::vector<Case> nll_cases() {
 class RulesScanLoss : public testing::TestWithParam<int> {};
 
 TEST_P(RulesScanLoss, Scans) {
-  rule_case::expect({GetParam()}, scan_cases());
+  expect({GetParam()}, scan_cases());
 }
 TEST_P(RulesScanLoss, Cumulative) {
-  rule_case::expect({GetParam()}, cumulative_cases());
+  expect({GetParam()}, cumulative_cases());
 }
 TEST_P(RulesScanLoss, Counting) {
-  rule_case::expect({GetParam()}, counting_cases());
+  expect({GetParam()}, counting_cases());
 }
 TEST_P(RulesScanLoss, Losses) {
-  rule_case::expect({GetParam()}, loss_cases());
+  expect({GetParam()}, loss_cases());
 }
 TEST_P(RulesScanLoss, LogLikelihood) {
-  rule_case::expect({GetParam()}, nll_cases());
+  expect({GetParam()}, nll_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesScanLoss, testing::Values(2, 3));
 
 TEST(RulesScanLoss, TwoAxes) {
-  rule_case::expect({2, 2}, {
-                                {"nll, rows and classes",
-                                 {random({5, 7}, {cut(0), cut(1)}), integers({5}, 7)},
-                                 of([](X x) { return at::nll_loss_nd(x[0], x[1], {}, kMean, 3); }),
-                                 0,
-                                 3},
-                                {"nll, classes on both axes: gathered",
-                                 {random({5, 7}, {cut(1), cut(1)}), integers({5}, 7)},
-                                 of([](X x) { return at::nll_loss_nd(x[0], x[1]); }),
-                                 1},
-                                {"cumsum along one axis, beside the other",
-                                 {random({5, 4}, {cut(0), cut(1)})},
-                                 of([](X x) { return x[0].cumsum(0); }),
-                                 0,
-                                 0},
-                                {"cumsum along both axes: gathered",
-                                 {random({5, 4}, {cut(0), cut(0)})},
-                                 of([](X x) { return x[0].cumsum(0); }),
-                                 1},
-                                {"mean of a loss over both axes",
-                                 {random({5, 4}, {cut(0), cut(1)}), random({5, 4})},
-                                 of([](X x) { return at::smooth_l1_loss(x[0], x[1]); }),
-                                 0,
-                                 2},
-                                {"sort beside both axes",
-                                 {random({5, 4, 3}, {cut(0), cut(1)})},
-                                 of([](X x) { return std::get<0>(x[0].sort(2)); }),
-                                 0,
-                                 0},
-                            });
+  expect({2, 2}, {
+                     {"nll, rows and classes",
+                      {random({5, 7}, {cut(0), cut(1)}), integers({5}, 7)},
+                      of([](X x) { return at::nll_loss_nd(x[0], x[1], {}, kMean, 3); }),
+                      0,
+                      3},
+                     {"nll, classes on both axes: gathered",
+                      {random({5, 7}, {cut(1), cut(1)}), integers({5}, 7)},
+                      of([](X x) { return at::nll_loss_nd(x[0], x[1]); }),
+                      1},
+                     {"cumsum along one axis, beside the other",
+                      {random({5, 4}, {cut(0), cut(1)})},
+                      of([](X x) { return x[0].cumsum(0); }),
+                      0,
+                      0},
+                     {"cumsum along both axes: gathered",
+                      {random({5, 4}, {cut(0), cut(0)})},
+                      of([](X x) { return x[0].cumsum(0); }),
+                      1},
+                     {"mean of a loss over both axes",
+                      {random({5, 4}, {cut(0), cut(1)}), random({5, 4})},
+                      of([](X x) { return at::smooth_l1_loss(x[0], x[1]); }),
+                      0,
+                      2},
+                     {"sort beside both axes",
+                      {random({5, 4, 3}, {cut(0), cut(1)})},
+                      of([](X x) { return std::get<0>(x[0].sort(2)); }),
+                      0,
+                      0},
+                 });
 }
 
 }  // namespace
+}  // namespace rule_case

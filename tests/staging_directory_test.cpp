@@ -13,6 +13,7 @@
 #include <string>
 
 #include "checkpoint/file_io.h"
+#include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"
 

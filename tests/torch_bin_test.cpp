@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"
 

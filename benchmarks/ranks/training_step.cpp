@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/peer_plan.h"
 
 namespace {
 
@@ -42,18 +43,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// The layers that the peer cuts, and only those.
-oslo::Config cut_like_the_peer(int ranks) {
-  oslo::Config config = oslo::Config::parse(R"({
-    "model_parallelism": {"enable": true},
-    "plan": {"wte": "replicate", "wpe": "replicate",
-             "h.*.attn.q": "column", "h.*.attn.k": "column", "h.*.attn.v": "column",
-             "h.*.attn.proj": "row", "h.*.fc": "column", "h.*.proj": "row"}
-  })");
-  config.set(c10::str("model_parallelism.tensor_parallel_size=", ranks));
-  return config;
-}
-
 void run(const Options& options) {
   at::set_num_threads(1);
   const oslo::World world = oslo::World::from_environment();
@@ -71,7 +60,7 @@ void run(const Options& options) {
   oslo::InitializeOptions how;
   how.world = world;
   if (options.parallel == "tensor") {
-    parallel = oslo::initialize(model, cut_like_the_peer(world.size()), how);
+    parallel = oslo::initialize(model, bench::cut_like_the_peer(world.size()), how);
   } else if (by_data) {
     const oslo::MPU mpu(world);
     ddp.emplace(model, mpu.get_data_parallel_group(),

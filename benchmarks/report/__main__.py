@@ -32,7 +32,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor data planning")
+    parser.add_argument("--only", help="one of: collectives overhead tensor data memory planning")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -45,6 +45,7 @@ def main():
         "overhead": lambda: overhead.overhead(options.bin, options.quick),
         "tensor": lambda: training.tensor_parallel(options.bin, peer, rounds, options.quick),
         "data": lambda: training.data_parallel(options.bin, peer, rounds, options.quick),
+        "memory": lambda: training.memory(options.bin, options.quick),
         "planning": lambda: overhead.planning(options.bin, options.quick),
     }
     if options.only and options.only not in parts:

@@ -74,3 +74,17 @@ def data_parallel(bin_folder, peers, rounds, quick):
                             rounds, "A data parallel step, 2 ranks", "PyTorch DDP over Gloo",
                             {t: DATA_TARGETS[t][hidden] for t in TRANSPORTS}, 2)
     return rows
+
+
+def memory(bin_folder, quick):
+    """What a rank holds between steps (weights, gradients, AdamW's moments) beside the formula."""
+    rows = []
+    for hidden in (256,) if quick else (256, 1024):
+        for ranks in (1, 2, 4):
+            print(f"  memory: C = {hidden}, {ranks} ranks", file=sys.stderr)
+            found = run(Job("memory", [f"{bin_folder}/bench_memory", "--hidden", str(hidden)], ranks))
+            held, formula = found["held"] / 2**20, found["formula"] / 2**20
+            rows.append(Row("Memory a rank, tensor parallel", f"C = {hidden}, {ranks} ranks", "MB",
+                            Sample.of([held]), Sample.of([formula]), "the formula", target=0.97,
+                            note=f"{found['most'] / 2**20:.1f} MB at most in a step"))
+    return rows

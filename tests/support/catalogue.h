@@ -1,29 +1,27 @@
 #pragma once
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <oslo_cpp/oslo.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
+#include "tests/support/catalogue_entry.h"
 #include "tests/support/gather_record.h"
+#include "tests/support/one_device.h"
 #include "tests/support/parity.h"
 
 // Untouched models in parallel against one device: training, evaluation, autocast, and how often
 // something had to be gathered.
 namespace catalogue {
-
-using Tensors = std::vector<torch::Tensor>;
-
-struct Batch {
-  Tensors inputs;
-  torch::Tensor target;  ///< as all inputs, one row (dimension 0) a sample
-};
 
 struct Mesh {
   int tensor, data;
@@ -38,78 +36,6 @@ struct Mesh {
 /// of which a wrong one may cost a gather, never a number.
 inline const std::vector<Mesh> kMeshes{{2, 1}, {3, 1}, {4, 1}, {2, 2}, {3, 1, false}};
 
-struct Entry {
-  std::string name;
-  std::function<std::shared_ptr<torch::nn::Module>()> make;
-  std::function<Batch(int step)> batch;
-  std::function<Tensors(torch::nn::Module&, const Tensors&)> forward;
-  std::function<torch::Tensor(const Tensors& outputs, const Batch&)> loss;
-  bool sgd = false;
-  /// Samples of a batch see each other (batch norm in training, a loss over batch statistics).
-  /// Ranks of data parallelism see their own rows only; so does the reference then: it computes the
-  /// parts one after the other, adds up gradients, and keeps the buffers of the first part, which
-  /// are those that DistributedDataParallel hands to all.
-  bool batch_coupled = false;
-  /// In bf16 a sum over ranks is rounded once a rank, the one device's once; what is a rounding
-  /// apart after a layer is a few roundings (2^-8) apart after the last. Relative, in norm. 0: one
-  /// device cannot run the model in bf16 either.
-  double bf16 = 0.05;
-};
-
-/// An entry from the model's own types: `Model` is what TORCH_MODULE makes.
-template <typename Model>
-Entry entry(std::string name, std::function<Model()> make, std::function<Batch(int)> batch,
-            std::function<Tensors(typename Model::ContainedType&, const Tensors&)> forward,
-            std::function<torch::Tensor(const Tensors&, const Batch&)> loss) {
-  Entry made;
-  made.name = std::move(name);
-  made.make = [make] { return std::shared_ptr<torch::nn::Module>(make().ptr()); };
-  made.batch = std::move(batch);
-  made.forward = [forward](torch::nn::Module& model, const Tensors& inputs) {
-    return forward(dynamic_cast<typename Model::ContainedType&>(model), inputs);
-  };
-  made.loss = std::move(loss);
-  return made;
-}
-
-/// Gives DistributedDataParallel one class for all entries.
-struct ForwardOf : torch::nn::Module {
-  ForwardOf(const Entry& of, const std::shared_ptr<torch::nn::Module>& of_model)
-      : entry(of), model(register_module("model", of_model)) {}
-  Tensors forward(const Tensors& inputs) { return entry.forward(*model, inputs); }
-  const Entry& entry;
-  std::shared_ptr<torch::nn::Module> model;
-};
-
-inline torch::Tensor floating_to(const torch::Tensor& tensor, torch::Dtype dtype) {
-  return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor;
-}
-
-/// Module::to would turn integers and masks into numbers as well.
-inline std::shared_ptr<torch::nn::Module> make_model(const Entry& entry, torch::Dtype dtype) {
-  auto model = parity::make_seeded(7, entry.make);
-  for (auto tensors : {model->parameters(), model->buffers()}) {
-    for (torch::Tensor& tensor : tensors) tensor.set_data(floating_to(tensor.detach(), dtype));
-  }
-  return model;
-}
-
-inline Batch make_batch(const Entry& entry, int step, torch::Dtype dtype) {
-  Batch batch = parity::make_seeded(100 + step, [&] { return entry.batch(step); });
-  for (torch::Tensor& input : batch.inputs) input = floating_to(input, dtype);
-  batch.target = floating_to(batch.target, dtype);
-  return batch;
-}
-
-inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Entry& entry,
-                                                               const Tensors& parameters) {
-  if (entry.sgd) {
-    return std::make_unique<torch::optim::SGD>(parameters,
-                                               torch::optim::SGDOptions(1e-2).momentum(0.9));
-  }
-  return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
-}
-
 inline oslo::ParallelModel parallelize(const Entry& entry, const Mesh& mesh,
                                        const oslo::World& world,
                                        const std::shared_ptr<torch::nn::Module>& model,
@@ -120,80 +46,6 @@ inline oslo::ParallelModel parallelize(const Entry& entry, const Mesh& mesh,
   if (mesh.example) how.example_inputs = [&] { entry.forward(*model, example.inputs); };
   return oslo::initialize(model, oslo::Config::parse(parity::tensor_parallel(mesh.tensor)), how);
 }
-
-/// The model on one device.
-class OneDevice {
- public:
-  OneDevice(const Entry& entry, int64_t parts)
-      : entry_(entry),
-        parts_(parts),
-        model_(make_model(entry, torch::kFloat64)),
-        optimizer_(make_optimizer(entry, model_->parameters())) {}
-
-  torch::nn::Module& model() { return *model_; }
-
-  Batch part_of(const Batch& batch, int64_t part) const {
-    Batch own;
-    for (const torch::Tensor& input : batch.inputs) {
-      own.inputs.push_back(input.tensor_split(parts_, 0)[part]);
-    }
-    own.target = batch.target.tensor_split(parts_, 0)[part];
-    return own;
-  }
-
-  /// The outputs that belong to `part`, after the gradients of the whole batch were computed.
-  Tensors forward_backward(const Batch& batch, int64_t part) {
-    optimizer_->zero_grad();
-    if (!entry_.batch_coupled) {
-      const Tensors outputs = entry_.forward(*model_, batch.inputs);
-      entry_.loss(outputs, batch).backward();
-      return rows_of(outputs, part);
-    }
-    const Tensors before = copies(model_->buffers());
-    Tensors outputs;
-    for (int64_t i = parts_ - 1; i >= 0; --i) {
-      restore(before);
-      const Batch own = part_of(batch, i);
-      const Tensors computed = entry_.forward(*model_, own.inputs);
-      (entry_.loss(computed, own) / double(parts_)).backward();
-      if (i == part) outputs = computed;
-    }
-    return outputs;
-  }
-
-  Tensors forward(const Batch& batch, int64_t part) {
-    if (entry_.batch_coupled) return entry_.forward(*model_, part_of(batch, part).inputs);
-    return rows_of(entry_.forward(*model_, batch.inputs), part);
-  }
-
-  void step() { optimizer_->step(); }
-
- private:
-  Tensors rows_of(const Tensors& outputs, int64_t part) const {
-    Tensors rows;
-    for (const torch::Tensor& output : outputs) {
-      rows.push_back(output.tensor_split(parts_, 0)[part]);
-    }
-    return rows;
-  }
-
-  static Tensors copies(const Tensors& tensors) {
-    Tensors copied;
-    for (const torch::Tensor& tensor : tensors) copied.push_back(tensor.clone());
-    return copied;
-  }
-
-  void restore(const Tensors& before) {
-    const torch::NoGradGuard no_grad;
-    Tensors buffers = model_->buffers();
-    for (size_t i = 0; i < before.size(); ++i) buffers[i].copy_(before[i]);
-  }
-
-  const Entry& entry_;
-  int64_t parts_;
-  std::shared_ptr<torch::nn::Module> model_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-};
 
 inline void expect_outputs(const Tensors& outputs, const Tensors& expected,
                            const std::string& when) {

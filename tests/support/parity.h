@@ -5,27 +5,17 @@
 #include <torch/torch.h>
 
 #include <functional>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "tests/support/seeded.h"
 
 // One model on one device against the same model in parallel: outputs, every gradient, weights
 // after optimizer steps.
 namespace parity {
 
-/// Threads share the default generator: whoever draws holds this.
-inline std::mutex& random_mutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
-template <typename Make>
-auto make_seeded(uint64_t seed, const Make& make) {
-  const std::lock_guard<std::mutex> lock(random_mutex());
-  torch::manual_seed(seed);
-  return make();
-}
+using oslo::test::make_seeded;
 
 struct Batch {
   torch::Tensor input, target;

@@ -5,27 +5,21 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
-#include "mpu/error.h"
 #include "mpu/mpu.h"
 #include "parallelizers/placement/access.h"
 #include "parallelizers/placement/mark.h"
+#include "tests/support/seeded.h"
+#include "tests/support/tensor_ranks.h"
 
 // Ranks as threads with a tensor axis, and the same values on it as on one device.
 namespace placed_values {
 
 using oslo::full_tensor;
 using oslo::Placement;
+using oslo::test::on_ranks;
 using torch::Tensor;
-
-inline void on_ranks(int size, const std::function<void(const oslo::MPU&)>& body,
-                     oslo::RandomMode mode = oslo::RandomMode::like_one_device) {
-  oslo::run_as_threads(size, [&](oslo::World world) {
-    body(oslo::MPU(world, oslo::MpuOptions().tensor_parallel_size(size).random_mode(mode)));
-  });
-}
 
 /// Distinct doubles in [-1, 1], the same wherever they are asked for: no generator is shared.
 inline Tensor numbers(at::IntArrayRef sizes, double start = 0.3) {
@@ -79,15 +73,9 @@ inline std::string error_of(const std::function<void()>& action) {
   return "";
 }
 
-inline std::mutex generator_mutex;
-
-/// Ranks as threads share the default generator: each draws alone, from the same seed. Nothing in
-/// `draw` may communicate.
 template <typename Draw>
 auto seeded(const Draw& draw) {
-  const std::lock_guard<std::mutex> lock(generator_mutex);
-  torch::manual_seed(11);
-  return draw();
+  return oslo::test::make_seeded(11, draw);
 }
 
 inline int64_t all_reduces(const oslo::MPU& mpu) {

@@ -41,6 +41,15 @@ inline Operand mask(at::IntArrayRef sizes, std::vector<Placement> placements = {
   return {at::rand(sizes).gt(0.4), std::move(placements)};
 }
 
+inline Operand numbers(std::vector<int64_t> values) {
+  return {at::tensor(values, at::kLong), {}};
+}
+
+/// Each row a permutation: no element comes twice.
+inline Operand orders(at::IntArrayRef sizes, std::vector<Placement> placements = {}) {
+  return {at::rand(sizes).argsort(int64_t{1}), std::move(placements)};
+}
+
 inline Placement cut(int64_t dim, int64_t blocks = 1, int64_t unit = 1) {
   return Placement::shard(dim, blocks, unit);
 }
@@ -57,6 +66,28 @@ struct Case {
   std::optional<int64_t> all_reduces = {};  ///< forward and backward, where the case promises it
   std::string gathered_operator = {};       ///< which the report must name
 };
+
+using X = const Tensors&;
+
+/// A function with one result.
+template <typename OneResult>
+Function of(OneResult function) {
+  return [function](X x) -> Tensors { return {function(x)}; };
+}
+
+/// A case with one operand and one result.
+inline Case one(const std::string& name, Operand operand,
+                const std::function<at::Tensor(const at::Tensor&)>& function, int64_t gathers = 0,
+                std::optional<int64_t> all_reduces = {},
+                const std::string& gathered_operator = {}) {
+  return {name,    {std::move(operand)}, of([function](X x) { return function(x[0]); }),
+          gathers, all_reduces,          gathered_operator};
+}
+
+/// Operand `i`; none where the case has fewer.
+inline at::Tensor operand_or_none(X x, size_t i) {
+  return x.size() > i ? x[i] : at::Tensor();
+}
 
 /// Results and gradients of one run.
 struct Outcome {

@@ -11,6 +11,13 @@ constexpr const char* kUnit =
     "a rank must hold whole groups; a cut in such units stays (the plan learns it: `wants unit`)";
 
 inline Family convolutions() {
+  // As LibTorch's own layers end up asking, with switches of the backend as the last arguments.
+  const auto asked = [](size_t switches) {
+    std::vector<Argument> arguments{x({3, 6, 5, 7}), x({5, 6, 3, 3}), x({5}), {1, 1}, {0, 0},
+                                    {1, 1},          false,           {0, 0}, 1};
+    arguments.insert(arguments.end(), switches, false);
+    return arguments;
+  };
   return {
       "Convolutions",
       "Output channels cut as columns, input channels as rows (a partial sum), groups whole.",
@@ -34,38 +41,9 @@ inline Family convolutions() {
           {"conv_transpose1d", {x({3, 6, 9}), x({6, 5, 3}), x({5})}, kWindow},
           {"conv_transpose2d.input", {x({3, 6, 5, 7}), x({6, 5, 3, 3}), x({5})}, kWindow},
           {"conv_transpose3d.input", {x({3, 6, 5, 4, 7}), x({6, 5, 3, 3, 3}), x({5})}, kWindow},
-          {"convolution",
-           {x({3, 6, 5, 7}), x({5, 6, 3, 3}), x({5}), {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1},
-           kWindow},
-          {"_convolution",
-           {x({3, 6, 5, 7}),
-            x({5, 6, 3, 3}),
-            x({5}),
-            {1, 1},
-            {0, 0},
-            {1, 1},
-            false,
-            {0, 0},
-            1,
-            false,
-            false,
-            false,
-            false},
-           kWindow},
-          {"_convolution.deprecated",
-           {x({3, 6, 5, 7}),
-            x({5, 6, 3, 3}),
-            x({5}),
-            {1, 1},
-            {0, 0},
-            {1, 1},
-            false,
-            {0, 0},
-            1,
-            false,
-            false,
-            false},
-           kWindow},
+          {"convolution", asked(0), kWindow},
+          {"_convolution", asked(4), kWindow},
+          {"_convolution.deprecated", asked(3), kWindow},
       }};
 }
 

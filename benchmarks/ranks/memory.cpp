@@ -1,0 +1,86 @@
+// What one rank of a tensor parallel job holds between two steps: weights, gradients and AdamW's
+// two moments, as LibTorch's allocator counts them, beside the formula.
+//
+//   oslo run -n 2 memory --hidden 256
+//
+// Rank 0 prints one line of JSON, in bytes: held, formula, and the most that a step took.
+#include <c10/core/Allocator.h>
+#include <oslo_cpp/oslo.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/peer_plan.h"
+
+namespace {
+
+/// Counts what tensors of this thread take and give back.
+class TensorMemory : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    held_ += size;
+    most_ = std::max(most_, held_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t held() const { return held_; }
+  int64_t most() const { return most_; }
+
+ private:
+  int64_t held_ = 0, most_ = 0;
+};
+
+struct Size {
+  int64_t hidden = 256, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
+
+  /// Elements of a rank: the blocks' matrices and the biases of those cut by columns are divided.
+  int64_t elements(int64_t ranks) const {
+    const int64_t cut = 12 * hidden * hidden + 7 * hidden, whole = 6 * hidden;
+    return layers * (cut / ranks + whole) + 2 * hidden + (vocabulary + positions) * hidden;
+  }
+};
+
+void run(const Size& size) {
+  at::set_num_threads(1);
+  const oslo::World world = oslo::World::from_environment();
+  const auto memory = std::make_shared<TensorMemory>();
+  const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
+  bench::Gpt model(size.vocabulary, size.positions, size.hidden, size.heads, size.layers);
+  oslo::InitializeOptions how;
+  how.world = world;
+  const oslo::ParallelModel parallel =
+      oslo::initialize(model, bench::cut_like_the_peer(world.size()), how);
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+  for (int step = 0; step < 3; ++step) {
+    const auto place = torch::arange(size.batch * size.positions) * 7 + step;
+    const auto tokens = place.remainder(size.vocabulary).view({size.batch, size.positions});
+    const auto logits = model->forward(tokens).view({-1, size.vocabulary});
+    optimizer.zero_grad();
+    torch::nn::functional::cross_entropy(logits, tokens.flatten()).backward();
+    optimizer.step();
+  }
+  constexpr int64_t kCopies = 4, kBytes = sizeof(float);
+  const nlohmann::json result{{"held", memory->held()},
+                              {"formula", kCopies * kBytes * size.elements(world.size())},
+                              {"most", memory->most()}};
+  if (world.rank() == 0) std::cout << result << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Size size;
+  CLI::App app("What a rank holds of a GPT trained with AdamW");
+  app.add_option("--hidden", size.hidden)->capture_default_str();
+  app.add_option("--layers", size.layers)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(size);
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+}

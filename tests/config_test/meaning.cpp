@@ -1,0 +1,121 @@
+// What a config says, in each of the three dialects.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mpu/error.h"
+#include "oslo_cpp/config.h"
+#include "tests/config_test/config_errors.h"
+
+namespace oslo::config_test {
+namespace {
+
+TEST(Config, EmptyIsValidAndEnabled) {
+  for (const Config& config : {Config(), Config::parse("{}")}) {
+    ParallelSizes sizes = config.resolve(4);
+    EXPECT_TRUE(sizes.enabled);
+    EXPECT_EQ(sizes.data, 4);
+    EXPECT_EQ(sizes.tensor, 1);
+    EXPECT_EQ(sizes.pipeline, 1);
+    EXPECT_EQ(sizes.tensor_mode, "1d");
+    EXPECT_EQ(sizes.rank_order, RankOrder::pp_dp_tp);
+    EXPECT_EQ(config.values().dialect, ConfigDialect::none);
+  }
+}
+
+// One meaning in three dialects: the same sizes come out of each.
+TEST(Config, DialectsAgree) {
+  for (const char* text :
+       {R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 2}})",
+        R"({"model_parallelism": {"tensor_parallel_size": 2, "pipeline_parallel_size": 1}})",
+        R"({"train": {"dist": {"tensor_parallel_size": 2}}})",
+        R"({"train": {"dist": {"data_parallel_size": 4, "tensor_parallel_size": 2}}})",
+        R"({"train": {"dist": {"data_parallel_size": null, "tensor_parallel_size": 2,
+            "pipeline_num_layers": null, "custom_pipeline_stage_id": null}}})",
+        R"({"parallel": {"tensor": {"size": 2, "mode": "1d"}}})",
+        R"({"parallel": {"data": 4, "pipeline": 1, "tensor": {"size": 2, "mode": "1d"}}})",
+        R"({"parallel": {"data": {"size": 4}, "pipeline": {"size": 1},
+            "tensor": {"size": 2, "mode": "1d"}}})",
+        R"({"parallel": {"data": null, "pipeline": null, "tensor": {"size": 2, "mode": "1d"}}})"}) {
+    ParallelSizes sizes = Config::parse(text).resolve(8);
+    EXPECT_EQ(sizes.data, 4) << text;
+    EXPECT_EQ(sizes.tensor, 2) << text;
+    EXPECT_EQ(sizes.pipeline, 1) << text;
+    EXPECT_TRUE(sizes.enabled) << text;
+  }
+}
+
+TEST(Config, KnowsItsDialect) {
+  EXPECT_EQ(Config::parse(R"({"model_parallelism": {}})").values().dialect, ConfigDialect::oslo);
+  EXPECT_EQ(Config::parse(R"({"train": {}})").values().dialect, ConfigDialect::libai);
+  EXPECT_EQ(Config::parse(R"({"parallel": {}})").values().dialect, ConfigDialect::colossal_ai);
+}
+
+TEST(Config, DisabledLeavesEverythingToData) {
+  Config config = Config::parse(
+      R"({"model_parallelism": {"enable": false, "tensor_parallel_size": 3,
+          "pipeline_parallel_size": 2}})");
+  ParallelSizes sizes = config.resolve(4);
+  EXPECT_FALSE(sizes.enabled);
+  EXPECT_EQ(sizes.data, 4);
+  EXPECT_EQ(sizes.tensor, 1);
+  EXPECT_EQ(sizes.pipeline, 1);
+}
+
+TEST(Config, HoldsWhatElseLiBaiSays) {
+  ConfigValues values = Config::parse(R"({"train": {
+      "dist": {"pipeline_parallel_size": 2, "pipeline_num_layers": 3,
+               "custom_pipeline_stage_id": [0, 0, 1]},
+      "num_accumulation_steps": 8, "activation_checkpoint": {"enabled": true},
+      "zero_optimization": {"enabled": true, "stage": 2}, "amp": {"enabled": true}}})")
+                            .values();
+  EXPECT_EQ(values.pipeline_parallel_size, 2);
+  EXPECT_EQ(values.pipeline_num_layers, 3);
+  EXPECT_EQ(values.custom_pipeline_stage_id, (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(values.num_accumulation_steps, 8);
+  EXPECT_TRUE(values.activation_checkpoint);
+  EXPECT_TRUE(values.zero_optimization);
+  EXPECT_EQ(values.zero_stage, 2);
+  EXPECT_TRUE(values.amp);
+}
+
+TEST(Config, RankOrderBesideEveryDialect) {
+  for (const char* text :
+       {R"({"rank_order": "dp-pp-tp"})", R"({"rank_order": "dp-pp-tp", "model_parallelism": {}})",
+        R"({"train": {}, "rank_order": "dp-pp-tp"})",
+        R"({"parallel": {}, "rank_order": "dp-pp-tp"})"}) {
+    EXPECT_EQ(Config::parse(text).resolve(2).rank_order, RankOrder::dp_pp_tp) << text;
+  }
+  expect_contains(parse_error(R"({"rank_order": "tp-dp-pp"})"),
+                  {"'rank_order'", "pp-dp-tp, dp-pp-tp", "\"tp-dp-pp\""});
+}
+
+TEST(Config, RankOrderPrintsAndParses) {
+  for (RankOrder order : {RankOrder::pp_dp_tp, RankOrder::dp_pp_tp}) {
+    EXPECT_EQ(parse_rank_order(to_string(order)), order);
+  }
+  EXPECT_EQ(to_string(RankOrder::dp_pp_tp), "dp-pp-tp");
+  EXPECT_THROW(parse_rank_order("dp"), Error);
+}
+
+TEST(Config, PlanKeepsItsOrder) {
+  Config config = Config::parse(
+      R"({"plan": {"wte": "vocab", "h.*.attn.c_attn": "column", "*": "replicate",
+          "h.*.mlp.c_proj": "row"}})");
+  std::vector<std::pair<std::string, std::string>> expected = {{"wte", "vocab"},
+                                                               {"h.*.attn.c_attn", "column"},
+                                                               {"*", "replicate"},
+                                                               {"h.*.mlp.c_proj", "row"}};
+  EXPECT_EQ(config.values().plan, expected);
+  config.set("plan.*=column");
+  config.set("plan.lm_head=\"replicate\"");
+  expected[2].second = "column";
+  expected.emplace_back("lm_head", "replicate");
+  EXPECT_EQ(config.values().plan, expected);
+  EXPECT_EQ(Config::parse(config.to_string()).values().plan, expected);
+}
+
+}  // namespace
+}  // namespace oslo::config_test

@@ -1,0 +1,88 @@
+// What a config may say but the library cannot do yet.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "oslo_cpp/config.h"
+#include "tests/config_test/config_errors.h"
+
+namespace oslo::config_test {
+namespace {
+
+using ::testing::TestWithParam;
+using ::testing::Values;
+
+struct Refused {
+  const char* text;
+  int world_size;
+  std::vector<std::string> parts;
+};
+
+class ConfigRefused : public TestWithParam<Refused> {};
+
+// Parsing accepts what is not there yet; resolving names it and says what to set instead.
+TEST_P(ConfigRefused, NotThereYet) {
+  std::string message = resolve_error(GetParam().text, GetParam().world_size);
+  expect_contains(message, GetParam().parts);
+  expect_contains(message, {"is not there yet: set "});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, ConfigRefused,
+    Values(
+        Refused{R"({"model_parallelism": {"pipeline_parallel_size": 2}})",
+                4,
+                {"'model_parallelism.pipeline_parallel_size' = 2", "to 1"}},
+        Refused{R"({"train": {"dist": {"pipeline_parallel_size": 2}}})",
+                2,
+                {"'train.dist.pipeline_parallel_size' = 2"}},
+        Refused{R"({"parallel": {"pipeline": {"size": 4}}})", 4, {"'parallel.pipeline' = 4"}},
+        Refused{R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})",
+                4,
+                {"'parallel.tensor.mode' = 2d", "1d"}},
+        Refused{
+            R"({"parallel": {"tensor": {"size": 8, "mode": "2.5d", "depth": 2}}})", 8, {"= 2.5d"}},
+        Refused{R"({"parallel": {"tensor": {"size": 8, "mode": "3d"}}})", 8, {"= 3d"}},
+        Refused{R"({"parallel": {"tensor": {"size": 2, "mode": "sequence"}}})", 4, {"= sequence"}},
+        Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
+                2,
+                {"'train.zero_optimization.enabled' = true", "false"}},
+        Refused{
+            R"({"train": {"amp": {"enabled": true}}})", 2, {"'train.amp.enabled' = true", "false"}},
+        Refused{R"({"train": {"activation_checkpoint": {"enabled": true}}})",
+                2,
+                {"'train.activation_checkpoint.enabled' = true", "false"}},
+        Refused{R"({"train": {"num_accumulation_steps": 8}})",
+                2,
+                {"'train.num_accumulation_steps' = 8", "no_sync()"}}));
+
+TEST(Config, WhatIsOffIsAccepted) {
+  EXPECT_EQ(Config::parse(R"({"train": {"zero_optimization": {"enabled": false, "stage": 1},
+      "amp": {"enabled": false}, "activation_checkpoint": {"enabled": false},
+      "num_accumulation_steps": 1}})")
+                .resolve(2)
+                .data,
+            2);
+  EXPECT_EQ(Config::parse(R"({"parallel": {"tensor": {"size": 1, "mode": "sequence"}}})")
+                .resolve(2)
+                .tensor_mode,
+            "sequence");
+}
+
+TEST(Config, StageIdsMustFit) {
+  auto error = [](const std::string& dist) {
+    return resolve_error(R"({"train": {"dist": {)" + dist + "}}}", 2);
+  };
+  const std::string two = R"("pipeline_parallel_size": 2, "custom_pipeline_stage_id": )";
+  expect_contains(error(two + R"([0, 1], "pipeline_num_layers": 3)"), {"2 entries", "is 3"});
+  expect_contains(error(two + "[0, 2]"), {"layer 1 on stage 2", "= 2", "last stage is 1"});
+  expect_contains(error(two + "[0, 1, 0]"), {"0 after 1 at layer 2"});
+  expect_contains(error(two + "[1, 1]"), {"1 first at layer 0"});
+  expect_contains(error(two + "[0, 0]"), {"stage 1 without a layer"});
+  expect_contains(error(two + "[]"), {"without a layer"});
+  expect_contains(error(two + "[0, 0, 1]"), {"not there yet"});
+}
+
+}  // namespace
+}  // namespace oslo::config_test

@@ -1,0 +1,190 @@
+// Reductions along the cut, beside it, and on two axes.
+#include <limits>
+
+#include "tests/rules_reduction_test/rules_reduction.h"
+#include "tests/support/rule_case.h"
+
+namespace rule_case {
+namespace {
+
+std::vector<Case> reduction_cases() {
+  const auto x = [] { return random({5, 3, 2}, {cut(0)}); };
+  return {
+      one(
+          "sum of all", x(), [](const auto& t) { return t.sum(); }, 0, 1),
+      one(
+          "sum beside the cut", x(), [](const auto& t) { return t.sum(-1); }, 0, 0),
+      one(
+          "sum along the cut, kept", x(),
+          [](const auto& t) {
+            return t.sum(at::IntArrayRef({0, 2}), true);
+          },
+          0, 1),
+      one(
+          "sum in another type", x(),
+          [](const auto& t) { return t.sum(at::IntArrayRef({0}), false, at::kFloat); }, 0, 1),
+      one(
+          "mean of all", x(), [](const auto& t) { return t.mean(); }, 0, 1),
+      one(
+          "mean along the cut", x(), [](const auto& t) { return t.mean({0}, true); }, 0, 1),
+      one(
+          "mean beside the cut", x(),
+          [](const auto& t) {
+            return t.mean({1, 2});
+          },
+          0, 0),
+      one(
+          "mean, an empty rank", random({1, 3}, {cut(0)}), [](const auto& t) { return t.mean(); },
+          0, 1),
+      one(
+          "amax beside the cut", x(), [](const auto& t) { return t.amax(1, true); }, 0, 0),
+      one(
+          "amax beside the cut, an empty rank", random({1, 3}, {cut(0)}),
+          [](const auto& t) { return t.amax(1); }, 0, 0),
+      one(
+          "amax along the cut without gradient", x(),
+          [](const auto& t) { return t.detach().amax(0); }, 0, 1),
+      one(
+          "amin of all without gradient", x(), [](const auto& t) { return t.detach().min(); }, 0,
+          1),
+      one(
+          "max along the cut with a gradient: gathered", x(),
+          [](const auto& t) { return t.amax({0}); }, 1),
+      one(
+          "max of all, an empty rank: gathered", random({1, 3}, {cut(0)}),
+          [](const auto& t) { return t.detach().max(); }, 1),
+      one(
+          "max with index beside the cut", x(), [](const auto& t) { return std::get<0>(t.max(1)); },
+          0, 0),
+      one(
+          "min with index along the cut: gathered", x(),
+          [](const auto& t) { return std::get<0>(t.min(0, true)); }, 1),
+      one(
+          "norm of all", x(), [](const auto& t) { return t.norm(); }, 0, 1),
+      one(
+          "norm 3 along the cut", x(), [](const auto& t) { return t.norm(3, {0}, true); }, 0, 1),
+      one(
+          "norm beside the cut", x(),
+          [](const auto& t) {
+            return t.norm(2, {1, 2}, false);
+          },
+          0, 0),
+      one(
+          "norm of nothing has a zero gradient", {at::zeros({5, 2}, at::kDouble), {cut(0)}},
+          [](const auto& t) { return t.norm(2, {0}, false); }, 0, 1),
+      one(
+          "largest norm without gradient", x(),
+          [](const auto& t) { return t.detach().norm(std::numeric_limits<double>::infinity()); }, 0,
+          1),
+      one(
+          "vector norm in another type", x(),
+          [](const auto& t) {
+            return at::linalg_vector_norm(t.to(at::kFloat), 2, at::IntArrayRef({0}), false,
+                                          at::kDouble);
+          },
+          0, 1),
+      one(
+          "variance along the cut", x(), [](const auto& t) { return t.var(0); }, 0, 3),
+      one(
+          "variance beside the cut", x(), [](const auto& t) { return t.var(2); }, 0, 0),
+      one("deviation, an empty rank", random({2, 3}, {cut(0)}),
+          [](const auto& t) { return t.std(0, /*unbiased=*/false, /*keepdim=*/true); }),
+      {"variance and mean",
+       {x()},
+       [](const Tensors& t) -> Tensors {
+         const auto [variance, mean] = at::var_mean(t[0], at::IntArrayRef({0, 2}), false);
+         return {variance, mean, variance + mean * mean};
+       }},
+      one(
+          "logsumexp beside the cut", x(), [](const auto& t) { return t.logsumexp({1}); }, 0, 0),
+      one(
+          "any along the cut", mask({5, 3}, {cut(0)}), [](const auto& t) { return t.any(0); }, 0,
+          1),
+      one(
+          "all, an empty rank", mask({1, 3}, {cut(0)}), [](const auto& t) { return t.all(); }, 0,
+          1),
+      one(
+          "softmax beside the cut", x(), [](const auto& t) { return t.softmax(-1); }, 0, 0),
+      one(
+          "softmax along the cut: gathered", x(), [](const auto& t) { return t.softmax(0); }, 1),
+      one(
+          "log_softmax in another type", x(),
+          [](const auto& t) { return t.log_softmax(1, at::kFloat); }, 0, 0),
+      one("argmax along the cut", x(), [](const auto& t) { return t.argmax(0); }),
+      one("argmin along the cut, kept", x(), [](const auto& t) { return t.argmin(0, true); }),
+      one(
+          "argmax beside the cut", x(), [](const auto& t) { return t.argmax(1); }, 0, 0),
+      one("argmax of equals is the first", {at::ones({6, 3}, at::kDouble), {cut(0, 2)}},
+          [](const auto& t) { return t.argmax(0); }),
+      one("argmax, an empty rank", random({1, 3}, {cut(0)}),
+          [](const auto& t) { return t.argmax(0); }),
+      one(
+          "argmax of all: gathered", x(), [](const auto& t) { return t.argmax(); }, 1),
+      {"topk along the cut without gradient",
+       {random({2, 7}, {cut(1)})},
+       [](const Tensors& t) -> Tensors {
+         const auto [values, indices] = t[0].detach().topk(3, 1);
+         return {values, indices};
+       }},
+      {"topk of the smallest, blocks",
+       {random({2, 8}, {cut(1, 2)})},
+       [](const Tensors& t) -> Tensors {
+         const auto [values, indices] = t[0].detach().topk(5, 1, false);
+         return {values, indices};
+       }},
+      one(
+          "topk with a gradient: gathered", random({2, 7}, {cut(1)}),
+          [](const auto& t) { return std::get<0>(t.topk(3, 1)); }, 1),
+  };
+}
+
+TEST_P(RulesReduction, Reductions) {
+  expect({GetParam()}, reduction_cases());
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, RulesReduction, testing::Values(2, 3));
+
+TEST(RulesReduction, TwoAxes) {
+  const auto loss = [](const Tensors& x) -> Tensors {
+    return {at::cross_entropy_loss(x[0], x[1], {}, at::Reduction::Mean, 3, 0.1)};
+  };
+  const auto norm = [](const Tensors& x) -> Tensors {
+    return {at::layer_norm(x[0], {7}, x[1], x[2])};
+  };
+  const auto x = [] { return random({5, 3, 7}, {cut(0), cut(2)}); };
+  expect({2, 2},
+         {
+             one(
+                 "sum over both", x(), [](const auto& t) { return t.sum(); }, 0, 2),
+             one(
+                 "mean over one", x(), [](const auto& t) { return t.mean({2}, true); }, 0, 1),
+             one(
+                 "norm over both", x(), [](const auto& t) { return t.norm(); }, 0, 2),
+             one("argmax over one", x(), [](const auto& t) { return t.argmax(2); }),
+             one("variance over both", x(),
+                 [](const auto& t) {
+                   return t.var(at::IntArrayRef({0, 2}), true);
+                 }),
+             one("deviation over one", x(), [](const auto& t) { return t.std(0); }),
+             one("variance of a dimension cut on both axes", random({5, 3}, {cut(0), cut(0)}),
+                 [](const auto& t) { return t.var(0) + t.std(0); }),
+             one("rows within a norm", x(), [](const auto& t) { return t.renorm(2, 0, 1.0); }),
+             one("all over both", mask({5, 3}, {cut(0), cut(1)}),
+                 [](const auto& t) { return t.all().logical_or(t.any(1).all()); }),
+             one("sum of a dimension cut on both axes", random({5, 3}, {cut(0), cut(0)}),
+                 [](const auto& t) { return t.sum(0) + t.mean(0); }),
+             {"rows and classes", {random({5, 7}, {cut(0), cut(1)}), integers({5}, 7)}, loss, 0, 4},
+             {"classes on both axes: gathered",
+              {random({5, 7}, {cut(1), cut(1)}), integers({5}, 7)},
+              loss,
+              1},
+             {"layer norm, batch and features",
+              {x(), random({7}, {whole(), cut(0)}), random({7})},
+              norm},
+             {"pointwise of other axes",
+              {x(), random({5, 3, 7}, {whole(), cut(2)}), random({7})},
+              [](const Tensors& t) -> Tensors { return {(t[0] + t[1]) * t[2]}; }},
+         });
+}
+
+}  // namespace
+}  // namespace rule_case
