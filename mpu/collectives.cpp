@@ -25,6 +25,14 @@ at::Tensor alias_of(const at::Tensor& tensor) {
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
 }
 
+/// Whether the memory is this tensor's alone: no other tensor, view or saved value shares it, and
+/// LibTorch allocated it (from_blob's memory is the user's).
+bool nobody_else_sees(const at::Tensor& tensor) {
+  if (tensor.use_count() > 1 || !tensor.has_storage() || !tensor.is_contiguous()) return false;
+  const c10::Storage& storage = tensor.storage();
+  return storage.use_count() == 1 && storage.resizable();
+}
+
 /// Backward is made of the functions below, so that it is differentiable in turn (create_graph).
 class CollectiveNode : public Node {
  public:
@@ -33,10 +41,10 @@ class CollectiveNode : public Node {
   variable_list apply(variable_list&& gradients) final {
     if (!gradients[0].defined()) return {at::Tensor()};
     const RuleScope scope(rule_);
-    return {backward(gradients[0])};
+    return {backward(std::move(gradients[0]))};
   }
 
-  virtual at::Tensor backward(const at::Tensor& gradient) = 0;
+  virtual at::Tensor backward(at::Tensor gradient) = 0;
 
  protected:
   GroupPtr group_;
@@ -61,14 +69,16 @@ class CopyBackward final : public CollectiveNode {
  public:
   using CollectiveNode::CollectiveNode;
   std::string name() const override { return "OsloCopyBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override { return reduce_from(gradient, group_); }
+  at::Tensor backward(at::Tensor gradient) override {
+    return reduce_from(std::move(gradient), group_);
+  }
 };
 
 class ReduceBackward final : public CollectiveNode {
  public:
   using CollectiveNode::CollectiveNode;
   std::string name() const override { return "OsloReduceBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override { return copy_to(gradient, group_); }
+  at::Tensor backward(at::Tensor gradient) override { return copy_to(gradient, group_); }
 };
 
 /// A node that knows the ranks' parts along one dimension.
@@ -86,14 +96,16 @@ at::Tensor own_part(const at::Tensor& tensor, const Group& group, int64_t dim,
                     c10::IntArrayRef sizes) {
   const auto before = sizes.slice(0, group.rank());
   const int64_t start = std::accumulate(before.begin(), before.end(), int64_t{0});
-  return tensor.narrow(dim, start, sizes[group.rank()]).contiguous();
+  const at::Tensor part = tensor.narrow(dim, start, sizes[group.rank()]);
+  // An empty part counts as contiguous whatever its strides; give it those of an ordinary one.
+  return part.numel() == 0 ? at::empty(part.sizes(), part.options()) : part.contiguous();
 }
 
 class ScatterBackward final : public PartNode {
  public:
   using PartNode::PartNode;
   std::string name() const override { return "OsloScatterBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override {
+  at::Tensor backward(at::Tensor gradient) override {
     return gather_from(gradient, group_, dim_, sizes_);
   }
 };
@@ -102,7 +114,7 @@ class GatherBackward final : public PartNode {
  public:
   using PartNode::PartNode;
   std::string name() const override { return "OsloGatherBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override {
+  at::Tensor backward(at::Tensor gradient) override {
     if (records(gradient)) return scatter_to(gradient, group_, dim_, sizes_);
     return own_part(gradient, *group_, dim_, sizes_);
   }
@@ -112,7 +124,7 @@ class GatherAndCopyBackward final : public PartNode {
  public:
   using PartNode::PartNode;
   std::string name() const override { return "OsloGatherAndCopyBackward"; }
-  at::Tensor backward(const at::Tensor& gradient) override {
+  at::Tensor backward(at::Tensor gradient) override {
     if (records(gradient)) return scatter_to(reduce_from(gradient, group_), group_, dim_, sizes_);
     return group_->reduce_scatter(gradient, dim_, sizes_);
   }
@@ -133,14 +145,20 @@ at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
   return record(alias_of(tensor), tensor, node);
 }
 
-at::Tensor reduce_from(const at::Tensor& tensor, const GroupPtr& group) {
+at::Tensor reduce_from(at::Tensor tensor, const GroupPtr& group) {
   if (group->size() == 1) return tensor;
+  const bool recorded = records(tensor);
   at::Tensor output;
   {
     const c10::AutoGradMode no_grad(false);
-    output = group->all_reduce(tensor.clone(at::MemoryFormat::Contiguous));
+    if (!nobody_else_sees(tensor)) {
+      output = tensor.clone(at::MemoryFormat::Contiguous);
+    } else {
+      output = recorded ? alias_of(tensor) : tensor;
+    }
+    output = group->all_reduce(std::move(output));
   }
-  return records(tensor) ? record(output, tensor, make_node<ReduceBackward>(group)) : output;
+  return recorded ? record(output, tensor, make_node<ReduceBackward>(group)) : output;
 }
 
 at::Tensor scatter_to(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,

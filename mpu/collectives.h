@@ -17,8 +17,9 @@ namespace oslo {
 /// Consumers of one value that follow each other share one node, so that backward reduces once.
 at::Tensor copy_to(const at::Tensor& tensor, const std::shared_ptr<Group>& group);
 
-/// All-reduce (sum) / identity: partial sums leave such a region.
-at::Tensor reduce_from(const at::Tensor& tensor, const std::shared_ptr<Group>& group);
+/// All-reduce (sum) / identity: partial sums leave such a region. A tensor that was moved in and
+/// that nobody else holds is reduced in place.
+at::Tensor reduce_from(at::Tensor tensor, const std::shared_ptr<Group>& group);
 
 /// This rank's part of `dim` (`sizes`, one a rank) / all-gather.
 at::Tensor scatter_to(const at::Tensor& tensor, const std::shared_ptr<Group>& group, int64_t dim,

@@ -55,6 +55,14 @@ std::shared_ptr<Ledger> ledger_of(const c10d::ProcessGroup& group) {
   return counted != nullptr ? counted->ledger() : std::make_shared<Ledger>();
 }
 
+/// Options of an operation that its caller waits for at once.
+template <typename Options>
+Options waited_for() {
+  Options options;
+  options.asyncOp = false;
+  return options;
+}
+
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -111,9 +119,8 @@ at::Tensor Group::all_reduce(at::Tensor tensor, c10d::ReduceOp op) {
   count_all_reduce(tensor);
   if (silent(tensor) || tensor.numel() == 0) return tensor;
   std::vector<at::Tensor> tensors{as_real(tensor)};
-  c10d::AllreduceOptions options;
+  auto options = waited_for<c10d::AllreduceOptions>();
   options.reduceOp = std::move(op);
-  options.asyncOp = false;
   wait(backend(tensor).allreduce(tensors, options), "all_reduce");
   return tensor;
 }
@@ -139,9 +146,9 @@ std::vector<at::Tensor> Group::gather_parts(const at::Tensor& part, int64_t dim,
     parts.push_back(at::empty_like(padded));
     outputs[0].push_back(as_real(parts[r]));
   }
-  c10d::AllgatherOptions options;
-  options.asyncOp = false;
-  if (padded.numel() > 0) wait(backend(padded).allgather(outputs, inputs, options), "all_gather");
+  if (padded.numel() > 0)
+    wait(backend(padded).allgather(outputs, inputs, waited_for<c10d::AllgatherOptions>()),
+         "all_gather");
   for (int r = 0; r < size(); ++r) parts[r] = parts[r].narrow(dim, 0, sizes[r]);
   return parts;
 }
@@ -158,9 +165,9 @@ at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayR
     at::Tensor whole = resized(part, dim, sum(sizes));
     std::vector<at::Tensor> inputs{as_real(plain(part))};
     std::vector<std::vector<at::Tensor>> outputs{as_real_parts(whole, dim, sizes)};
-    c10d::AllgatherOptions options;
-    options.asyncOp = false;
-    if (whole.numel() > 0) wait(backend(whole).allgather(outputs, inputs, options), "all_gather");
+    if (whole.numel() > 0)
+      wait(backend(whole).allgather(outputs, inputs, waited_for<c10d::AllgatherOptions>()),
+           "all_gather");
     return whole;
   }
   return at::cat(gather_parts(part, dim, sizes), dim);
@@ -179,10 +186,10 @@ at::Tensor Group::reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::Int
     at::Tensor own = resized(tensor, dim, sizes[rank_]);
     std::vector<at::Tensor> outputs{as_real(own)};
     std::vector<std::vector<at::Tensor>> inputs{as_real_parts(buffer, dim, sizes)};
-    c10d::ReduceScatterOptions options;
-    options.asyncOp = false;
     if (buffer.numel() > 0) {
-      wait(backend(buffer).reduce_scatter(outputs, inputs, options), "reduce_scatter");
+      wait(
+          backend(buffer).reduce_scatter(outputs, inputs, waited_for<c10d::ReduceScatterOptions>()),
+          "reduce_scatter");
     }
     return own;
   }
@@ -190,9 +197,8 @@ at::Tensor Group::reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::Int
   if (buffer.numel() > 0) {
     // Gloo has no reduce-scatter of its own (it all-reduces inside), and parts may be uneven.
     std::vector<at::Tensor> tensors{as_real(buffer)};
-    c10d::AllreduceOptions options;
-    options.asyncOp = false;
-    wait(backend(buffer).allreduce(tensors, options), "reduce_scatter");
+    wait(backend(buffer).allreduce(tensors, waited_for<c10d::AllreduceOptions>()),
+         "reduce_scatter");
   }
   return buffer.narrow(dim, start, sizes[rank_]).contiguous();
 }
@@ -202,9 +208,8 @@ void Group::broadcast(at::Tensor& tensor, int root) {
   count("broadcast", rank_ == root ? 0 : tensor.numel(), tensor);
   if (silent(tensor) || tensor.numel() == 0) return;
   std::vector<at::Tensor> tensors{as_real(tensor)};
-  c10d::BroadcastOptions options;
+  auto options = waited_for<c10d::BroadcastOptions>();
   options.rootRank = root;
-  options.asyncOp = false;
   wait(backend(tensor).broadcast(tensors, options), "broadcast");
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Generator.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -35,6 +37,10 @@ class Mesh {
   /// What operators gathered because no rule could keep it cut.
   GatherReport& gathers() const { return gathers_; }
 
+  /// Writes to tensors that count none themselves (those of inference mode).
+  uint64_t uncounted_writes() const { return uncounted_writes_; }
+  void count_write() const { ++uncounted_writes_; }
+
   RandomMode random_mode = RandomMode::like_one_device;
   /// For RandomMode::per_rank; undefined: the default generator.
   at::Generator sharded_generator;
@@ -46,6 +52,7 @@ class Mesh {
  private:
   std::vector<std::shared_ptr<Group>> axes_;
   mutable GatherReport gathers_;
+  mutable std::atomic<uint64_t> uncounted_writes_ = 0;
 };
 
 using MeshPtr = std::shared_ptr<const Mesh>;

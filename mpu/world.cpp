@@ -129,7 +129,10 @@ World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int siz
   state->rank = state->local_rank = rank;
   state->size = state->local_size = size;
   state->source = size == 1 ? "alone" : "a shared store";
-  state->rendezvous.store = std::move(store);
+  // A second world over the same store must not read what the first one left there.
+  const int64_t turn = store->add(c10::str("oslo/worlds/", rank), 1);
+  state->rendezvous.store =
+      c10::make_intrusive<c10d::PrefixStore>(c10::str("oslo/world/", turn), std::move(store));
   state->rendezvous.timeout = timeout;
   state->rendezvous.host = std::move(host);
   return World(state);

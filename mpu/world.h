@@ -30,7 +30,8 @@ class World {
   static World fake(int rank, int size);
 
   /// A world over a store that the ranks share (tests: one thread a rank over a HashStore). Ranks
-  /// of the same `host` can share memory; empty: this machine's.
+  /// of the same `host` can share memory; empty: this machine's. Several worlds over one store do
+  /// not meet, if every rank makes as many.
   static World over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                           std::chrono::milliseconds timeout = std::chrono::minutes(10),
                           std::string host = "");

@@ -7,15 +7,11 @@
 #include <numeric>
 #include <sstream>
 
+#include "mpu/digest.h"
 #include "mpu/error.h"
 
 namespace oslo {
 namespace {
-
-uint64_t mix(uint64_t hash, uint64_t word) {
-  hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
-  return hash ^ (hash >> 29);
-}
 
 uint64_t content_hash(const at::Tensor& tensor) {
   if (tensor.is_meta() || tensor.numel() == 0) return 0;

@@ -1,21 +1,19 @@
 #include "oslo_cpp/verify.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
 
-#include <map>
 #include <string>
 #include <utility>
 
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/initialized_tag.h"
-#include "oslo_cpp/operator_watch.h"
+#include "oslo_cpp/recorded_run.h"
 #include "parallelizers/data/module_parameters.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/plan/example_run.h"
 
 namespace oslo {
 namespace {
+
+using Tensors = std::vector<at::Tensor>;
 
 /// Gradients below this fraction of the model's largest are compared on its scale: many are zero
 /// but for rounding (the bias of attention's keys).
@@ -23,103 +21,6 @@ constexpr double kSmallGradient = 1e-2;
 
 /// How far to look for an operator that the two do not call at the same place.
 constexpr size_t kWindow = 32;
-
-using Tensors = std::vector<at::Tensor>;
-
-at::Tensor whole(const at::Tensor& tensor) {
-  const c10::AutoGradMode no_grad(false);
-  return full_tensor(tensor.detach());
-}
-
-void collect_values(const c10::IValue& value, Tensors& values) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) values.push_back(whole(value.toTensor()));
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) collect_values(element, values);
-  } else if (value.isScalar()) {
-    values.push_back(at::scalar_tensor(value.toScalar(), at::kDouble));
-  }
-}
-
-/// Memory that no operator has written yet.
-bool unwritten(const std::string& name) {
-  return name.find("::empty") != std::string::npos ||
-         name.find("::new_empty") != std::string::npos ||
-         name.find("::resize_") != std::string::npos;
-}
-
-/// One operator that a model's own code called.
-struct Operation {
-  std::string name;
-  std::string layer;
-  Tensors results;
-
-  bool like(const Operation& other) const {
-    if (name != other.name || results.size() != other.results.size()) return false;
-    for (size_t i = 0; i < results.size(); ++i) {
-      if (results[i].sizes() != other.results[i].sizes()) return false;
-    }
-    return true;
-  }
-};
-
-/// Runs a model and hands over every operation of its forward, in order.
-Tensors watched(torch::nn::Module& model, const detail::RunModel& run,
-                const std::function<void(Operation)>& seen) {
-  std::map<const c10::TensorImpl*, std::string> layer_of;
-  for (const NamedTensor& parameter : parameters_in_use(model)) {
-    const size_t dot = parameter.name.rfind('.');
-    layer_of[parameter.tensor.unsafeGetTensorImpl()] =
-        dot == std::string::npos ? parameter.name : parameter.name.substr(0, dot);
-  }
-  std::string layer;
-  const auto look = [&](const c10::IValue& input) {
-    if (!input.isTensor()) return;
-    const auto found = layer_of.find(input.toTensor().unsafeGetTensorImpl());
-    if (found != layer_of.end()) layer = found->second;
-  };
-  OperatorWatch watch(
-      [&](const std::string&, c10::ArrayRef<c10::IValue> inputs) {
-        for (const c10::IValue& input : inputs) {
-          if (input.isTensorList()) {
-            for (const at::Tensor& each : input.toTensorVector()) look(each);
-          } else {
-            look(input);
-          }
-        }
-      },
-      [&](const std::string& name, c10::ArrayRef<c10::IValue> outputs) {
-        if (unwritten(name)) return;
-        Operation operation{name, layer, {}};
-        for (const c10::IValue& output : outputs) collect_values(output, operation.results);
-        seen(std::move(operation));
-      });
-  Tensors outputs = run(model);
-  watch.rethrow();
-  return outputs;
-}
-
-/// Takes a model's gradients away and gives them back.
-class GradientKeeper {
- public:
-  explicit GradientKeeper(const torch::nn::Module& model) : parameters_(parameters_in_use(model)) {
-    for (NamedTensor& parameter : parameters_) {
-      kept_.push_back(parameter.tensor.grad());
-      parameter.tensor.mutable_grad().reset();
-    }
-  }
-  ~GradientKeeper() {
-    for (size_t i = 0; i < kept_.size(); ++i) parameters_[i].tensor.mutable_grad() = kept_[i];
-  }
-  GradientKeeper(const GradientKeeper&) = delete;
-  GradientKeeper& operator=(const GradientKeeper&) = delete;
-
-  const std::vector<NamedTensor>& parameters() const { return parameters_; }
-
- private:
-  std::vector<NamedTensor> parameters_;
-  Tensors kept_;
-};
 
 /// Puts a generator's state back.
 class GeneratorKeeper {
@@ -134,56 +35,6 @@ class GeneratorKeeper {
   at::Generator generator_;
   const at::Tensor state_;
 };
-
-/// Gradients of the outputs' sum under weights that are the same in both runs and alike nowhere.
-void run_backward(const Tensors& outputs) {
-  Tensors starts, weights;
-  for (const at::Tensor& output : outputs) {
-    if (!output.requires_grad()) continue;
-    at::Tensor all = full_tensor(output);
-    if (all.is_complex()) all = at::view_as_real(all.resolve_conj());
-    const at::Tensor weight = at::arange(all.numel(), all.options().dtype(at::kDouble)).cos();
-    starts.push_back((all * weight.view(all.sizes()).to(all.dtype())).sum());
-  }
-  for (size_t i = 1; i < starts.size(); ++i)
-    starts[0] = starts[0] + starts[i].to(starts[0].dtype());
-  if (!starts.empty()) starts[0].backward();
-}
-
-struct NamedValues {
-  std::vector<std::string> names;
-  Tensors values;  ///< whole; undefined: no gradient
-};
-
-/// What a model came to.
-struct Outcome {
-  Tensors outputs;
-  NamedValues buffers;
-  NamedValues gradients;
-};
-
-Outcome run_whole(torch::nn::Module& model, const detail::RunModel& run, bool gradients,
-                  const std::function<void(Operation)>& seen) {
-  Outcome outcome;
-  const GradientKeeper keeper(model);
-  run_example(model, [&] {
-    const c10::AutoGradMode with_gradients(gradients);
-    const Tensors outputs = watched(model, run, seen);
-    for (const auto& buffer : model.named_buffers()) {
-      outcome.buffers.names.push_back(buffer.key());
-      outcome.buffers.values.push_back(whole(buffer.value()).clone());
-    }
-    if (gradients) run_backward(outputs);
-    for (const at::Tensor& output : outputs) outcome.outputs.push_back(whole(output));
-  });
-  if (!gradients) return outcome;
-  for (const NamedTensor& parameter : keeper.parameters()) {
-    const at::Tensor& gradient = parameter.tensor.grad();
-    outcome.gradients.names.push_back(parameter.name);
-    outcome.gradients.values.push_back(gradient.defined() ? whole(gradient) : gradient);
-  }
-  return outcome;
-}
 
 void check_comparable(const torch::nn::Module& model, const torch::nn::Module& reference) {
   OSLO_CHECK(&model != &reference,
@@ -224,16 +75,17 @@ class Verifier {
     const GeneratorKeeper keeper(sharded_);
     agree_on_success(world_, "verify", [&] { check_comparable(model_, reference_); });
     compare_weights();
-    Outcome expected;
+    RecordedRun expected;
     agree_on_success(world_, "verify: the reference", [&] {
-      expected = run_whole(reference_, run_, options_.gradients, [&](Operation operation) {
-        for (at::Tensor& result : operation.results) result = result.clone();
-        expected_.push_back(std::move(operation));
-      });
+      expected =
+          run_recorded(reference_, run_, options_.gradients, [&](RecordedOperation operation) {
+            for (at::Tensor& result : operation.results) result = result.clone();
+            expected_.push_back(std::move(operation));
+          });
     });
-    const Outcome actual =
-        run_whole(model_, run_, options_.gradients,
-                  [&](const Operation& operation) { compare_operation(operation); });
+    const RecordedRun actual =
+        run_recorded(model_, run_, options_.gradients,
+                     [&](const RecordedOperation& operation) { compare_operation(operation); });
     unmatched_ += static_cast<int64_t>(expected_.size() - next_);
     result_.set_unmatched_operators(unmatched_);
     compare_outputs(actual.outputs, expected.outputs);
@@ -254,13 +106,13 @@ class Verifier {
   void compare_weights() {
     const auto ours = parameters_in_use(model_), theirs = parameters_in_use(reference_);
     for (size_t i = 0; i < ours.size(); ++i) {
-      add(Comparison::Of::weight, ours[i].name, "", i, whole(ours[i].tensor),
+      add(Comparison::Of::weight, ours[i].name, "", i, detached_whole(ours[i].tensor),
           theirs[i].tensor.detach());
     }
   }
 
   /// Gathering has been done by now, so that ranks may find different things here.
-  void compare_operation(const Operation& actual) {
+  void compare_operation(const RecordedOperation& actual) {
     size_t at = next_;
     if (at < expected_.size() && expected_[at].name != actual.name) {
       const size_t end = std::min(expected_.size(), next_ + kWindow);
@@ -276,7 +128,7 @@ class Verifier {
     }
     unmatched_ += static_cast<int64_t>(at - next_);
     next_ = at + 1;
-    Operation& expected = expected_[at];
+    RecordedOperation& expected = expected_[at];
     const size_t results = std::min(actual.results.size(), expected.results.size());
     for (size_t i = 0; i < results; ++i) {
       add(Comparison::Of::operation, actual.name, actual.layer, at, actual.results[i],
@@ -342,7 +194,7 @@ class Verifier {
   const at::Generator sharded_;  ///< of cut values with RandomMode::per_rank
   const detail::RunModel& run_;
   const VerifyOptions& options_;
-  std::vector<Operation> expected_;
+  std::vector<RecordedOperation> expected_;
   size_t next_ = 0;
   int64_t unmatched_ = 0;
   Verification result_;

@@ -4,30 +4,23 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
-#include <functional>
 #include <set>
+#include <thread>
 
-#include "mpu/error.h"
+#include "tests/support/error_of.h"
 
 namespace oslo {
 namespace {
 
+using test::error_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Groups = std::vector<std::vector<int>>;
 
 const std::vector<std::string> kAxes = {"tensor", "pipeline", "data", "model"};
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 RankGrid grid_of(int data, int tensor, int pipeline, RankOrder order = RankOrder::pp_dp_tp) {
   RankGrid grid;
@@ -233,6 +226,24 @@ TEST(Mpu, ADryRunKnowsAMeshOf4096Ranks) {
     group.ledger().clear();
     EXPECT_EQ(group.ledger().total(), Traffic());
   }
+}
+
+TEST(World, ASecondOneOverTheSameStoreDoesNotReadTheFirst) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      for (const std::string world : {"first", "second"}) {
+        const World own = World::over_store(store, rank, 2);
+        const auto told = own.exchange("test", c10::str(world, rank));
+        EXPECT_EQ(told, (std::vector<std::string>{world + "0", world + "1"}));
+        at::Tensor sum = at::full({3}, rank + 1.0);
+        MPU(own, MpuOptions().tensor_parallel_size(2)).tensor_group()->all_reduce(sum);
+        EXPECT_TRUE(at::equal(sum, at::full({3}, 3.0))) << world;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 TEST(Mpu, RanksOutsideTheWorldAreRefused) {

@@ -1,26 +1,9 @@
 #include "tests/support/rule_case.h"
 
+namespace rule_case {
 namespace {
 
-using rule_case::Case;
-using rule_case::cut;
-using rule_case::mask;
-using rule_case::random;
-using rule_case::Tensors;
-using rule_case::whole;
 using std::nullopt;
-
-/// A case with one operand and one result.
-Case one(const std::string& name, rule_case::Operand operand,
-         const std::function<at::Tensor(const at::Tensor&)>& function, int64_t gathers = 0,
-         const std::string& named = {}) {
-  return {name,
-          {std::move(operand)},
-          [function](const Tensors& x) -> Tensors { return {function(x[0])}; },
-          gathers,
-          nullopt,
-          named};
-}
 
 std::vector<Case> reorder_cases() {
   return {
@@ -121,7 +104,7 @@ std::vector<Case> part_cases() {
     return x[0].split_with_sizes({8, 2, 2}, 1);
   };
   const auto unbind = [](const Tensors& x) -> Tensors { return x[0].unbind(0); };
-  const auto runs = rule_case::Placement::shard_runs(1, {8, 2, 2}, {1, 1, 1});
+  const auto runs = Placement::shard_runs(1, {8, 2, 2}, {1, 1, 1});
   return {
       {"split of fused blocks", {random({2, 24}, {cut(1, 3)})}, qkv, 0, 0},
       {"split of one block: gathered", {random({2, 24}, {cut(1)})}, qkv, 1, 0},
@@ -246,7 +229,7 @@ std::vector<Case> copy_cases() {
       one("detach", random({5, 3}, {cut(0)}), [](const auto& x) { return x * x.detach(); }),
       one(
           "the product of all has no rule: gathered and named", random({5, 3}, {cut(0)}),
-          [](const auto& x) { return x.prod(); }, 1, "aten::prod"),
+          [](const auto& x) { return x.prod(); }, 1, nullopt, "aten::prod"),
       one("new tensors are whole", random({5, 3}, {cut(0)}),
           [](const auto& x) {
             return x + x.new_ones({5, 3});
@@ -257,68 +240,69 @@ std::vector<Case> copy_cases() {
 class RulesShape : public testing::TestWithParam<int> {};
 
 TEST_P(RulesShape, Reorder) {
-  rule_case::expect({GetParam()}, reorder_cases());
+  expect({GetParam()}, reorder_cases());
 }
 TEST_P(RulesShape, Reshape) {
-  rule_case::expect({GetParam()}, reshape_cases());
+  expect({GetParam()}, reshape_cases());
 }
 TEST_P(RulesShape, Parts) {
-  rule_case::expect({GetParam()}, part_cases());
+  expect({GetParam()}, part_cases());
 }
 TEST_P(RulesShape, Joins) {
-  rule_case::expect({GetParam()}, join_cases());
+  expect({GetParam()}, join_cases());
 }
 TEST_P(RulesShape, Copies) {
-  rule_case::expect({GetParam()}, copy_cases());
+  expect({GetParam()}, copy_cases());
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesShape, testing::Values(2, 3));
 
 TEST(RulesShape, TwoAxes) {
-  rule_case::expect(
-      {2, 2}, {
-                  one("batch and sequence joined", random({3, 5, 2}, {cut(0), cut(1)}),
-                      [](const auto& x) {
-                        return x.view({15, 2}).view({3, 5, 2});
-                      }),
-                  one("batch and heads", random({3, 2, 12}, {cut(0), cut(2, 1, 3)}),
-                      [](const auto& x) {
-                        return x.view({3, 2, 4, 3}).transpose(1, 2).contiguous().view({12, 2, 3});
-                      }),
-                  one(
-                      "a rank without batch", random({1, 4, 2}, {cut(0), cut(1)}),
-                      [](const auto& x) {
-                        return x.reshape({4, 2});
-                      },
-                      1),
-                  one("one dimension on both axes", random({2, 12}, {cut(1), cut(1)}),
-                      [](const auto& x) {
-                        return x.view({2, 4, 3});
-                      }),
-                  one("gated halves", random({5, 12}, {cut(0), cut(1, 2)}),
-                      [](const auto& x) { return at::glu(x, 1); }),
-                  one("diagonals beside both cuts", random({4, 5, 3, 4}, {cut(1), cut(2)}),
-                      [](const auto& x) {
-                        const auto y = x.diagonal(1, 0, 3);
-                        return at::diagonal_scatter(x, y * y, 1, 0, 3);
-                      }),
-                  one("one written beside both cuts", random({5, 2, 3}, {cut(0), cut(2)}),
-                      [](const auto& x) { return at::select_scatter(x, x.sum(1), 1, -1); }),
-                  one("split beside both cuts", random({5, 6, 3}, {cut(0), cut(2)}),
-                      [](const auto& x) { return x.chunk(2, 1)[1]; }),
-                  {"cat along one axis, other cuts on the other",
-                   {random({5, 2, 4}, {cut(0), cut(1)}), random({3, 2, 4}, {cut(0), cut(2)})},
-                   [](const Tensors& x) -> Tensors { return {at::cat(x, 0)}; },
-                   1},
-                  one("expand and squeeze", random({5, 1, 3}, {cut(0), cut(2)}),
-                      [](const auto& x) {
-                        return x.expand({5, 2, 3}) + x.squeeze(1).unsqueeze(1);
-                      }),
-              });
+  expect({2, 2},
+         {
+             one("batch and sequence joined", random({3, 5, 2}, {cut(0), cut(1)}),
+                 [](const auto& x) {
+                   return x.view({15, 2}).view({3, 5, 2});
+                 },
+                 1),  // parts of 10 and of 5 rows, which are cut again, are not taken apart
+             one("batch and heads", random({3, 2, 12}, {cut(0), cut(2, 1, 3)}),
+                 [](const auto& x) {
+                   return x.view({3, 2, 4, 3}).transpose(1, 2).contiguous().view({12, 2, 3});
+                 }),
+             one(
+                 "a rank without batch", random({1, 4, 2}, {cut(0), cut(1)}),
+                 [](const auto& x) {
+                   return x.reshape({4, 2});
+                 },
+                 1),
+             one("one dimension on both axes", random({2, 12}, {cut(1), cut(1)}),
+                 [](const auto& x) {
+                   return x.view({2, 4, 3});
+                 }),
+             one("gated halves", random({5, 12}, {cut(0), cut(1, 2)}),
+                 [](const auto& x) { return at::glu(x, 1); }),
+             one("diagonals beside both cuts", random({4, 5, 3, 4}, {cut(1), cut(2)}),
+                 [](const auto& x) {
+                   const auto y = x.diagonal(1, 0, 3);
+                   return at::diagonal_scatter(x, y * y, 1, 0, 3);
+                 }),
+             one("one written beside both cuts", random({5, 2, 3}, {cut(0), cut(2)}),
+                 [](const auto& x) { return at::select_scatter(x, x.sum(1), 1, -1); }),
+             one("split beside both cuts", random({5, 6, 3}, {cut(0), cut(2)}),
+                 [](const auto& x) { return x.chunk(2, 1)[1]; }),
+             {"cat along one axis, other cuts on the other",
+              {random({5, 2, 4}, {cut(0), cut(1)}), random({3, 2, 4}, {cut(0), cut(2)})},
+              [](const Tensors& x) -> Tensors { return {at::cat(x, 0)}; },
+              1},
+             one("expand and squeeze", random({5, 1, 3}, {cut(0), cut(2)}),
+                 [](const auto& x) {
+                   return x.expand({5, 2, 3}) + x.squeeze(1).unsqueeze(1);
+                 }),
+         });
 }
 
 /// What one device refuses, every rank refuses with the same words, before it waits for another.
 TEST(RulesShape, ShapesThatDoNotFitGiveTheOrdinaryError) {
-  rule_case::on_ranks({2}, [](const oslo::MeshPtr& mesh) {
+  on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const at::Tensor x = at::randn({4, 6}), y = at::randn({5, 3});
     const std::vector<std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>> wrong{
         [](const auto& a, const auto& b) { return a.matmul(b); },
@@ -371,3 +355,4 @@ TEST(RulesShape, ShapesThatDoNotFitGiveTheOrdinaryError) {
 }
 
 }  // namespace
+}  // namespace rule_case

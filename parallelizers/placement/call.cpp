@@ -1,59 +1,20 @@
 #include "parallelizers/placement/call.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/WrapDimMinimal.h>
 
 #include <numeric>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/access.h"
+#include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 
 namespace oslo {
 namespace {
-
-/// Calls `visit` on every defined tensor among the arguments, inside lists too.
-template <typename Visit>
-void for_each_tensor(c10::ArrayRef<c10::IValue> arguments, const Visit& visit) {
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor()) {
-      if (argument.toTensor().defined()) visit(argument.toTensor());
-    } else if (argument.isTensorList()) {
-      for (const at::Tensor& tensor : argument.toTensorVector()) visit(tensor);
-    } else if (argument.isOptionalTensorList()) {
-      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
-        if (tensor && tensor->defined()) visit(*tensor);
-      }
-    }
-  }
-}
-
-/// The arguments with every defined tensor replaced, in order, by the next of `tensors`.
-std::vector<c10::IValue> with_tensors(c10::ArrayRef<c10::IValue> arguments,
-                                      c10::ArrayRef<at::Tensor> tensors) {
-  std::vector<c10::IValue> replaced;
-  size_t next = 0;
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor() && argument.toTensor().defined()) {
-      replaced.emplace_back(tensors[next++]);
-    } else if (argument.isTensorList()) {
-      std::vector<at::Tensor> list(argument.toTensorVector().size());
-      for (at::Tensor& tensor : list) tensor = tensors[next++];
-      replaced.emplace_back(std::move(list));
-    } else if (argument.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
-        list.push_back(tensor && tensor->defined() ? std::optional(tensors[next++]) : std::nullopt);
-      }
-      replaced.emplace_back(std::move(list));
-    } else {
-      replaced.push_back(argument);
-    }
-  }
-  return replaced;
-}
 
 /// In a dry run a few values are known (how long packed sequences are): what is computed from them
 /// alone is known too.
@@ -75,15 +36,7 @@ Value value_of(const at::Tensor& tensor) {
 }
 
 Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
-    : op_(op), stack_(stack), base_(stack.size() - op.arguments) {
-  for_each_tensor(arguments(), [&](const at::Tensor& tensor) {
-    if (mesh_) return;
-    if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
-      mesh_ = impl->value().layout->mesh();
-    } else if (const Mark* mark = mark_of(tensor)) {
-      mesh_ = mark->layout->mesh();
-    }
-  });
+    : op_(op), stack_(stack), base_(stack.size() - op.arguments), mesh_(mesh_of(arguments())) {
   on_zeros_ = dry() && (mesh_->dry->on_zeros.count(op.name) > 0 || all_known(arguments()));
 }
 
@@ -133,7 +86,8 @@ c10::SmallVector<Value, 4> Call::operands() const {
 }
 
 std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const {
-  return call_with(with_tensors(arguments(), local));
+  size_t next = 0;
+  return call_with(with_tensors(arguments(), [&](const at::Tensor&) { return local[next++]; }));
 }
 
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
@@ -167,68 +121,62 @@ void Call::run(const DimensionMap& map, const LocalFunction& function) {
   const Resolution resolution = resolve(map, operands);
   // A view of something that had to be gathered no longer aliases it.
   const bool moved = op_.view && before[0] && before[0] != operands[0].layout;
+  const Value first = moved ? operands[0] : Value();
+  const Value* held = moved ? &first : nullptr;
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
-  const auto returned = function(local);
+  auto returned = function(local);
   for (size_t i = 0; i < returned.size(); ++i) {
     const std::string& letters = map.results[std::min(i, map.results.size() - 1)];
     if (returned[i].isTensor()) {
-      result(resolution.finish(returned[i].toTensor(), letters), moved);
+      result(resolution.finish(std::move(returned[i]).toTensor(), letters), held);
       continue;
     }
     std::vector<Value> list;
     for (at::Tensor& tensor : returned[i].toTensorVector()) {
       list.push_back(resolution.finish(std::move(tensor), letters));
     }
-    result(std::move(list), moved);
+    result(std::move(list), held);
   }
 }
 
 void Call::gather(const std::string& reason) {
   auto operands = this->operands();
   c10::SmallVector<at::Tensor, 4> local;
-  bool viewed = false;
-  for (Value& operand : operands) {
-    if (operand.cut()) {
-      const int64_t held = operand.local.numel();
-      const MeshPtr mesh = operand.layout->mesh();
-      operand = gather_all(std::move(operand));
-      viewed |= op_.view && local.empty();
-      mesh->gathers().record(
-          op_.name, reason,
-          (operand.local.numel() - held) * static_cast<int64_t>(operand.local.element_size()));
-    }
-    local.push_back(operand.local);
-  }
+  const bool viewed = op_.view && operands[0].cut();
+  const LayoutPtr whole = viewed ? std::make_shared<Layout>(mesh_) : nullptr;
+  for (const Value& operand : operands) local.push_back(gather_reported(operand, name(), reason));
+  const Value held{local[0], whole};
   for (c10::IValue& returned : call_below(local)) {
     if (viewed && returned.isTensor()) {
-      result({returned.toTensor(), std::make_shared<Layout>(mesh_of_call())}, true);
+      result({returned.toTensor(), whole}, &held);
     } else if (viewed && returned.isTensorList()) {
       std::vector<Value> list;
-      for (at::Tensor& tensor : returned.toTensorVector()) {
-        list.push_back({std::move(tensor), std::make_shared<Layout>(mesh_of_call())});
-      }
-      result(std::move(list), true);
+      for (at::Tensor& tensor : returned.toTensorVector()) list.push_back({tensor, whole});
+      result(std::move(list), &held);
     } else {
       result_plain(std::move(returned));
     }
   }
 }
 
-at::Tensor Call::wrapped(Value value, bool detached_view) const {
-  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
   if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
-  if (op_.view && argument(0).isTensor()) {
-    const at::Tensor base = tensor(0);
-    const PlacedTensorImpl* impl = placed_impl(base);
+  if (held != nullptr && !gathered_) gathered_ = std::make_shared<GatheredBase>(tensor(0), *held);
+  std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
+  if (op_.view && !of && argument(0).isTensor()) {
     // A view of a view that had to gather shares its fate.
-    if (impl != nullptr && impl->detached_view()) {
-      detached_view |= value.local.is_alias_of(impl->value().local);
+    const PlacedTensorImpl* base = placed_impl(tensor(0));
+    if (base != nullptr && base->gathered_view() && value.local.is_alias_of(base->value().local)) {
+      of = base->gathered_view()->of;
     }
-    if (detached_view && !value.layout) value.layout = std::make_shared<Layout>(mesh_of_call());
-    if (detached_view) return wrap_gathered_view(std::move(value), base);
   }
-  return wrap(std::move(value));
+  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  if (!of) return wrap(std::move(value));
+  if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+  return wrap_gathered_view(std::move(value),
+                            {std::move(of), &op_, arguments().vec(), results_.size(), element,
+                             c10::GradMode::is_enabled()});
 }
 
 void Call::result_plain(c10::IValue value) {
@@ -243,13 +191,13 @@ void Call::result_plain(c10::IValue value) {
   results_.push_back(std::move(value));
 }
 
-void Call::result(Value value, bool detached_view) {
-  results_.emplace_back(wrapped(std::move(value), detached_view));
+void Call::result(Value value, const Value* held) {
+  results_.emplace_back(wrapped(std::move(value), held));
 }
 
-void Call::result(std::vector<Value> values, bool detached_view) {
+void Call::result(std::vector<Value> values, const Value* held) {
   std::vector<at::Tensor> tensors;
-  for (Value& value : values) tensors.push_back(wrapped(std::move(value), detached_view));
+  for (Value& value : values) tensors.push_back(wrapped(std::move(value), held, tensors.size()));
   results_.emplace_back(std::move(tensors));
 }
 

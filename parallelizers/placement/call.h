@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallelizers/placement/dimension_map.h"
+#include "parallelizers/placement/gathered_view.h"
 #include "parallelizers/placement/operator_entry.h"
 
 namespace oslo {
@@ -63,9 +64,10 @@ class Call {
   /// The operands in argument order, undefined ones left out.
   c10::SmallVector<Value, 4> operands() const;
 
-  // Results, in order.
-  void result(Value value, bool detached_view = false);
-  void result(std::vector<Value> values, bool detached_view = false);
+  // Results, in order. `held`: what a view operator gathered of its first argument and took the
+  // results of; null where it did not have to.
+  void result(Value value, const Value* held = nullptr);
+  void result(std::vector<Value> values, const Value* held = nullptr);
   void result_plain(c10::IValue value);
 
   /// The mesh that the placed arguments live on.
@@ -84,13 +86,14 @@ class Call {
  private:
   bool dry() const { return mesh_ && mesh_->dry; }
   Value seen(const at::Tensor& tensor) const;
-  at::Tensor wrapped(Value value, bool detached_view) const;
+  at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
 
   const OperatorEntry& op_;
   torch::jit::Stack& stack_;
   size_t base_;
   MeshPtr mesh_;
   bool on_zeros_ = false;
+  std::shared_ptr<GatheredBase> gathered_;
   c10::SmallVector<c10::IValue, 2> results_;
 };
 

@@ -11,10 +11,6 @@ namespace {
 
 constexpr char kFree = '-';
 
-bool contains(std::string_view letters, char letter) {
-  return letters.find(letter) != std::string_view::npos;
-}
-
 MeshPtr mesh_of(std::span<const Value> operands) {
   MeshPtr mesh;
   for (const Value& operand : operands) {
@@ -25,13 +21,6 @@ MeshPtr mesh_of(std::span<const Value> operands) {
     mesh = operand.layout->mesh();
   }
   return mesh;
-}
-
-int64_t factor_of(const DimensionMap& map, size_t operand, char letter) {
-  for (const auto& scale : map.scales) {
-    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
-  }
-  return 1;
 }
 
 /// The work on one axis of the mesh.
@@ -56,12 +45,10 @@ class AxisResolver {
     return map_.operands[i][(*operand.layout)[axis_].dim];
   }
 
-  int64_t factor_of(size_t i, char letter) const { return oslo::factor_of(map_, i, letter); }
-
   /// The cut of operand `i` in units that the other operands share; null when it does not divide.
   CutPtr shared_cut(size_t i, char letter) const {
     const CutPtr& cut = (*operands_[i].layout)[axis_].cut;
-    const int64_t factor = factor_of(i, letter);
+    const int64_t factor = map_.factor(i, letter);
     return factor == 1 ? cut : cut->divided(factor);
   }
 
@@ -132,7 +119,7 @@ class AxisResolver {
       operand = copy_axis(std::move(operand), mesh_, axis_);
       return;
     }
-    const int64_t factor = factor_of(i, kept.letter);
+    const int64_t factor = map_.factor(i, kept.letter);
     operand = split_axis(std::move(operand), mesh_, axis_, static_cast<int64_t>(dim),
                          factor == 1 ? kept.cut : kept.cut->scaled(factor));
   }
@@ -140,7 +127,7 @@ class AxisResolver {
   void report(size_t i, char letter, const Resolution::Axis& kept) const {
     const auto& [dim, cut] = (*operands_[i].layout)[axis_];
     if (letter == kept.letter) {
-      wish_same_pieces(*cut, *kept.cut, factor_of(i, letter));
+      wish_same_pieces(*cut, *kept.cut, map_.factor(i, letter));
       if (const CutPtr own = shared_cut(i, letter)) wish_same_pieces(*kept.cut, *own, 1);
     }
     const int64_t parts = cut->size() - cut->local_size(mesh_->axis(axis_)->rank());
@@ -173,7 +160,7 @@ void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
     const std::string& own = map.operands[i];
     for (size_t d = 0; d < own.size(); ++d) {
       if (own[d] == kFree || contains(map.whole, own[d])) continue;
-      const int64_t size = operands[i].size(static_cast<int64_t>(d)) / factor_of(map, i, own[d]);
+      const int64_t size = operands[i].size(static_cast<int64_t>(d)) / map.factor(i, own[d]);
       int64_t& expected = known[static_cast<size_t>(own[d])];
       if (expected < 0) expected = size;
       if (expected != size) {
@@ -186,6 +173,13 @@ void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
 }
 
 }  // namespace
+
+int64_t DimensionMap::factor(size_t operand, char letter) const {
+  for (const Scale& scale : scales) {
+    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
+  }
+  return 1;
+}
 
 std::string letters(int64_t count) {
   std::string text(count, 'a');
@@ -207,19 +201,29 @@ LayoutPtr Resolution::layout_of(std::string_view letters) const {
   return layout;
 }
 
-bool Resolution::partial(std::string_view letters) const {
-  for (const Axis& axis : axes_) {
-    if (axis.letter != 0 && !contains(letters, axis.letter)) return true;
+Axes Resolution::axes_keeping(std::string_view letters) const {
+  Axes kept;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && contains(letters, axes_[i].letter)) kept.push_back(i);
   }
-  return false;
+  return kept;
+}
+
+int Resolution::axis_keeping(char letter) const {
+  const Axes kept = axes_keeping({&letter, 1});
+  return kept.empty() ? -1 : kept[0];
+}
+
+Axes Resolution::axes_beside(std::string_view letters) const {
+  Axes beside;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && !contains(letters, axes_[i].letter)) beside.push_back(i);
+  }
+  return beside;
 }
 
 Value Resolution::finish(at::Tensor local, std::string_view letters) const {
-  for (size_t i = 0; i < axes_.size(); ++i) {
-    if (axes_[i].letter != 0 && !contains(letters, axes_[i].letter)) {
-      local = reduce_axis(local, *mesh_, static_cast<int>(i));
-    }
-  }
+  for (const int axis : axes_beside(letters)) local = reduce_axis(std::move(local), *mesh_, axis);
   return {std::move(local), layout_of(letters)};
 }
 

@@ -29,6 +29,9 @@ struct DimensionMap {
     int64_t factor;
   };
   c10::SmallVector<Scale, 1> scales = {};
+
+  /// The factor of `letter` in `operand`; 1 unless `scales` says otherwise.
+  int64_t factor(size_t operand, char letter) const;
 };
 
 /// Operands whose dimensions do not fit each other. The door turns it into the error that one
@@ -41,6 +44,10 @@ class ShapeMismatch : public Error {
 /// `count` letters from 'a' on, for dimensions that all operands share.
 std::string letters(int64_t count);
 
+inline bool contains(std::string_view letters, char letter) {
+  return letters.find(letter) != std::string_view::npos;
+}
+
 /// What the engine decided, axis by axis: the letter that stays cut, and whether results that lack
 /// it are partial sums.
 class Resolution {
@@ -49,8 +56,13 @@ class Resolution {
 
   /// The layout of a result with these letters.
   LayoutPtr layout_of(std::string_view letters) const;
-  /// Whether a result with these letters is a partial sum on some axis.
-  bool partial(std::string_view letters) const;
+  /// The axes on which one of these letters stays cut.
+  Axes axes_keeping(std::string_view letters) const;
+  /// The axis on which this letter stays cut, the only one; -1 without one.
+  int axis_keeping(char letter) const;
+  /// The axes on which another letter stays cut: there a result with these letters is a partial
+  /// sum.
+  Axes axes_beside(std::string_view letters) const;
   /// Wraps a local result up: reduces what is partial, adds the layout.
   Value finish(at::Tensor local, std::string_view letters) const;
 

@@ -1,5 +1,6 @@
 #include <torch/library.h>
 
+#include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/autocast.h"
 #include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/fallback.h"
@@ -15,21 +16,8 @@ namespace {
 enum class Met { nothing, marked, placed };
 
 Met look_at(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.key_set().has(kPlacedKey)) return Met::nothing;
+  if (!tensor.key_set().has(kPlacedKey)) return Met::nothing;
   return placed_impl(tensor) != nullptr ? Met::placed : Met::marked;
-}
-
-Met look_at(const c10::IValue& argument) {
-  Met met = Met::nothing;
-  if (argument.isTensor()) return look_at(argument.toTensor());
-  if (argument.isTensorList()) {
-    for (const at::Tensor& tensor : argument.toTensorVector()) met = std::max(met, look_at(tensor));
-  } else if (argument.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorVector()) {
-      if (tensor) met = std::max(met, look_at(*tensor));
-    }
-  }
-  return met;
 }
 
 void run_rule(Call& call) {
@@ -48,7 +36,8 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   if (op.rule == nullptr && !op.pointwise && op.composite) {
     const c10::ArrayRef<c10::IValue> arguments(stack);
     const auto own = arguments.slice(stack.size() - op.arguments);
-    const DryNote note(dry_shapes_of(own), op, own);
+    const MeshPtr mesh = mesh_of(own);
+    const DryNote note(mesh ? mesh->dry.get() : nullptr, op, own);
     decompose(op, stack);
     return;
   }
@@ -74,7 +63,8 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   if (op.pointwise && !op.in_place && !op.writes_out && run_pointwise_fast(op, *stack)) return;
   Met met = Met::nothing;
   for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
-    met = std::max(met, look_at((*stack)[i]));
+    for_each_tensor_in((*stack)[i],
+                       [&](const at::Tensor& tensor) { met = std::max(met, look_at(tensor)); });
   }
   if (met == Met::nothing) {
     const BelowDoor below;

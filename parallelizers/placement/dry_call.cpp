@@ -12,6 +12,8 @@
 #include <new>
 #include <sstream>
 
+#include "mpu/digest.h"
+#include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
@@ -19,36 +21,11 @@
 namespace oslo {
 namespace {
 
-/// Every tensor among `values`, inside lists too, replaced by what `change` makes of it.
-template <typename Change>
-void change_tensors(std::vector<c10::IValue>& values, const Change& change) {
-  for (c10::IValue& value : values) {
-    if (value.isTensor()) {
-      if (value.toTensor().defined()) value = change(value.toTensor());
-    } else if (value.isTensorList()) {
-      std::vector<at::Tensor> list = value.toTensorVector();
-      for (at::Tensor& tensor : list) {
-        if (tensor.defined()) tensor = change(tensor);
-      }
-      value = std::move(list);
-    } else if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        list.push_back(tensor && tensor->defined() ? std::optional(change(*tensor)) : std::nullopt);
-      }
-      value = std::move(list);
-    }
-  }
-}
-
-/// The operator and all that decides its results' shapes.
-std::string signature(const OperatorEntry& op, const std::vector<c10::IValue>& arguments) {
+/// All that decides the shapes of an operator's results.
+std::string signature(const std::vector<c10::IValue>& arguments) {
   std::ostringstream text;
-  text << op.name;
-  auto described = arguments;
-  change_tensors(described, [&](const at::Tensor& tensor) {
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     text << '|' << tensor.scalar_type() << tensor.sizes() << tensor.strides();
-    return at::Tensor();
   });
   for (const c10::IValue& argument : arguments) {
     if (argument.isGenerator() || argument.isTensor() || argument.isTensorList() ||
@@ -69,18 +46,12 @@ at::Tensor differentiable(const at::Tensor& shape, bool leaf) {
 }
 
 /// New shapes like the remembered ones, differentiable where an argument is.
-std::vector<c10::IValue> fresh(std::vector<c10::IValue> results, bool requires_grad) {
-  change_tensors(results, [&](const at::Tensor& shape) {
+std::vector<c10::IValue> fresh(const std::vector<c10::IValue>& results, bool requires_grad) {
+  return with_tensors(results, [&](const at::Tensor& shape) {
     at::Tensor tensor = at::empty_strided(shape.sizes(), shape.strides(), shape.options());
     const bool records = requires_grad && tensor.is_floating_point();
     return records ? differentiable(tensor, /*leaf=*/false) : tensor;
   });
-  return results;
-}
-
-void mix(uint64_t& digest, uint64_t value) {
-  digest = (digest ^ value) * 0x9E3779B97F4A7C15ull;
-  digest ^= digest >> 29;
 }
 
 c10::SmallVector<int64_t, 6> global_sizes(const at::Tensor& tensor) {
@@ -88,19 +59,22 @@ c10::SmallVector<int64_t, 6> global_sizes(const at::Tensor& tensor) {
   return {tensor.sizes().begin(), tensor.sizes().end()};
 }
 
-void mix(uint64_t& digest, const c10::IValue& argument) {
+uint64_t take_in(uint64_t digest, const c10::IValue& argument) {
   if (argument.isTensor()) {
-    if (!argument.toTensor().defined()) return;
-    for (const int64_t size : global_sizes(argument.toTensor())) mix(digest, size + 1);
+    if (!argument.toTensor().defined()) return digest;
+    for (const int64_t size : global_sizes(argument.toTensor())) {
+      digest = mix(digest, static_cast<uint64_t>(size + 1));
+    }
   } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) mix(digest, element);
+    for (const c10::IValue& element : argument.toListRef()) digest = take_in(digest, element);
   } else if (argument.isInt()) {
-    mix(digest, static_cast<uint64_t>(argument.toInt()));
+    digest = mix(digest, static_cast<uint64_t>(argument.toInt()));
   } else if (argument.isDouble()) {
-    mix(digest, std::bit_cast<uint64_t>(argument.toDouble()));
+    digest = mix(digest, std::bit_cast<uint64_t>(argument.toDouble()));
   } else if (argument.isBool()) {
-    mix(digest, argument.toBool() ? 1 : 2);
+    digest = mix(digest, argument.toBool() ? uint64_t{1} : uint64_t{2});
   }
+  return digest;
 }
 
 bool gives_tensors(const OperatorEntry& op) {
@@ -120,13 +94,11 @@ void imagine_values(const OperatorEntry& op, std::vector<c10::IValue>& arguments
   for (c10::IValue& argument : arguments) {
     if (argument.isDevice()) argument = c10::Device(at::kCPU);
     const bool counts = decides && argument.isTensor() && op.name != "aten::index.Tensor";
-    std::vector<c10::IValue> one{argument};
-    change_tensors(one, [&](const at::Tensor& shape) {
+    argument = with_tensors_in(argument, [&](const at::Tensor& shape) {
       at::Tensor content = zeros_of(shape);
       if (counts) return content.fill_(1);
       return gives_tensors(op) ? content : content.zero_();
     });
-    argument = std::move(one.front());
   }
 }
 
@@ -150,23 +122,9 @@ void imagine_lengths(const OperatorEntry& op, std::vector<c10::IValue>& argument
 DryNote::DryNote(DryShapes* shapes, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)
     : shapes_(shapes) {
   if (shapes_ == nullptr || shapes_->depth++ > 0) return;
-  mix(shapes_->calls, reinterpret_cast<uintptr_t>(op.schema));
-  for (const c10::IValue& argument : arguments) mix(shapes_->calls, argument);
-}
-
-DryShapes* dry_shapes_of(c10::ArrayRef<c10::IValue> arguments) {
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isList()) {
-      if (DryShapes* shapes = dry_shapes_of(argument.toListRef())) return shapes;
-    }
-    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-    const at::Tensor& tensor = argument.toTensor();
-    if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
-      return impl->value().layout->mesh()->dry.get();
-    }
-    if (const Mark* mark = mark_of(tensor)) return mark->layout->mesh()->dry.get();
-  }
-  return nullptr;
+  uint64_t& calls = shapes_->calls;
+  calls = mix(calls, uint64_t{reinterpret_cast<uintptr_t>(op.schema)});
+  for (const c10::IValue& argument : arguments) calls = take_in(calls, argument);
 }
 
 at::Tensor shape_of(const at::Tensor& tensor) {
@@ -192,20 +150,18 @@ at::Tensor zeros_of(const at::Tensor& shape) {
 std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10::IValue> arguments,
                                         DryShapes& shapes) {
   const BelowDoor below;
-  change_tensors(arguments, shape_of);
+  arguments = with_tensors(arguments, shape_of);
   for (c10::IValue& argument : arguments) {
     if (argument.isDevice()) argument = c10::Device(at::kMeta);
   }
   bool requires_grad = false;
   if (c10::GradMode::is_enabled()) {
-    change_tensors(arguments, [&](const at::Tensor& tensor) {
-      requires_grad |= tensor.requires_grad();
-      return tensor;
-    });
+    for_each_tensor(arguments,
+                    [&](const at::Tensor& shape) { requires_grad |= shape.requires_grad(); });
   }
-  const std::string key = signature(op, arguments);
-  if (const auto found = shapes.known.find(key); found != shapes.known.end()) {
-    return fresh(found->second, requires_grad);
+  if (const auto known = shapes.known.find(op.name); known != shapes.known.end()) {
+    const auto found = known->second.find(signature(arguments));
+    if (found != known->second.end()) return fresh(found->second, requires_grad);
   }
   auto results = arguments;
   try {
@@ -221,12 +177,12 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
     imagine_values(op, results);
     op.handle.callBoxed(&results);
     if (gives_tensors(op)) {
-      change_tensors(results, shape_of);
+      results = with_tensors(results, shape_of);
     } else {
       shapes.value_readers.push_back(op.name);
     }
   }
-  shapes.known.emplace(key, results);
+  shapes.known[op.name].emplace(signature(arguments), results);
   return fresh(results, requires_grad);
 }
 

@@ -19,8 +19,8 @@ struct DryShapes {
   /// The device that tensors say they are on: the model's.
   at::Device device = at::kCPU;
 
-  /// Results of operators without a kernel for meta tensors, by operator and arguments.
-  std::map<std::string, std::vector<c10::IValue>> known;
+  /// Results of operators without a kernel for meta tensors, by operator, then by arguments.
+  std::map<std::string, std::map<std::string, std::vector<c10::IValue>>> known;
   /// Operators whose rules call others without such a kernel: these rules work on zeros.
   std::set<std::string> on_zeros;
   /// Operators that asked for values and were given zeros, in order of appearance.
@@ -45,9 +45,6 @@ class DryNote {
  private:
   DryShapes* shapes_;
 };
-
-/// Of the mesh that the arguments live on; null outside of a dry run.
-DryShapes* dry_shapes_of(c10::ArrayRef<c10::IValue> arguments);
 
 inline bool is_dry(const Value& value) {
   return value.layout && value.layout->mesh()->dry != nullptr;

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/access.h"
 #include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
@@ -19,21 +20,18 @@ Value writable_value(const at::Tensor& target) {
 }
 
 /// After `local`, the inside of `target`, was written.
-void written(const at::Tensor& target, at::Tensor local) {
+void written(const at::Tensor& target, at::Tensor local, const char* operation) {
+  const LayoutPtr layout = oslo::layout(target);
+  if (layout && local.is_inference()) layout->mesh()->count_write();
   PlacedTensorImpl* impl = placed_impl(target);
   if (impl == nullptr) return;
   impl->refresh(std::move(local));
   if (!impl->is_inference()) impl->bump_version();
   attach_front(target);
-}
-
-at::Tensor gather_reported(const Value& operand, const char* operation, const std::string& reason) {
-  if (!operand.cut()) return operand.local;
-  at::Tensor whole = gather_all(operand).local;
-  operand.layout->mesh()->gathers().record(
-      operation, reason,
-      (whole.numel() - operand.local.numel()) * static_cast<int64_t>(whole.element_size()));
-  return whole;
+  if (!impl->gathered_view()) return;
+  GatheredBase& of = *impl->gathered_view()->of;
+  write_to(of.base(), of.held(), operation);
+  of.written_back();
 }
 
 /// In a dry run a whole target that is no shape (the user's own buffer of results) is written with
@@ -46,9 +44,13 @@ void make_writable_to(const at::Tensor& target, at::Tensor& operand) {
 
 void check_writable(const at::Tensor& target, const char* operation) {
   const PlacedTensorImpl* impl = placed_impl(target);
-  OSLO_CHECK(impl == nullptr || !impl->detached_view(), operation,
-             " would write to a view that had to be gathered, so that the tensor it views would "
-             "not change; write to that tensor itself, or clone() the view first");
+  if (impl != nullptr && impl->gathered_view()) {
+    const GatheredBase& of = *impl->gathered_view()->of;
+    OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || is_dry(impl->value()), operation,
+               " would write to a view that had to be copied, so that the tensor it views would "
+               "not change; write to that tensor itself, or clone() the view first");
+    check_writable(of.base(), operation);
+  }
   OSLO_CHECK(mark_of(target) == nullptr || !c10::GradMode::is_enabled() || !target.requires_grad(),
              operation,
              " changes a parallel parameter in place while its gradient is recorded; "
@@ -78,7 +80,7 @@ void run_in_place(Call& call, const MapOf& map_of) {
   }
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
-  written(target, call.call_below(local)[0].toTensor());
+  written(target, call.call_below(local)[0].toTensor(), call.name());
   call.result_plain(target);
 }
 
@@ -95,13 +97,15 @@ void gather_in_place(Call& call, const std::string& reason) {
   }
   if (inside.cut()) local[0] = local[0].clone();
   const at::Tensor changed = call.call_below(local)[0].toTensor();
-  if (inside.cut()) {
+  if (!inside.cut()) {
+    written(target, changed, call.name());
+  } else {
     OSLO_CHECK(
         changed.sizes() == c10::IntArrayRef(inside.sizes()), call.name(),
         " changes the shape of a placed tensor in place; use the operator that returns a new "
         "tensor");
     const Value part = redistribute({changed, nullptr}, inside.layout);
-    written(target, inside.local.copy_(part.local));
+    written(target, inside.local.copy_(part.local), call.name());
   }
   call.result_plain(target);
 }
@@ -112,7 +116,7 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
   const BelowDoor below;
   at::Tensor content = redistribute(value, inside.layout).local;
   make_writable_to(inside.local, content);
-  written(target, inside.local.copy_(content));
+  written(target, inside.local.copy_(content), operation);
 }
 
 }  // namespace oslo

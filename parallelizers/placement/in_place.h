@@ -21,8 +21,8 @@ void gather_in_place(Call& call, const std::string& reason);
 /// `value` (global) becomes the content of `target`, which is placed, marked or plain.
 void write_to(const at::Tensor& target, const Value& value, const char* operation);
 
-/// Throws when `target` cannot be written: a view that had to gather, or a parameter whose
-/// gradient is being recorded.
+/// Throws when `target` cannot be written: a parameter whose gradient is being recorded, a copy in
+/// place of a view.
 void check_writable(const at::Tensor& target, const char* operation);
 
 }  // namespace oslo

@@ -38,20 +38,19 @@ c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArr
   int64_t local_dense = 1, global_dense = 1;
   for (const int64_t d : order) {
     if (local.stride(d) == 0) continue;
-    // A gap in the local strides (a slice) stays a gap.
-    const int64_t gap = std::max<int64_t>(1, local.stride(d) / std::max<int64_t>(1, local_dense));
-    strides[d] = global_dense * gap;
-    local_dense = local.stride(d) * local.size(d);
+    // A gap in the local strides (a slice) stays a gap of the same proportion.
+    strides[d] = std::max(global_dense, global_dense * local.stride(d) / local_dense);
+    local_dense = local.stride(d) * std::max<int64_t>(1, local.size(d));
     global_dense = strides[d] * sizes[d];
   }
   return strides;
 }
 
-/// Whether a rank holds at most one element of a longer dimension: its stride says nothing to
-/// LibTorch then, and every rank must come to the same strides.
+/// Whether a rank holds at most one element of a dimension that has more: its stride says nothing
+/// to LibTorch then, and every rank must come to the same strides.
 bool has_thin_part(c10::IntArrayRef local, c10::IntArrayRef global) {
   for (size_t d = 0; d < local.size(); ++d) {
-    if (local[d] <= 1 && global[d] > 1) return true;
+    if (local[d] <= 1 && local[d] < global[d]) return true;
   }
   return false;
 }
@@ -104,21 +103,10 @@ class BridgeNode final : public Node {
 
 }  // namespace
 
-GatheredFrom::GatheredFrom(const at::Tensor& base) {
-  const PlacedTensorImpl* impl = placed_impl(base);
-  if (impl != nullptr && impl->gathered_from() != nullptr) {
-    *this = *impl->gathered_from();
-    return;
-  }
-  const at::Tensor& held = impl != nullptr ? impl->value().local : base;
-  version = held.unsafeGetTensorImpl()->version_counter();
-  if (version.enabled()) taken_at = version.current_version();
-}
-
-PlacedTensorImpl::PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of)
+PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view)
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
       value_(std::move(value)),
-      gathered_from_(std::move(of)) {
+      gathered_view_(std::move(view)) {
   keep_only_our_key();
   set_global_geometry();
 }
@@ -155,6 +143,11 @@ void PlacedTensorImpl::refresh(at::Tensor local) {
   value_.local = std::move(local);
 }
 
+void PlacedTensorImpl::refresh(const PlacedTensorImpl& again) {
+  value_ = again.value_;
+  gathered_view_ = again.gathered_view_;
+}
+
 const char* PlacedTensorImpl::tensorimpl_type_name() const {
   return "a placed tensor: its elements are cut over ranks; take oslo::full_tensor(t) or "
          "oslo::local_tensor(t)";
@@ -167,8 +160,12 @@ c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
     const BelowDoor below;
     value.local = value.local.detach();
   }
-  auto copy = c10::make_intrusive<PlacedTensorImpl>(
-      std::move(value), gathered_from_ ? std::make_unique<GatheredFrom>(*gathered_from_) : nullptr);
+  std::shared_ptr<GatheredView> view;
+  if (gathered_view_) {
+    view = std::make_shared<GatheredView>(*gathered_view_);
+    view->recorded = false;
+  }
+  auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(view));
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_metadata_change);
   return copy;
@@ -207,9 +204,9 @@ at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
   return placed;
 }
 
-at::Tensor wrap_gathered_view(Value value, const at::Tensor& base) {
-  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value),
-                                                          std::make_unique<GatheredFrom>(base)));
+at::Tensor wrap_gathered_view(Value value, GatheredView view) {
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(
+      std::move(value), std::make_shared<const GatheredView>(std::move(view))));
   attach_front(placed);
   return placed;
 }
@@ -237,10 +234,12 @@ void attach_front(const at::Tensor& placed) {
 }
 
 Value unwrap(const at::Tensor& placed) {
-  const PlacedTensorImpl& impl = *placed_impl(placed);
-  OSLO_CHECK(impl.gathered_from() == nullptr || !impl.gathered_from()->stale(),
-             "a view that had to be gathered is used after the tensor it views was changed in "
-             "place; take the view again after the change");
+  PlacedTensorImpl& impl = *placed_impl(placed);
+  if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
+    const at::Tensor again = impl.gathered_view()->take_again();
+    impl.refresh(*placed_impl(again));
+    attach_front(placed);
+  }
   if (!c10::GradMode::is_enabled() || !has_own_place_in_graph(placed)) return impl.value();
   const BelowDoor below;
   Value value{impl.value().local.detach(), impl.value().layout};

@@ -5,20 +5,11 @@
 
 #include <memory>
 
+#include "parallelizers/placement/gathered_view.h"
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/value.h"
 
 namespace oslo {
-
-/// What a view that had to gather was taken of, and when: written to since, the view is stale.
-struct GatheredFrom {
-  explicit GatheredFrom(const at::Tensor& base);
-
-  bool stale() const { return version.enabled() && version.current_version() != taken_at; }
-
-  c10::VariableVersion version;  ///< shared with the base
-  uint32_t taken_at = 0;
-};
 
 /// An activation that is cut over ranks: global sizes, no storage; inside, this rank's part and its
 /// layout. Every operator on it enters the door. Its gradient edge is a node that turns a global
@@ -26,18 +17,17 @@ struct GatheredFrom {
 /// work; the graph proper is that of the local tensors.
 class PlacedTensorImpl final : public c10::TensorImpl {
  public:
-  /// `of`: what a view that had to gather is a view of.
-  explicit PlacedTensorImpl(Value value, std::unique_ptr<GatheredFrom> of = nullptr);
+  explicit PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view = nullptr);
   /// The same for a value that lies as `like` does, where their local sizes agree.
   PlacedTensorImpl(Value value, const PlacedTensorImpl& like);
 
   const Value& value() const { return value_; }
-  /// A view operator had to gather: this tensor does not alias what it is a view of, so writing to
-  /// it must be refused.
-  bool detached_view() const { return gathered_from_ != nullptr; }
-  const GatheredFrom* gathered_from() const { return gathered_from_.get(); }
+  /// Of a view whose operator had to gather; null otherwise.
+  const std::shared_ptr<const GatheredView>& gathered_view() const { return gathered_view_; }
   /// After an operator changed the local tensor in place.
   void refresh(at::Tensor local);
+  /// The same view, taken again.
+  void refresh(const PlacedTensorImpl& again);
 
   const torch::autograd::Node* front() const { return front_; }
   void set_front(const torch::autograd::Node* front) { front_ = front; }
@@ -56,7 +46,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
 
   Value value_;
   const torch::autograd::Node* front_ = nullptr;
-  std::unique_ptr<GatheredFrom> gathered_from_;
+  std::shared_ptr<const GatheredView> gathered_view_;
 };
 
 /// What LibTorch takes for the sign of a tensor that was not made in inference mode.
@@ -75,12 +65,13 @@ at::Tensor wrap(Value value);
 /// The same for a value in the layout of `like`.
 at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
 
-/// A view of `base` that had to gather and does not alias it. It stays placed even where it is
-/// whole, so that writing to it, and using it after `base` was written, can be refused.
-at::Tensor wrap_gathered_view(Value value, const at::Tensor& base);
+/// A view of gathered elements. It stays placed even where it is whole, so that writing to it, and
+/// using it after its base was written, are seen.
+at::Tensor wrap_gathered_view(Value value, GatheredView view);
 
 /// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
-/// where that differs (a user's autograd::Function, hooks, retained gradients, leaves).
+/// where that differs (a user's autograd::Function, hooks, retained gradients, leaves). A gathered
+/// view whose base was written is taken again, which moves data.
 Value unwrap(const at::Tensor& placed);
 
 /// Whether autograd knows the tensor by more than the front edge we gave it.

@@ -78,7 +78,7 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
       plain[plain_count++] = &tensor;
       continue;
     }
-    if (placed_count == kMost || impl->detached_view() || has_own_place_in_graph(tensor)) {
+    if (placed_count == kMost || impl->gathered_view() || has_own_place_in_graph(tensor)) {
       return false;
     }
     if (first == nullptr) {

@@ -28,6 +28,14 @@ c10::SmallVector<int64_t, 6> Value::sizes() const {
   return {local.sizes().begin(), local.sizes().end()};
 }
 
+Axes Value::axes_cutting(int64_t dim) const {
+  Axes cutting;
+  for (int axis = 0; layout && axis < layout->axes(); ++axis) {
+    if ((*layout)[axis].dim == dim) cutting.push_back(axis);
+  }
+  return cutting;
+}
+
 Value gather_axis(Value value, int axis, bool then_copy) {
   if (!value.layout || (*value.layout)[axis].whole()) return value;
   const int64_t dim = (*value.layout)[axis].dim;
@@ -58,8 +66,8 @@ Value copy_axis(Value value, const MeshPtr& mesh, int axis) {
   return value;
 }
 
-at::Tensor reduce_axis(const at::Tensor& partial, const Mesh& mesh, int axis) {
-  return reduce_from(partial, mesh.axis(axis));
+at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis) {
+  return reduce_from(std::move(partial), mesh.axis(axis));
 }
 
 Value gather_all(Value value) {
@@ -69,6 +77,15 @@ Value gather_all(Value value) {
   }
   value.layout = nullptr;
   return value;
+}
+
+at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason) {
+  if (!value.cut()) return value.local;
+  at::Tensor whole = gather_all(value).local;
+  value.layout->mesh()->gathers().record(
+      operation, reason,
+      (whole.numel() - value.local.numel()) * static_cast<int64_t>(whole.element_size()));
+  return whole;
 }
 
 Value redistribute(Value value, const LayoutPtr& target) {

@@ -6,6 +6,9 @@
 
 namespace oslo {
 
+/// Of a mesh, in order.
+using Axes = c10::SmallVector<int, 2>;
+
 /// What a rule sees of a tensor: this rank's part and where the rest lies. A null layout is a plain
 /// tensor, the same on every rank. Sizes are global.
 struct Value {
@@ -19,6 +22,8 @@ struct Value {
   /// Whether any axis cuts it.
   bool cut() const { return layout && !layout->whole(); }
   bool cut_at(int64_t dim) const { return layout && layout->cuts(dim); }
+  /// The axes that cut `dim`.
+  Axes axes_cutting(int64_t dim) const;
 };
 
 /// Moving a value along one axis of its mesh. All are differentiable; each is the identity where
@@ -33,10 +38,12 @@ Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const 
 /// A whole value that every rank of the axis uses for something else.
 Value copy_axis(Value value, const MeshPtr& mesh, int axis);
 /// A local tensor that holds one addend a rank of the axis.
-at::Tensor reduce_axis(const at::Tensor& partial, const Mesh& mesh, int axis);
+at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis);
 
 /// Whole on every axis.
 Value gather_all(Value value);
+/// The same, written into the mesh's report of gathers: `operation` needed it, for this `reason`.
+at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason);
 /// In another layout (null: whole).
 Value redistribute(Value value, const LayoutPtr& target);
 

@@ -57,6 +57,42 @@ inline Numbers other_shape(const Tensor& x, const Numbers& n) {
   return sizes;
 }
 
+/// A view of `x` that is no copy on one device.
+inline Tensor some_view(const Tensor& x, const Numbers& n, size_t which) {
+  const int64_t pick = n[which % n.size()] + static_cast<int64_t>(which),
+                other = n[(which + 1) % n.size()];
+  const int64_t d = dim_of(x, other), size = x.size(d);
+  switch (pick % 7) {
+    case 0:
+      return x.select(d, other % std::max<int64_t>(1, size));
+    case 1:
+      return x.narrow(d, other % (size + 1), (size - other % (size + 1) + 1) / 2);
+    case 2:
+      return x.slice(d, other % 2, std::nullopt, 2);
+    case 3:
+      return d > 0 ? x.diagonal(other % 3 - 1, 0, d) : x;
+    case 4:
+      return x.transpose(0, d);
+    case 5:
+      return x.is_contiguous() ? x.view(other_shape(x, n)) : x.unsqueeze(d);
+    default:
+      return x.is_contiguous() ? x.view({-1}) : x;
+  }
+}
+
+/// Writes through two views of one tensor, and views of these, while all are looked at.
+inline Tensor write_through_views(const Tensor& x, const Tensor& y, const Numbers& n) {
+  Tensor all = x * 1.0;
+  Tensor first = some_view(all, n, 0), second = some_view(all, n, 1);
+  const Tensor inner = first.dim() == 0 ? first : some_view(first, n, 2);
+  first.mul_(0.7);
+  second.add_(inner.sum() * 0.1);
+  if (inner.numel() > 0) inner.copy_(inner.mean() * 0.5 + y.sum() * 0.1);
+  all.mul_(1.1);
+  first.add_(second.sum() * 0.2, 0.5);
+  return all + first.sum() * inner.sum() + second.sum();
+}
+
 /// Smooth everywhere: ranks sum in another order, and a kink or a tie would make that visible.
 inline const std::vector<Operator>& operators() {
   using X = const Tensors&;
@@ -85,6 +121,7 @@ inline const std::vector<Operator>& operators() {
          y.narrow(d, 0, y.size(d) / 2).mul_(2.0);
          return y;
        }},
+      {"write through views", 2, [](X x, N n) { return write_through_views(x[0], x[1], n); }},
       {"matmul", 2, [](X x, N) { return torch::matmul(x[0], x[1]); }},
       {"matmul with t", 2, [](X x, N) { return torch::matmul(x[0], x[1].transpose(-1, -2)); }},
       {"linear", 2, [](X x, N) { return torch::nn::functional::linear(x[0], x[1]); }},
@@ -258,9 +295,12 @@ class Generator {
     int64_t taken = -1;
     for (size_t axis = 0; axis < axes_; ++axis) {
       const int64_t dim = below(whole.dim()), size = whole.size(dim);
-      // Two axes on one dimension have tests of their own.
-      if (dim == taken || below(4) == 0) {
+      if ((dim == taken && below(2) == 0) || below(4) == 0) {
         chosen.push_back(oslo::Placement::replicate());
+        continue;
+      }
+      if (dim == taken) {  // what the first axis left, whose parts may be uneven
+        chosen.push_back(oslo::Placement::shard(dim));
         continue;
       }
       taken = dim;

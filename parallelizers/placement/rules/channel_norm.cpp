@@ -12,8 +12,6 @@
 namespace oslo {
 namespace {
 
-using Axes = std::vector<int>;
-
 /// Letters of x are those of `letters()`: the batch, the channels, the field.
 constexpr char kBatch = 'a', kChannel = 'b';
 constexpr const char* kChannels = "b";
@@ -39,16 +37,6 @@ DimensionMap map_of(c10::ArrayRef<Value> operands) {
   DimensionMap map{{all}, {all}};
   while (map.operands.size() < operands.size()) map.operands.push_back(kChannels);
   return map;
-}
-
-/// The axes that cut anything but the channels.
-Axes axes_beside_channels(const Resolution& resolution) {
-  Axes axes;
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter != 0 && letter != kChannel) axes.push_back(axis);
-  }
-  return axes;
 }
 
 at::Tensor sum_over(at::Tensor sum, const Axes& axes, const MeshPtr& mesh) {
@@ -155,7 +143,7 @@ void batch_norm(Call& call) {
   const bool training = call.boolean(5);
   const DimensionMap map = map_of(operands);
   const Resolution resolution = resolve(map, operands);
-  const Axes axes = axes_beside_channels(resolution);
+  const Axes axes = resolution.axes_beside(kChannels);
   // A rank without channels has nothing to take statistics of, but a part in backward.
   const bool by_hand = training && (!axes.empty() || operands[0].local.numel() == 0);
   const Normalized done = by_hand ? by_definition(call, operands, axes, resolution.mesh())
@@ -176,7 +164,7 @@ void instance_norm(Call& call) {
   call.result(resolution.finish(done.y, map.results[0]));
   if (!training || !done.mean.defined()) return;
   // The running statistics move by the mean over all images.
-  const Axes axes = axes_beside_channels(resolution);
+  const Axes axes = resolution.axes_beside(kChannels);
   const Value& x = operands[0];
   const double share = static_cast<double>(x.local.size(0)) / static_cast<double>(x.size(0));
   const c10::AutoGradMode no_grad(false);

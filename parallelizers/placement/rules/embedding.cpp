@@ -39,13 +39,9 @@ void embedding(Call& call) {
   const std::string rows = letters(operands[1].dim());
   DimensionMap map{{"VH", rows}, {rows + "H"}};
   bool stretches = by_frequency;
-  int cut_axes = 0;
-  for (int axis = 0; operands[0].layout && axis < operands[0].layout->axes(); ++axis) {
-    if ((*operands[0].layout)[axis].dim != 0) continue;
-    stretches |= !(*operands[0].layout)[axis].cut->contiguous();
-    ++cut_axes;
-  }
-  if (stretches || cut_axes > 1) map.whole = "V";
+  const Axes cutting = operands[0].axes_cutting(0);
+  for (const int axis : cutting) stretches |= !(*operands[0].layout)[axis].cut->contiguous();
+  if (stretches || cutting.size() > 1) map.whole = "V";
   if (by_frequency) map.whole += rows;  // counts over all indices
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& weight = operands[0].local;
@@ -53,8 +49,7 @@ void embedding(Call& call) {
   const auto finish = [&](at::Tensor local) {
     call.result(resolution.finish(std::move(local), map.results[0]));
   };
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    if (resolution.axis(axis).letter != 'V') continue;
+  if (const int axis = resolution.axis_keeping('V'); axis >= 0) {
     const int rank = resolution.mesh()->axis(axis)->rank();
     check_indices(indices, resolution.axis(axis).cut->size(), "embedding");
     return finish(masked_lookup(call, weight, indices,

@@ -73,10 +73,10 @@ void embedding_bag(Call& call) {
   DimensionMap map{{"VH", "N", "B"}, {"BH", "n", "b", mode == kMax ? "mH" : "m"}, "NB"};
   if (operands.size() > 3) map.operands.push_back("N");
   const bool sums = mode == kSum || (mode == kMean && operands.size() == 3);
-  if (!sums || by_frequency || sparse || axes_cutting(operands[0], 0) != 1) map.whole += "V";
+  if (!sums || by_frequency || sparse || operands[0].axes_cutting(0).size() != 1) map.whole += "V";
   const int64_t rows = operands[0].size(0);
   const Resolution resolution = resolve(map, operands);
-  const int axis = axis_keeping(resolution, 'V');
+  const int axis = resolution.axis_keeping('V');
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
   if (axis < 0) {

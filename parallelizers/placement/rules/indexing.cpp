@@ -89,21 +89,6 @@ OwnPositions own_positions(const at::Tensor& indices, const Cut& cut, int rank) 
   return {local.masked_fill(elsewhere, 0), elsewhere};
 }
 
-int axes_cutting(const Value& x, int64_t dim) {
-  int count = 0;
-  for (int axis = 0; x.layout && axis < x.layout->axes(); ++axis) {
-    count += (*x.layout)[axis].dim == dim;
-  }
-  return count;
-}
-
-int axis_keeping(const Resolution& resolution, char letter) {
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    if (resolution.axis(axis).letter == letter) return axis;
-  }
-  return -1;
-}
-
 at::Tensor never_empty(const at::Tensor& part, int64_t dim) {
   if (part.size(dim) > 0) return part;
   std::vector<int64_t> sizes = part.sizes().vec();

@@ -28,12 +28,6 @@ struct OwnPositions {
 };
 OwnPositions own_positions(const at::Tensor& indices, const Cut& cut, int rank);
 
-/// On how many axes `dim` of `x` is cut.
-int axes_cutting(const Value& x, int64_t dim);
-
-/// The axis on which the engine kept `letter`; -1 without one.
-int axis_keeping(const Resolution& resolution, char letter);
-
 /// `part`, with one element of zeros along `dim` where the rank holds none: something to look up,
 /// so that it takes part in backward.
 at::Tensor never_empty(const at::Tensor& part, int64_t dim);

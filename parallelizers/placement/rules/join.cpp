@@ -102,14 +102,14 @@ void expand(Call& call) {
           c10::str("expand: ", wanted, " asked of dimension ", d, ", which has ", x.size(d)));
     }
   }
-  const bool was_cut = x.cut();
+  const LayoutPtr before = x.layout;
   const Resolution resolution = resolve({{own}, {own}}, std::span(&x, 1));
   for (int64_t d = 0; d < x.dim(); ++d) {
     if (own[d] != '-') sizes[d + added] = x.local.size(d);
   }
   const std::string result = std::string(added, '-') + own;
   Value y = resolution.finish(x.local.expand(sizes), result);
-  call.result(std::move(y), was_cut && !x.cut());
+  call.result(std::move(y), x.layout == before ? nullptr : &x);
 }
 
 /// Elements repeated in place: pieces grow by the factor (grouped query attention's key heads).

@@ -20,7 +20,7 @@ int64_t elements(const Value& x) {
 bool worth_summing(const Value& table, int64_t dim, int64_t results) {
   const at::ScalarType type = table.local.scalar_type();
   const bool sums = at::isFloatingType(type) || type == at::kLong || type == at::kInt;
-  return sums && axes_cutting(table, dim) == 1 && 2 * results <= elements(table);
+  return sums && table.axes_cutting(dim).size() == 1 && 2 * results <= elements(table);
 }
 
 /// Which index looks up in which dimension of the table (operand 0).
@@ -39,7 +39,7 @@ void look_up(Call& call, const DimensionMap& map, const Search& search) {
   const Resolution resolution = resolve(map, operands);
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
-  const int axis = axis_keeping(resolution, map.operands[0][search.dim]);
+  const int axis = resolution.axis_keeping(map.operands[0][search.dim]);
   at::Tensor elsewhere;
   if (axis >= 0) {
     at::Tensor& wanted = local[search.index];

@@ -22,9 +22,7 @@ struct Settings {
 at::Tensor counted_rows(const at::Tensor& target, const Settings& settings,
                         const Resolution& resolution) {
   at::Tensor count = target.ne(settings.ignore_index).sum();
-  for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter == 0 || letter == 'V') continue;
+  for (const int axis : resolution.axes_beside("V")) {
     count = resolution.mesh()->axis(axis)->all_reduce(count.clone());
   }
   return count;
@@ -109,16 +107,13 @@ void cross_entropy(Call& call) {
   const bool none = settings.reduction == at::Reduction::None;
   // Classes in blocks or cut by several axes are gathered; else what is cheaper stays cut.
   DimensionMap map{{own, rows}, {""}};
-  int cut_axes = 0;
-  for (int axis = 0; operands[0].layout && axis < operands[0].layout->axes(); ++axis) {
-    const auto& [dim, cut] = (*operands[0].layout)[axis];
-    if (dim == class_dim && (++cut_axes > 1 || !cut->contiguous())) map.whole = "V";
+  const Axes cutting = operands[0].axes_cutting(class_dim);
+  if (cutting.size() > 1 ||
+      (!cutting.empty() && !(*operands[0].layout)[cutting[0]].cut->contiguous())) {
+    map.whole = "V";
   }
   const Resolution resolution = resolve(map, operands);
-  int vocabulary_axis = -1;
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    if (resolution.axis(axis).letter == 'V') vocabulary_axis = axis;
-  }
+  const int vocabulary_axis = resolution.axis_keeping('V');
   const at::Tensor& logits = operands[0].local;
   const at::Tensor& target = operands[1].local;
   at::Tensor loss;
@@ -137,9 +132,10 @@ void cross_entropy(Call& call) {
     loss = loss / counted_rows(target, settings, resolution);
   }
   // The classes are reduced already; only axes that cut the rows hold partial sums.
-  for (int axis = 0; !none && resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter != 0 && letter != 'V') loss = reduce_axis(loss, *resolution.mesh(), axis);
+  if (!none) {
+    for (const int axis : resolution.axes_beside("V")) {
+      loss = reduce_axis(loss, *resolution.mesh(), axis);
+    }
   }
   if (vocabulary_axis >= 0) loss = loss.to(logits.scalar_type());
   call.result({loss, resolution.layout_of(none ? rows : "")});

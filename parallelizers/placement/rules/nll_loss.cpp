@@ -2,6 +2,8 @@
 #include <ATen/core/Reduction.h>
 #include <c10/core/GradMode.h>
 
+#include <set>
+
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
@@ -44,16 +46,12 @@ Picked pick(at::Tensor log_probabilities, at::Tensor class_weights, const at::Te
 
 /// On how many axes some operand is cut by class.
 int axes_cutting_classes(c10::ArrayRef<Value> operands, int64_t class_dim) {
-  const auto cuts = [](const Value& x, int axis, int64_t dim) {
-    return x.layout && (*x.layout)[axis].dim == dim;
-  };
-  int axes = 0, count = 0;
-  for (const Value& x : operands) axes = std::max(axes, x.layout ? x.layout->axes() : 0);
-  for (int axis = 0; axis < axes; ++axis) {
-    count +=
-        cuts(operands[0], axis, class_dim) || (operands.size() > 2 && cuts(operands[2], axis, 0));
+  std::set<int> axes;
+  for (const int axis : operands[0].axes_cutting(class_dim)) axes.insert(axis);
+  if (operands.size() > 2) {
+    for (const int axis : operands[2].axes_cutting(0)) axes.insert(axis);
   }
-  return count;
+  return static_cast<int>(axes.size());
 }
 
 /// nll_loss(self, target, weight, reduction, ignore_index) with the classes in dimension 1 (0 for a
@@ -75,7 +73,7 @@ void nll_loss(Call& call) {
   if (axes_cutting_classes(operands, class_dim) > 1) map.whole = kClass;
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& target = operands[1].local;
-  const int axis = axis_keeping(resolution, kClass);
+  const int axis = resolution.axis_keeping(kClass);
   check_indices(target, classes, "nll_loss", ignored);
   const auto& mesh = resolution.mesh();
   Picked picked = pick(operands[0].local, weighted ? operands[2].local : at::Tensor(), target,
@@ -89,11 +87,8 @@ void nll_loss(Call& call) {
   at::Tensor loss = picked.loss.sum(wide);
   if (reduction == at::Reduction::Mean) {
     at::Tensor total = picked.weight.sum(wide);
-    for (int a = 0; mesh && a < mesh->axes(); ++a) {
-      const char letter = resolution.axis(a).letter;
-      if (letter != 0 && (weighted || letter != kClass))
-        total = mesh->axis(a)->all_reduce(total.clone());
-    }
+    const Axes spread = resolution.axes_beside(weighted ? "" : std::string_view(&kClass, 1));
+    for (const int other : spread) total = mesh->axis(other)->all_reduce(total.clone());
     loss = loss / total;
   }
   call.result(resolution.finish(half ? loss.to(type) : loss, ""));

@@ -21,20 +21,10 @@ void softmax(Call& call) {
   call.run({{own}, {own}, along});
 }
 
-/// The axes on which one of the normalized dimensions stays cut.
-std::vector<int> cut_statistics(const Resolution& resolution, const std::string& normalized) {
-  std::vector<int> axes;
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter != 0 && normalized.find(letter) != std::string::npos) axes.push_back(axis);
-  }
-  return axes;
-}
-
 /// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
 /// axes, which each go on to use it.
-at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape,
-                     const std::vector<int>& axes, const MeshPtr& mesh) {
+at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape, const Axes& axes,
+                     const MeshPtr& mesh) {
   std::vector<int64_t> along;
   double count = 1;
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -71,7 +61,7 @@ void layer_norm(Call& call) {
   const at::Tensor& local = operands[0].local;
   const at::Tensor weight = has_weight ? operands[1].local : at::Tensor();
   const at::Tensor bias = has_bias ? operands[has_weight ? 2 : 1].local : at::Tensor();
-  const std::vector<int> axes = cut_statistics(resolution, normalized);
+  const Axes axes = resolution.axes_keeping(normalized);
   if (axes.empty()) {
     auto result =
         call.call_with({local, shape, or_none(weight), or_none(bias), eps, call.argument(5)});
@@ -100,7 +90,7 @@ void rms_norm(Call& call) {
   const std::string normalized = all.substr(all.size() - shape.size());
   c10::SmallVector<Value, 2> operands{x, weight};
   const Resolution resolution = resolve({{all, normalized}, {all}}, operands);
-  const std::vector<int> axes = cut_statistics(resolution, normalized);
+  const Axes axes = resolution.axes_keeping(normalized);
   const at::Tensor& part = operands[0].local;
   if (axes.empty()) {
     const c10::IValue scale = weight.defined() ? operands[1].local : c10::IValue();

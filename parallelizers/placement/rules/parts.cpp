@@ -5,20 +5,6 @@
 #include "parallelizers/placement/wishes.h"
 
 namespace oslo {
-namespace {
-
-int64_t factor_of(const DimensionMap& map, size_t operand, char letter) {
-  for (const auto& scale : map.scales) {
-    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
-  }
-  return 1;
-}
-
-bool contains(const std::string& letters, char letter) {
-  return letters.find(letter) != std::string::npos;
-}
-
-}  // namespace
 
 std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::Tensor> local,
                                      const Call::LocalFunction& function) {
@@ -31,7 +17,7 @@ std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::
       const char letter = map.operands[i][d];
       if (operand.size(d) != 0 || contains(map.whole, letter)) continue;
       std::vector<int64_t> sizes = operand.sizes().vec();
-      sizes[d] = factor_of(map, i, letter);
+      sizes[d] = map.factor(i, letter);
       operand = at::cat({operand, at::zeros(sizes, operand.options())}, d);
       lent += letter;
     }
@@ -63,7 +49,7 @@ void wish_whole_units(const DimensionMap& map, c10::ArrayRef<Value> operands) {
     for (int axis = 0; layout && axis < layout->axes(); ++axis) {
       const auto& [dim, cut] = (*layout)[axis];
       if (dim < 0) continue;
-      const int64_t factor = factor_of(map, i, map.operands[i][dim]);
+      const int64_t factor = map.factor(i, map.operands[i][dim]);
       if (factor != 1 && !cut->divided(factor)) wish_unit(*cut, factor);
     }
   }

@@ -52,7 +52,6 @@ void add_pointwise_rules(RuleTable& table) {
       "aten::fill_.Tensor",
       "aten::zero_",
       "aten::clone",
-      "aten::contiguous",
       "aten::detach",
       "aten::alias",
       "aten::to.dtype",

@@ -87,9 +87,7 @@ Value extreme(Value x, const Reduction& over, bool largest) {
       resolve({{own}, {result}, records(x) ? letters_at(own, over.dims) : ""}, std::span(&x, 1));
   at::Tensor local =
       largest ? x.local.amax(over.dims, over.keep) : x.local.amin(over.dims, over.keep);
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter == 0 || result.find(letter) != std::string::npos) continue;
+  for (const int axis : resolution.axes_beside(result)) {
     local = reduce_extreme(local, *resolution.mesh(), axis, largest);
   }
   return {local, resolution.layout_of(result)};
@@ -98,11 +96,10 @@ Value extreme(Value x, const Reduction& over, bool largest) {
 /// Ranks without elements along a reduced dimension have no largest one: such tensors are gathered,
 /// on every rank alike.
 bool some_rank_is_empty(const Value& x, const std::vector<int64_t>& reduced_dims) {
-  for (int axis = 0; x.layout && axis < x.layout->axes(); ++axis) {
-    const int64_t dim = (*x.layout)[axis].dim;
-    if (std::find(reduced_dims.begin(), reduced_dims.end(), dim) == reduced_dims.end()) continue;
-    for (const int64_t size : (*x.layout)[axis].cut->sizes()) {
-      if (size == 0) return true;
+  for (const int64_t dim : reduced_dims) {
+    for (const int axis : x.axes_cutting(dim)) {
+      const auto& sizes = (*x.layout)[axis].cut->sizes();
+      if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
     }
   }
   return false;
@@ -141,7 +138,7 @@ void norm(Call& call) {
   const std::string own = letters(x.dim());
   const std::string result = reduced(own, over.dims, over.keep);
   const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
-  if (!resolution.partial(result)) {
+  if (resolution.axes_beside(result).empty()) {
     return call.result({at::norm(x.local, p, over.dims, over.keep), resolution.layout_of(result)});
   }
   Value powers = resolution.finish(at::norm(x.local, p, over.dims, over.keep).pow(p), result);
@@ -174,22 +171,10 @@ void truth(Call& call) {
   const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
   at::Tensor local = call.call_below({x.local})[0].toTensor();
   const at::ScalarType type = local.scalar_type();
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter == 0 || result.find(letter) != std::string::npos) continue;
+  for (const int axis : resolution.axes_beside(result)) {
     local = reduce_extreme(local.to(at::kInt), *resolution.mesh(), axis, !every).to(type);
   }
   call.result({local, resolution.layout_of(result)});
-}
-
-/// The axes that cut what is reduced.
-std::vector<int> reduced_axes(const Resolution& resolution, const std::string& result) {
-  std::vector<int> axes;
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
-    const char letter = resolution.axis(axis).letter;
-    if (letter != 0 && result.find(letter) == std::string::npos) axes.push_back(axis);
-  }
-  return axes;
 }
 
 /// var, std (self, dims, correction, keepdim), alone or with the mean: along a cut the mean is
@@ -202,7 +187,7 @@ void variance(Call& call) {
   const Reduction over{call.dimensions(1, x.dim()), call.boolean(3)};
   const std::string result = reduced(own, over.dims, over.keep);
   const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
-  const std::vector<int> axes = reduced_axes(resolution, result);
+  const Axes axes = resolution.axes_beside(result);
   if (axes.empty()) return call.run({{own}, {result}});
   double count = 1;
   for (const int64_t d : over.dims) count *= static_cast<double>(x.size(d));

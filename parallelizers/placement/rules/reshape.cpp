@@ -68,7 +68,7 @@ std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment&
     const int64_t inner = product(sizes, d + 1, segment.new_end);
     CutPtr cut = flat.divided(inner);
     if (!cut) {
-      unit_wanted = inner;
+      if (unit_wanted == 1) unit_wanted = inner;  // the smallest
       continue;
     }
     if (single) {
@@ -81,14 +81,15 @@ std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment&
   return std::nullopt;
 }
 
-/// Whether an axis before `axis` leaves some rank nothing of the segment: then products of what is
-/// left say nothing, and every rank must know it.
-bool emptied(const Layout& from, int axis, const Segment& segment) {
+/// Whether what an inner cut of dimension `cut_dim` becomes depends on the part that the outer axes
+/// left here: a part of nothing fits anywhere, and so do nested parts of one element and of more.
+/// Every rank must decide alike.
+bool depends_on_part(const Layout& from, int axis, int64_t cut_dim, const Segment& segment) {
   for (int outer = 0; outer < axis; ++outer) {
     const auto& [dim, cut] = from[outer];
     if (dim < segment.old_begin || dim >= segment.old_end) continue;
     for (const int64_t size : cut->sizes()) {
-      if (size == 0) return true;
+      if (size == 0 || (dim == cut_dim && size != cut->sizes()[0])) return true;
     }
   }
   return false;
@@ -96,7 +97,7 @@ bool emptied(const Layout& from, int axis, const Segment& segment) {
 
 struct Reshaped {
   Value value;
-  bool gathered = false;
+  std::optional<Value> held;  ///< what x became, if it had to be gathered
 };
 
 /// Carries the cuts over, axis by axis; gathers where the new shape has no place for one.
@@ -116,7 +117,7 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
       std::optional<Layout::AxisCut> placed;
       if (product(all, 0, x.dim()) > 0) {
         const Segment segment = segment_of(all, target, dim);
-        if (!emptied(*x.layout, axis, segment)) {
+        if (!depends_on_part(*x.layout, axis, dim, segment)) {
           const CutPtr flat = cut->scaled(product(old_sizes, dim + 1, segment.old_end))
                                   ->repeated(product(old_sizes, segment.old_begin, dim));
           placed = cut_of_new(flat, segment, new_sizes, target);
@@ -143,8 +144,15 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
                  cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
         x.local.numel() * static_cast<int64_t>(x.local.element_size()));
     x = gather_axis(std::move(x), failed);
-    done.gathered = true;
+    done.held = x;
   }
+}
+
+/// What one device makes a copy of must be none of ours either: a rank with few elements may have
+/// got a view of `of`.
+Value copied(Value value, const at::Tensor& of) {
+  if (value.local.is_alias_of(of)) value.local = value.local.clone();
+  return value;
 }
 
 void finish_reshape(Call& call, c10::IntArrayRef wanted) {
@@ -156,14 +164,23 @@ void finish_reshape(Call& call, c10::IntArrayRef wanted) {
   const at::Tensor tensor = call.tensor(0);
   const PlacedTensorImpl* impl = placed_impl(tensor);
   Reshaped done = reshape_value(x, wanted);
-  // What one device would have made a view of, and we had to copy.
-  const bool would_alias =
+  const bool view =
       impl == nullptr || at::detail::computeStride(tensor.sizes(), tensor.strides(),
                                                    at::infer_size_dv(wanted, tensor.numel()))
                              .has_value();
-  const bool detached =
-      (done.gathered || (impl != nullptr && impl->detached_view())) && would_alias;
-  call.result(std::move(done.value), detached);
+  if (!view) return call.result_plain(wrap(copied(std::move(done.value), x.local)));
+  const bool of_gathered = impl != nullptr && impl->gathered_view();
+  call.result(std::move(done.value), done.held ? &*done.held : of_gathered ? &x : nullptr);
+}
+
+/// contiguous(self, memory_format): itself, or a copy.
+void contiguous(Call& call) {
+  const Value x = call.value(0);
+  const at::Tensor tensor = call.tensor(0);
+  const at::MemoryFormat format = call.argument(1).toMemoryFormat();
+  if (placed_impl(tensor) == nullptr) return call.result({x.local.contiguous(format), x.layout});
+  if (tensor.is_contiguous(format)) return call.result_plain(tensor);
+  call.result_plain(wrap(copied({x.local.contiguous(format), x.layout}, x.local)));
 }
 
 void reshape(Call& call) {
@@ -187,6 +204,7 @@ void flatten(Call& call) {
 void add_reshape_rules(RuleTable& table) {
   table.add({"aten::view", "aten::reshape", "aten::_unsafe_view"}, reshape);
   table.add({"aten::flatten.using_ints"}, flatten);
+  table.add({"aten::contiguous"}, contiguous);
 }
 
 }  // namespace oslo

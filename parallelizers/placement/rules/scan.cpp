@@ -11,14 +11,9 @@ namespace {
 
 /// The only axis that cuts `dim`, if its ranks' parts follow each other; -1 otherwise.
 int scanning_axis(const Value& x, int64_t dim) {
-  int found = -1;
-  for (int axis = 0; x.layout && axis < x.layout->axes(); ++axis) {
-    const auto& [own, cut] = (*x.layout)[axis];
-    if (own != dim) continue;
-    if (found >= 0 || !cut->contiguous()) return -1;
-    found = axis;
-  }
-  return found;
+  const Axes cutting = x.axes_cutting(dim);
+  if (cutting.size() != 1 || !(*x.layout)[cutting[0]].cut->contiguous()) return -1;
+  return cutting[0];
 }
 
 /// Operators along argument `Dim`, which must be whole; all results are shaped like the operand.

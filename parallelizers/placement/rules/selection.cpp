@@ -19,13 +19,8 @@ struct Candidates {
 
 /// The only axis that cuts `dim`; -1 when none or several do.
 int cutting_axis(const Value& x, int64_t dim) {
-  int axis = -1;
-  for (int a = 0; x.layout && a < x.layout->axes(); ++a) {
-    if ((*x.layout)[a].dim != dim) continue;
-    if (axis >= 0) return -1;
-    axis = a;
-  }
-  return axis;
+  const Axes cutting = x.axes_cutting(dim);
+  return cutting.size() == 1 ? cutting[0] : -1;
 }
 
 /// The best of this rank, the first of equals; nothing where it holds nothing.

@@ -60,19 +60,18 @@ struct Sliceable {
   Value value;
   int axis = -1;
   bool gathered = false;
+
+  const Value* held() const { return gathered ? &value : nullptr; }
 };
 
 Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t>> ranges) {
   Sliceable ready;
-  int axis = -1, count = 0;
-  for (int a = 0; x.layout && a < x.layout->axes(); ++a) {
-    if ((*x.layout)[a].dim == dim) axis = a, ++count;
-  }
-  bool inside = count <= 1;
-  if (count == 1) {
-    const Cut& cut = *(*x.layout)[axis].cut;
+  const Axes cutting = x.axes_cutting(dim);
+  bool inside = cutting.size() <= 1;
+  if (cutting.size() == 1) {
+    const Cut& cut = *(*x.layout)[cutting[0]].cut;
     for (const auto& [start, length] : ranges) {
-      inside &= range_of(cut, start, length, x.layout->group(axis)->rank()).has_value();
+      inside &= range_of(cut, start, length, x.layout->group(cutting[0])->rank()).has_value();
     }
     const bool equal_parts =
         ranges.size() > 1 && cut.size() % static_cast<int64_t>(ranges.size()) == 0;
@@ -83,14 +82,12 @@ Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t
         RuleScope::current(),
         c10::str("takes parts of dimension ", dim, ", which is cut elsewhere"),
         x.local.numel() * static_cast<int64_t>(x.local.element_size()));
-    for (int a = x.layout->axes() - 1; a >= 0; --a) {
-      if ((*x.layout)[a].dim == dim) x = gather_axis(std::move(x), a);
-    }
-    axis = -1;
+    x = gather_axis(std::move(x), cutting[0]);  // and the inner cuts of it
     ready.gathered = true;
+  } else if (!cutting.empty()) {
+    ready.axis = cutting[0];
   }
   ready.value = std::move(x);
-  ready.axis = axis;
   return ready;
 }
 
@@ -118,7 +115,7 @@ void split_into(Call& call, int64_t dim, const std::vector<int64_t>& sizes) {
     // Pieces of an unsafe split may be written without a word to the others (a cell's gates).
     for (Value& piece : pieces) piece.local = at::unsafe_chunk(piece.local, 1, dim)[0];
   }
-  call.result(std::move(pieces), from.gathered);
+  call.result(std::move(pieces), from.held());
 }
 
 void split(Call& call) {
@@ -171,7 +168,7 @@ void slice(Call& call) {
   const Sliceable from = prepare(x, dim, {{plain ? start : -1, plain ? end - start : 0}});
   Value part = plain ? narrow(from, dim, start, end - start)
                      : Value{from.value.local.slice(dim, start, end, step), from.value.layout};
-  call.result(std::move(part), from.gathered);
+  call.result(std::move(part), from.held());
 }
 
 /// glu(self, dim): the first half times the sigmoid of the second. Halves of a dimension that is

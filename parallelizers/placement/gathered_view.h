@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <vector>
+
+#include "parallelizers/placement/operator_entry.h"
+#include "parallelizers/placement/value.h"
+
+namespace oslo {
+
+/// Elements that a view operator had to gather, and views were then taken of: on one device a part
+/// of `base`, here a copy. Views of one gather share it.
+class GatheredBase {
+ public:
+  /// `base`, placed or marked, became `held` (which may still be cut on some axis).
+  GatheredBase(at::Tensor base, Value held);
+
+  const at::Tensor& base() const { return base_; }
+  const Value& held() const { return held_; }
+
+  /// Whether `base` was written since.
+  bool stale() const;
+  /// `base` was given the content of `held`.
+  void written_back();
+
+ private:
+  struct Moment {
+    at::Tensor local;
+    uint64_t version = 0;
+    bool operator==(const Moment& other) const {
+      return local.is_same(other.local) && version == other.version;
+    }
+  };
+  Moment now() const;
+
+  at::Tensor base_;
+  Value held_;
+  Moment taken_;
+};
+
+/// How a placed tensor is a view of gathered elements. Writing to it writes `base` too; after
+/// `base` was written by other means, the view is taken again.
+struct GatheredView {
+  std::shared_ptr<GatheredBase> of;
+  const OperatorEntry* op;             ///< the view operator
+  std::vector<c10::IValue> arguments;  ///< of it, the viewed tensor first
+  size_t result = 0;                   ///< which of its results
+  size_t element = 0;                  ///< in a result that is a list: which of it
+  bool recorded = false;               ///< taken while gradients were recorded
+
+  /// Calls the operator again.
+  at::Tensor take_again() const;
+};
+
+}  // namespace oslo
