@@ -96,9 +96,7 @@ at::Tensor own_part(const at::Tensor& tensor, const Group& group, int64_t dim,
                     c10::IntArrayRef sizes) {
   const auto before = sizes.slice(0, group.rank());
   const int64_t start = std::accumulate(before.begin(), before.end(), int64_t{0});
-  const at::Tensor part = tensor.narrow(dim, start, sizes[group.rank()]);
-  // An empty part counts as contiguous whatever its strides; give it those of an ordinary one.
-  return part.numel() == 0 ? at::empty(part.sizes(), part.options()) : part.contiguous();
+  return tensor.narrow(dim, start, sizes[group.rank()]).contiguous();
 }
 
 class ScatterBackward final : public PartNode {

@@ -185,8 +185,17 @@ TEST(InPlace, AWriteToAViewThatHadToGatherIsWrittenBack) {
 
 TEST(InPlace, AWriteToAViewThatHadToGatherInInferenceMode) {
   on_ranks(2, [](const MPU& mpu) {
+    const Tensor p = marked(numbers({4, 6}), mpu), own = numbers({4, 6}).clone();
     const c10::InferenceMode inference;
     Tensor x = placed(numbers({4, 6}), mpu, 0) * 1, reference = numbers({4, 6}) * 1;
+    const auto change = [](Tensor all) {
+      const Tensor row = all.select(0, 1), rows = all.slice(0, 0, 2), turned = all.t();
+      const Tensor column = turned.select(1, 3);
+      row.mul_(3);
+      all.add_(1);
+      return torch::cat({rows.flatten(), column});
+    };
+    expect_close(change(p), change(own), "views of a parameter");
     const auto write = [](Tensor all) {
       Tensor row = all.select(0, 1), rows = all.slice(0, 0, 3, 2);
       all.mul_(2);
@@ -210,6 +219,88 @@ TEST(InPlace, AWriteToAViewOfAParameterIsWrittenBack) {
     Tensor expected = numbers({4, 6}) + 1;
     expected[2].zero_();
     expect_close(p, expected, "written back");
+  });
+}
+
+TEST(InPlace, PartsOfOneElementAliasWhatOneDevicesDo) {
+  // One row a rank: such a part is contiguous either way, the whole is not.
+  for (const int ranks : {2, 3}) {
+    on_ranks(ranks, [](const MPU& mpu) {
+      for (const int64_t rows : {2, 3}) {
+        const auto expect = [&](const char* what, const std::function<Tensor(Tensor)>& run) {
+          const Tensor whole = numbers({rows, 6}).clone(), x = placed(numbers({rows, 6}), mpu, 0);
+          const Tensor expected = run(whole);
+          expect_close(run(x), expected, what);
+          expect_close(x, whole, c10::str(what, ", what it was made of"));
+        };
+        expect("a view of a copy", [](Tensor x) {
+          const Tensor copy = x.t().contiguous();
+          copy.view({-1}).zero_();
+          return copy;
+        });
+        expect("a view taken before the write", [](Tensor x) {
+          const Tensor copy = x.t().contiguous(), view = copy.view({-1, 2});
+          copy.mul_(2);
+          return view + 0;
+        });
+        expect("a result in another order", [](Tensor x) {
+          const Tensor y = x.t().exp();
+          y.contiguous().zero_();
+          const Tensor z = y.reshape({-1, 2});
+          y.mul_(2);
+          return z + y.reshape({-1, 2});
+        });
+        expect("a slice, flat", [](Tensor x) {
+          const Tensor part = x.slice(1, 1, 4);
+          part.reshape({-1}).add_(1);
+          return part.t().reshape({-1});
+        });
+        const Tensor all = numbers({rows, 6}) * 1;
+        expect_close((placed(all, mpu, 0) * 1).unsafe_chunk(2, 0)[0].mul_(2),
+                     all.unsafe_chunk(2, 0)[0].clone().mul_(2), "a piece that may be written");
+      }
+    });
+  }
+}
+
+TEST(InPlace, ViewsThatHadToGatherRefuseWhatWouldBeLost) {
+  on_ranks(2, [](const MPU& mpu) {
+    const Tensor x = placed(leaf(numbers({4, 6})), mpu, 0) * 1;
+    const Tensor kept = x.select(0, 1);
+    kept.retain_grad();
+    EXPECT_THAT(error_of([&] { kept.mul_(3); }), HasSubstr("keeps its gradient"));
+    EXPECT_THAT(error_of([&] { x.select(0, 1).unsqueeze_(0); }), HasSubstr("changes the shape"));
+    const Tensor p = marked(numbers({4, 6}), mpu), y = leaf(numbers({6}));
+    EXPECT_THAT(error_of([&] { p.narrow(0, 1, 1).mul_(y); }), HasSubstr("NoGradGuard"));
+    EXPECT_THAT(error_of([&] { p.slice(1, 0, 2).zero_(); }), HasSubstr("NoGradGuard"));
+    const Tensor frozen = marked(numbers({4, 6}), mpu).set_requires_grad(false);
+    EXPECT_THAT(error_of([&] { frozen.select(0, 1).mul_(y); }), HasSubstr("NoGradGuard"));
+    EXPECT_THAT(error_of([&] { frozen.slice(1, 0, 2).mul_(y.slice(0, 0, 2)); }),
+                HasSubstr("NoGradGuard"));
+  });
+}
+
+struct Cube : torch::autograd::Function<Cube> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    context->save_for_backward({x});
+    return x * x * x;
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const Tensor x = context->get_saved_variables()[0];
+    return {gradients[0] * x * x * 3};
+  }
+};
+
+TEST(InPlace, AViewSavedForBackwardAndChangedIsAnError) {
+  on_ranks(2, [](const MPU& mpu) {
+    for (const int64_t dim : {0, 1}) {  // gathered, and this rank's part
+      const Tensor x = placed(leaf(numbers({4, 6})), mpu, dim) * 1;
+      const Tensor loss = Cube::apply(x.select(0, 1)).sum();
+      x.mul_(2);
+      EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"))
+          << dim;
+    }
   });
 }
 

@@ -259,7 +259,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, RulesShape, testing::Values(2, 3));
 TEST(RulesShape, TwoAxes) {
   expect({2, 2},
          {
-             one("batch and sequence joined", random({3, 5, 2}, {cut(0), cut(1)}),
+             one(
+                 "batch and sequence joined", random({3, 5, 2}, {cut(0), cut(1)}),
                  [](const auto& x) {
                    return x.view({15, 2}).view({3, 5, 2});
                  },

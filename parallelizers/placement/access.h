@@ -10,7 +10,8 @@ namespace oslo {
 at::Tensor full_tensor(const at::Tensor& tensor);
 
 /// This rank's part as an ordinary tensor; differentiable, no communication. The tensor itself when
-/// it is an ordinary one.
+/// it is an ordinary one. Writing to it writes the placed tensor: do so on every rank, as views
+/// that had to be gathered are gathered again after it.
 at::Tensor local_tensor(const at::Tensor& tensor);
 
 /// Whether the tensor stands for something cut over ranks (a placed activation, a marked

@@ -162,21 +162,74 @@ void Call::gather(const std::string& reason) {
 
 at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
   if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
-  if (held != nullptr && !gathered_) gathered_ = std::make_shared<GatheredBase>(tensor(0), *held);
-  std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
-  if (op_.view && !of && argument(0).isTensor()) {
-    // A view of a view that had to gather shares its fate.
-    const PlacedTensorImpl* base = placed_impl(tensor(0));
-    if (base != nullptr && base->gathered_view() && value.local.is_alias_of(base->value().local)) {
-      of = base->gathered_view()->of;
-    }
+  if (op_.view && argument(0).isTensor() && is_placed(tensor(0))) {
+    return wrapped_view(std::move(value), held, element);
   }
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
-  if (!of) return wrap(std::move(value));
-  if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
-  return wrap_gathered_view(std::move(value),
-                            {std::move(of), &op_, arguments().vec(), results_.size(), element,
-                             c10::GradMode::is_enabled()});
+  if (op_.pointwise && value.cut()) {
+    for (size_t i = 0; i < size(); ++i) {
+      const PlacedTensorImpl* impl = is_tensor(i) ? placed_impl(tensor(i)) : nullptr;
+      if (impl != nullptr && impl->sizes() == c10::IntArrayRef(value.sizes())) {
+        return wrap_like(std::move(value), *impl);
+      }
+    }
+  }
+  return wrap(std::move(value));
+}
+
+/// A view operator's result on the placed or marked argument 0.
+at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
+  const at::Tensor base = tensor(0);
+  const PlacedTensorImpl* impl = placed_impl(base);
+  const bool aliases = impl == nullptr || value.local.is_alias_of(impl->value().local);
+  if (held != nullptr && !gathered_) gathered_ = std::make_shared<GatheredBase>(base, *held);
+  std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
+  // A view of a view that had to gather shares its fate.
+  if (!of && aliases && impl != nullptr && impl->gathered_view()) of = impl->gathered_view()->of;
+  const auto strides = strides_of_view(value, element);
+  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  at::Tensor view;
+  if (of) {
+    if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+    view = wrap_gathered_view(std::move(value),
+                              {std::move(of), &op_, arguments().vec(), results_.size(), element,
+                               c10::GradMode::is_enabled()},
+                              strides);
+  } else {
+    view = wrap_view(std::move(value), strides);
+    if (aliases && placed_impl(view) != nullptr) share_version(view, base);
+  }
+  PlacedTensorImpl* seen_as = placed_impl(view);
+  if (seen_as != nullptr && (impl == nullptr || impl->views_parameter())) {
+    seen_as->set_views_parameter();
+  }
+  return view;
+}
+
+/// What one device's view would have, from the operator itself on shapes; empty where every rank
+/// reads it off its own part.
+std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) const {
+  const at::Tensor base = tensor(0);
+  const LayoutPtr from = layout(base);
+  if (!value.cut() || (value.layout->tells_strides() && from->tells_strides())) return {};
+  if (op_.pointwise) {  // detach, to
+    const bool keeps = placed_impl(base) != nullptr && base.is_non_overlapping_and_dense();
+    return keeps ? base.strides().vec() : std::vector<int64_t>();
+  }
+  const c10::AutoGradMode no_grad(false);
+  const BelowDoor below;
+  torch::jit::Stack stack(arguments().begin(), arguments().end());
+  const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
+  const at::TensorOptions like = shape.dtype(base.dtype());
+  stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
+                                          : at::empty(value_of(base).sizes(), like);
+  op_.handle.callBoxed(&stack);
+  const c10::IValue& result = stack[results_.size()];
+  const at::Tensor view =
+      result.isTensorList() ? result.toTensorVector()[element] : result.toTensor();
+  OSLO_CHECK(view.sizes() == c10::IntArrayRef(value.sizes()), name(), ": a view of shape ",
+             c10::IntArrayRef(value.sizes()), " is one of ", view.sizes(), " on one device");
+  return view.strides().vec();
 }
 
 void Call::result_plain(c10::IValue value) {

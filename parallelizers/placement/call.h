@@ -87,6 +87,8 @@ class Call {
   bool dry() const { return mesh_ && mesh_->dry; }
   Value seen(const at::Tensor& tensor) const;
   at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
+  at::Tensor wrapped_view(Value value, const Value* held, size_t element);
+  std::vector<int64_t> strides_of_view(const Value& value, size_t element) const;
 
   const OperatorEntry& op_;
   torch::jit::Stack& stack_;

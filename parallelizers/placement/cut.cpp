@@ -38,6 +38,7 @@ Cut::Cut(Runs runs, std::shared_ptr<CutOrigin> origin, int64_t origin_scale)
     for (size_t r = 0; r < sizes_.size(); ++r) sizes_[r] += run.repeat * run.pieces[r];
   }
   for (const int64_t size : sizes_) size_ += size;
+  tells_strides_ = sizes_[0] > 1 && size_ == sizes_[0] * ranks();
 }
 
 Cut Cut::balanced(int64_t size, int ranks, int64_t blocks, int64_t unit) {

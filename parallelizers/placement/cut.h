@@ -50,6 +50,9 @@ class Cut {
   const Sizes& sizes() const { return sizes_; }
   /// One stretch: the ranks' parts follow each other.
   bool contiguous() const { return runs_.size() == 1 && runs_.front().repeat == 1; }
+  /// Every rank has as many elements, and more than one: what one rank's strides say of the whole,
+  /// all say.
+  bool tells_strides() const { return tells_strides_; }
   bool operator==(const Cut& other) const {
     return this == &other || (size_ == other.size_ && runs_ == other.runs_);
   }
@@ -74,6 +77,7 @@ class Cut {
   Runs runs_;
   Sizes sizes_;
   int64_t size_ = 0;
+  bool tells_strides_ = false;
   std::shared_ptr<CutOrigin> origin_;
   int64_t origin_scale_;
 };

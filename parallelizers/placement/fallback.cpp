@@ -14,7 +14,11 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
   for (size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor tensor = stack[i].toTensor();
-    if (const Mark* mark = mark_of(tensor)) stack[i] = wrap(value_of_marked(tensor, *mark));
+    const Mark* mark = mark_of(tensor);
+    if (mark == nullptr) continue;
+    const at::Tensor whole = wrap(value_of_marked(tensor, *mark));
+    if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_parameter();
+    stack[i] = whole;
   }
   op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   if (op.in_place) stack.back() = first;

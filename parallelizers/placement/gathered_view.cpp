@@ -14,9 +14,9 @@ GatheredBase::Moment GatheredBase::now() const {
   const PlacedTensorImpl* impl = placed_impl(base_);
   Moment moment{impl != nullptr ? impl->value().local : base_};
   const auto& counter = moment.local.unsafeGetTensorImpl()->version_counter();
-  // Tensors of inference mode count no versions: any write to one may have been to this.
-  moment.version =
-      counter.enabled() ? counter.current_version() : held_.layout->mesh()->uncounted_writes();
+  if (counter.enabled()) moment.version = counter.current_version();
+  // Any of them may have been to this.
+  moment.uncounted = held_.layout->mesh()->uncounted_writes();
   return moment;
 }
 

@@ -29,8 +29,9 @@ class GatheredBase {
   struct Moment {
     at::Tensor local;
     uint64_t version = 0;
+    uint64_t uncounted = 0;  ///< tensors of inference mode count no versions
     bool operator==(const Moment& other) const {
-      return local.is_same(other.local) && version == other.version;
+      return local.is_same(other.local) && version == other.version && uncounted == other.uncounted;
     }
   };
   Moment now() const;

@@ -1,6 +1,7 @@
 #include "parallelizers/placement/in_place.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/enum_tag.h>
 #include <c10/core/GradMode.h>
 
 #include "mpu/error.h"
@@ -24,13 +25,21 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
   const LayoutPtr layout = oslo::layout(target);
   if (layout && local.is_inference()) layout->mesh()->count_write();
   PlacedTensorImpl* impl = placed_impl(target);
+  const bool parameter = layout && (impl == nullptr || impl->views_parameter());
+  OSLO_CHECK(!parameter || !c10::GradMode::is_enabled() || !local.requires_grad(), operation,
+             " writes values whose gradient is recorded to a parallel parameter; put it under "
+             "torch::NoGradGuard");
   if (impl == nullptr) return;
   impl->refresh(std::move(local));
   if (!impl->is_inference()) impl->bump_version();
   attach_front(target);
   if (!impl->gathered_view()) return;
   GatheredBase& of = *impl->gathered_view()->of;
-  write_to(of.base(), of.held(), operation);
+  {
+    // A view taken without gradients records no write, as on one device.
+    const c10::AutoGradMode record(c10::GradMode::is_enabled() && of.held().local.requires_grad());
+    write_to(of.base(), of.held(), operation);
+  }
   of.written_back();
 }
 
@@ -49,8 +58,15 @@ void check_writable(const at::Tensor& target, const char* operation) {
     OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || is_dry(impl->value()), operation,
                " would write to a view that had to be copied, so that the tensor it views would "
                "not change; write to that tensor itself, or clone() the view first");
+    OSLO_CHECK(!c10::GradMode::is_enabled() || !has_own_place_in_graph(target), operation,
+               " would write to a view that had to be gathered and that has a hook or keeps its "
+               "gradient; write to the tensor it views, or set the hook after the write");
     check_writable(of.base(), operation);
   }
+  const bool views_parameter = impl != nullptr && impl->views_parameter();
+  OSLO_CHECK(!views_parameter || !c10::GradMode::is_enabled() || !target.requires_grad(), operation,
+             " changes a view of a parallel parameter in place while its gradient is recorded; "
+             "put it under torch::NoGradGuard");
   OSLO_CHECK(mark_of(target) == nullptr || !c10::GradMode::is_enabled() || !target.requires_grad(),
              operation,
              " changes a parallel parameter in place while its gradient is recorded; "
@@ -87,6 +103,12 @@ void run_in_place(Call& call, const MapOf& map_of) {
 void gather_in_place(Call& call, const std::string& reason) {
   const at::Tensor target = call.tensor(0);
   check_writable(target, call.name());
+  const PlacedTensorImpl* impl = placed_impl(target);
+  OSLO_CHECK(
+      impl == nullptr || !impl->gathered_view() || !call.op().handle.hasTag(at::Tag::inplace_view),
+      call.name(),
+      " changes the shape of a placed tensor in place; use the operator that "
+      "returns a new tensor");
   auto operands = call.operands();
   const Value inside = writable_value(target);
   operands[0] = inside;

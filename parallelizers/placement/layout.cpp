@@ -20,6 +20,13 @@ bool Layout::cuts(int64_t dim) const {
   return false;
 }
 
+bool Layout::tells_strides() const {
+  for (const AxisCut& axis : axes_) {
+    if (!axis.whole() && !axis.cut->tells_strides()) return false;
+  }
+  return true;
+}
+
 bool Layout::all_on_one_rank() const {
   for (const AxisCut& axis : axes_) {
     if (axis.whole()) continue;

@@ -36,6 +36,8 @@ class Layout {
 
   bool whole() const;
   bool cuts(int64_t dim) const;
+  /// Whether every rank reads the same global strides off its local tensor: all its cuts do.
+  bool tells_strides() const;
   /// Whether some rank holds everything, though others hold less (fewer units than ranks).
   bool all_on_one_rank() const;
   bool operator==(const Layout& other) const {

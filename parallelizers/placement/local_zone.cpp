@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <array>
@@ -126,6 +127,9 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
   // (a layer's clone()).
   if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
+  if (on_marked && pointwise && c10::InferenceMode::is_enabled()) {
+    mark_of(stack[base].toTensor())->layout->mesh()->count_write();
+  }
   const BelowDoor below;
   op.handle.callBoxed(&stack);
   return true;

@@ -153,6 +153,9 @@ void set_padding_row(const at::Tensor& parameter, int64_t row) {
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
   auto impl = implementation_over(local, true);
   set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  if (!impl->is_inference() && !local.is_inference()) {
+    impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
+  }
   return at::Tensor(std::move(impl));
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -46,13 +47,9 @@ c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArr
   return strides;
 }
 
-/// Whether a rank holds at most one element of a dimension that has more: its stride says nothing
-/// to LibTorch then, and every rank must come to the same strides.
-bool has_thin_part(c10::IntArrayRef local, c10::IntArrayRef global) {
-  for (size_t d = 0; d < local.size(); ++d) {
-    if (local[d] <= 1 && local[d] < global[d]) return true;
-  }
-  return false;
+/// Makes the local tensor contiguous where ranks could not tell the global strides by it.
+void make_told(Value& value) {
+  if (!value.layout->tells_strides()) value.local = value.local.contiguous();
 }
 
 /// From the gradient of a placed tensor to that of its local tensor.
@@ -69,8 +66,8 @@ class FrontNode final : public Node {
     if (!gradients[0].defined()) return {at::Tensor()};
     if (auto local = local_.lock()) check_current(at::Tensor(std::move(local)));
     const BelowDoor below;
-    Value gradient = placed_impl(gradients[0]) ? placed_impl(gradients[0])->value()
-                                               : Value{gradients[0], nullptr};
+    Value gradient =
+        placed_impl(gradients[0]) ? unwrap(gradients[0]) : Value{gradients[0], nullptr};
     return {redistribute(std::move(gradient), layout_).local};
   }
 
@@ -112,15 +109,24 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredVi
 }
 
 PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
-    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), value.local.device()),
+    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
       value_(std::move(value)) {
   keep_only_our_key();
   const at::Tensor& local = value_.local;
-  if (like.is_contiguous() && local.is_contiguous() && local.sizes() == like.value_.local.sizes()) {
+  const bool same_shape = local.sizes() == like.value_.local.sizes();
+  if (same_shape && like.is_contiguous() && local.is_contiguous()) {
     set_sizes_contiguous(like.sizes());
+  } else if (same_shape && !value_.layout->tells_strides() && like.is_non_overlapping_and_dense()) {
+    set_sizes_and_strides(like.sizes(), like.strides());
   } else {
+    make_told(value_);
     set_global_geometry();
   }
+}
+
+void PlacedTensorImpl::stride(c10::IntArrayRef strides) {
+  const auto sizes = value_.sizes();
+  set_sizes_and_strides(sizes, strides);
 }
 
 void PlacedTensorImpl::keep_only_our_key() {
@@ -132,7 +138,7 @@ void PlacedTensorImpl::keep_only_our_key() {
 
 void PlacedTensorImpl::set_global_geometry() {
   const auto sizes = value_.sizes();
-  if (value_.local.is_contiguous() && !has_thin_part(value_.local.sizes(), sizes)) {
+  if (value_.local.is_contiguous() || !value_.layout->tells_strides()) {
     set_sizes_contiguous(sizes);
   } else {
     set_sizes_and_strides(sizes, global_strides(value_.local, sizes));
@@ -166,6 +172,7 @@ c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
     view->recorded = false;
   }
   auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(view));
+  copy->set_sizes_and_strides(sizes(), strides());
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_metadata_change);
   return copy;
@@ -193,6 +200,7 @@ bool PlacedTensorImpl::has_storage() const {
 
 at::Tensor wrap(Value value) {
   if (!value.cut() && !is_dry(value)) return std::move(value.local);
+  make_told(value);
   at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value)));
   attach_front(placed);
   return placed;
@@ -204,11 +212,30 @@ at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
   return placed;
 }
 
-at::Tensor wrap_gathered_view(Value value, GatheredView view) {
-  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(
-      std::move(value), std::make_shared<const GatheredView>(std::move(view))));
+at::Tensor wrap_view(Value value, c10::IntArrayRef strides) {
+  if (!value.cut() && !is_dry(value)) return std::move(value.local);
+  auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value));
+  if (!strides.empty()) impl->stride(strides);
+  at::Tensor placed(std::move(impl));
   attach_front(placed);
   return placed;
+}
+
+at::Tensor wrap_gathered_view(Value value, GatheredView view, c10::IntArrayRef strides) {
+  const at::Tensor base = view.of->base();
+  auto impl = c10::make_intrusive<PlacedTensorImpl>(
+      std::move(value), std::make_shared<const GatheredView>(std::move(view)));
+  if (!strides.empty()) impl->stride(strides);
+  at::Tensor placed(std::move(impl));
+  // What a user's autograd::Function saved of it is then seen to have changed.
+  share_version(placed, base);
+  attach_front(placed);
+  return placed;
+}
+
+void share_version(const at::Tensor& view, const at::Tensor& base) {
+  if (view.is_inference() || base.is_inference()) return;
+  view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
 }
 
 bool has_own_place_in_graph(const at::Tensor& placed) {
@@ -236,6 +263,7 @@ void attach_front(const at::Tensor& placed) {
 Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
+    const c10::InferenceMode as_made(impl.is_inference());
     const at::Tensor again = impl.gathered_view()->take_again();
     impl.refresh(*placed_impl(again));
     attach_front(placed);

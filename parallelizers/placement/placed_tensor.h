@@ -17,9 +17,14 @@ namespace oslo {
 /// work; the graph proper is that of the local tensors.
 class PlacedTensorImpl final : public c10::TensorImpl {
  public:
+  /// Strides are read off the local tensor where its layout tells them; otherwise every rank has to
+  /// be told: those of a contiguous tensor, which the local one must be, unless `stride` is called.
   explicit PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view = nullptr);
-  /// The same for a value that lies as `like` does, where their local sizes agree.
+  /// The same for the result of a pointwise operator on `like`.
   PlacedTensorImpl(Value value, const PlacedTensorImpl& like);
+
+  /// Gives the tensor the strides that one device's has.
+  void stride(c10::IntArrayRef strides);
 
   const Value& value() const { return value_; }
   /// Of a view whose operator had to gather; null otherwise.
@@ -31,6 +36,10 @@ class PlacedTensorImpl final : public c10::TensorImpl {
 
   const torch::autograd::Node* front() const { return front_; }
   void set_front(const torch::autograd::Node* front) { front_ = front; }
+
+  /// A view of a parallel parameter, which may not be written while its gradient is recorded.
+  bool views_parameter() const { return views_parameter_; }
+  void set_views_parameter() { views_parameter_ = true; }
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version, bool allow_metadata_change) const override;
@@ -47,6 +56,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   Value value_;
   const torch::autograd::Node* front_ = nullptr;
   std::shared_ptr<const GatheredView> gathered_view_;
+  bool views_parameter_ = false;
 };
 
 /// What LibTorch takes for the sign of a tensor that was not made in inference mode.
@@ -65,9 +75,13 @@ at::Tensor wrap(Value value);
 /// The same for a value in the layout of `like`.
 at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
 
+/// A view, which aliases another local tensor. `strides`: those of one device's view, where the
+/// layout does not tell them.
+at::Tensor wrap_view(Value value, c10::IntArrayRef strides);
+
 /// A view of gathered elements. It stays placed even where it is whole, so that writing to it, and
-/// using it after its base was written, are seen.
-at::Tensor wrap_gathered_view(Value value, GatheredView view);
+/// using it after its base was written, are seen. `strides` as for `wrap_view`.
+at::Tensor wrap_gathered_view(Value value, GatheredView view, c10::IntArrayRef strides);
 
 /// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
 /// where that differs (a user's autograd::Function, hooks, retained gradients, leaves). A gathered
@@ -76,6 +90,9 @@ Value unwrap(const at::Tensor& placed);
 
 /// Whether autograd knows the tensor by more than the front edge we gave it.
 bool has_own_place_in_graph(const at::Tensor& placed);
+
+/// Lets a view count its writes with what it is a view of.
+void share_version(const at::Tensor& view, const at::Tensor& base);
 
 /// Sets the front edge of a placed tensor from its local tensor.
 void attach_front(const at::Tensor& placed);

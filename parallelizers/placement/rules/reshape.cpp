@@ -56,7 +56,8 @@ Segment segment_of(c10::IntArrayRef old_sizes, c10::IntArrayRef new_sizes, int64
 std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment& segment,
                                           c10::IntArrayRef sizes, c10::IntArrayRef global) {
   const Cut& flat = *flat_cut;
-  if (flat.size() == 1 && segment.new_begin < segment.new_end) {
+  if (product(global, segment.new_begin, segment.new_end) == 1 && flat.size() == 1 &&
+      segment.new_begin < segment.new_end) {
     return Layout::AxisCut{segment.new_begin, flat_cut};  // one element, on one of the ranks
   }
   const bool single = flat.runs().size() == 1;
@@ -151,11 +152,11 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
 /// What one device makes a copy of must be none of ours either: a rank with few elements may have
 /// got a view of `of`.
 Value copied(Value value, const at::Tensor& of) {
-  if (value.local.is_alias_of(of)) value.local = value.local.clone();
+  if (value.local.is_alias_of(of)) value.local = value.local.clone(at::MemoryFormat::Contiguous);
   return value;
 }
 
-void finish_reshape(Call& call, c10::IntArrayRef wanted) {
+void finish_reshape(Call& call, c10::IntArrayRef wanted, bool always_view = false) {
   const Value x = call.value(0);
   if (!x.layout) {  // a marked tensor that is whole
     call.result({at::reshape(x.local, wanted), nullptr});
@@ -164,10 +165,10 @@ void finish_reshape(Call& call, c10::IntArrayRef wanted) {
   const at::Tensor tensor = call.tensor(0);
   const PlacedTensorImpl* impl = placed_impl(tensor);
   Reshaped done = reshape_value(x, wanted);
-  const bool view =
-      impl == nullptr || at::detail::computeStride(tensor.sizes(), tensor.strides(),
-                                                   at::infer_size_dv(wanted, tensor.numel()))
-                             .has_value();
+  const bool view = impl == nullptr || always_view ||
+                    at::detail::computeStride(tensor.sizes(), tensor.strides(),
+                                              at::infer_size_dv(wanted, tensor.numel()))
+                        .has_value();
   if (!view) return call.result_plain(wrap(copied(std::move(done.value), x.local)));
   const bool of_gathered = impl != nullptr && impl->gathered_view();
   call.result(std::move(done.value), done.held ? &*done.held : of_gathered ? &x : nullptr);
@@ -180,11 +181,15 @@ void contiguous(Call& call) {
   const at::MemoryFormat format = call.argument(1).toMemoryFormat();
   if (placed_impl(tensor) == nullptr) return call.result({x.local.contiguous(format), x.layout});
   if (tensor.is_contiguous(format)) return call.result_plain(tensor);
-  call.result_plain(wrap(copied({x.local.contiguous(format), x.layout}, x.local)));
+  call.result_plain(wrap({x.local.clone(format), x.layout}));
 }
 
 void reshape(Call& call) {
   finish_reshape(call, call.integers(1));
+}
+
+void view(Call& call) {
+  finish_reshape(call, call.integers(1), /*always_view=*/true);
 }
 
 void flatten(Call& call) {
@@ -202,7 +207,8 @@ void flatten(Call& call) {
 }  // namespace
 
 void add_reshape_rules(RuleTable& table) {
-  table.add({"aten::view", "aten::reshape", "aten::_unsafe_view"}, reshape);
+  table.add({"aten::view"}, view);
+  table.add({"aten::reshape", "aten::_unsafe_view"}, reshape);
   table.add({"aten::flatten.using_ints"}, flatten);
   table.add({"aten::contiguous"}, contiguous);
 }
