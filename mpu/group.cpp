@@ -146,9 +146,10 @@ std::vector<at::Tensor> Group::gather_parts(const at::Tensor& part, int64_t dim,
     parts.push_back(at::empty_like(padded));
     outputs[0].push_back(as_real(parts[r]));
   }
-  if (padded.numel() > 0)
+  if (padded.numel() > 0) {
     wait(backend(padded).allgather(outputs, inputs, waited_for<c10d::AllgatherOptions>()),
          "all_gather");
+  }
   for (int r = 0; r < size(); ++r) parts[r] = parts[r].narrow(dim, 0, sizes[r]);
   return parts;
 }
@@ -165,9 +166,10 @@ at::Tensor Group::all_gather(const at::Tensor& part, int64_t dim, c10::IntArrayR
     at::Tensor whole = resized(part, dim, sum(sizes));
     std::vector<at::Tensor> inputs{as_real(plain(part))};
     std::vector<std::vector<at::Tensor>> outputs{as_real_parts(whole, dim, sizes)};
-    if (whole.numel() > 0)
+    if (whole.numel() > 0) {
       wait(backend(whole).allgather(outputs, inputs, waited_for<c10d::AllgatherOptions>()),
            "all_gather");
+    }
     return whole;
   }
   return at::cat(gather_parts(part, dim, sizes), dim);

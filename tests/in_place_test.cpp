@@ -2,6 +2,7 @@
 // numbers on cut values.
 #include <gmock/gmock.h>
 
+#include "tests/support/cube.h"
 #include "tests/support/placed_values.h"
 
 namespace oslo {
@@ -280,23 +281,11 @@ TEST(InPlace, ViewsThatHadToGatherRefuseWhatWouldBeLost) {
   });
 }
 
-struct Cube : torch::autograd::Function<Cube> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
-    context->save_for_backward({x});
-    return x * x * x;
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
-                                               torch::autograd::tensor_list gradients) {
-    const Tensor x = context->get_saved_variables()[0];
-    return {gradients[0] * x * x * 3};
-  }
-};
-
 TEST(InPlace, AViewSavedForBackwardAndChangedIsAnError) {
   on_ranks(2, [](const MPU& mpu) {
     for (const int64_t dim : {0, 1}) {  // gathered, and this rank's part
       const Tensor x = placed(leaf(numbers({4, 6})), mpu, dim) * 1;
-      const Tensor loss = Cube::apply(x.select(0, 1)).sum();
+      const Tensor loss = test::Cube::apply(x.select(0, 1)).sum();
       x.mul_(2);
       EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"))
           << dim;

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/support/cube.h"
 #include "tests/support/placed_values.h"
 
 namespace oslo {
@@ -69,22 +70,10 @@ TEST(PlacedTensor, HooksAndRetainedGradients) {
   });
 }
 
-struct Cube : torch::autograd::Function<Cube> {
-  static Tensor forward(torch::autograd::AutogradContext* context, Tensor x) {
-    context->save_for_backward({x});
-    return x * x * x;
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
-                                               torch::autograd::tensor_list gradients) {
-    const Tensor x = context->get_saved_variables()[0];
-    return {gradients[0] * x * x * 3};
-  }
-};
-
 TEST(PlacedTensor, AUsersOwnFunction) {
   on_ranks(3, [](const MPU& mpu) {
     const Tensor w = leaf(numbers({7, 5})), own = leaf(w);
-    const auto run = [](const Tensor& x) { return (Cube::apply(x * 2).sin() * x).sum(); };
+    const auto run = [](const Tensor& x) { return (test::Cube::apply(x * 2).sin() * x).sum(); };
     const Tensor a = run(placed(own, mpu, 1)), b = run(w);
     expect_close(a, b, "value");
     a.backward();

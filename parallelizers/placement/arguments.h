@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <optional>
 #include <vector>
 
 #include "parallelizers/placement/layout.h"

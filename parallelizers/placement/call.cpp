@@ -188,21 +188,18 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   if (!of && aliases && impl != nullptr && impl->gathered_view()) of = impl->gathered_view()->of;
   const auto strides = strides_of_view(value, element);
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
-  at::Tensor view;
+  std::shared_ptr<const GatheredView> gathered;
   if (of) {
     if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
-    view = wrap_gathered_view(std::move(value),
-                              {std::move(of), &op_, arguments().vec(), results_.size(), element,
-                               c10::GradMode::is_enabled()},
-                              strides);
-  } else {
-    view = wrap_view(std::move(value), strides);
-    if (aliases && placed_impl(view) != nullptr) share_version(view, base);
+    gathered = std::make_shared<GatheredView>(of, &op_, arguments().vec(), results_.size(), element,
+                                              c10::GradMode::is_enabled());
   }
+  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered));
   PlacedTensorImpl* seen_as = placed_impl(view);
-  if (seen_as != nullptr && (impl == nullptr || impl->views_parameter())) {
-    seen_as->set_views_parameter();
-  }
+  if (seen_as == nullptr) return view;
+  // What a user's autograd::Function saved of it is then seen to have changed.
+  if (of || aliases) share_version(view, base);
+  if (impl == nullptr || impl->views_parameter()) seen_as->set_views_parameter();
   return view;
 }
 
@@ -222,7 +219,7 @@ std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) c
   const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
   const at::TensorOptions like = shape.dtype(base.dtype());
   stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
-                                          : at::empty(value_of(base).sizes(), like);
+                                          : at::empty(from->global_sizes(base.sizes()), like);
   op_.handle.callBoxed(&stack);
   const c10::IValue& result = stack[results_.size()];
   const at::Tensor view =

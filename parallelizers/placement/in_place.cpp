@@ -20,15 +20,24 @@ Value writable_value(const at::Tensor& target) {
   return value_of(target);
 }
 
+/// A parallel parameter, or a view of one.
+bool is_parameter(const at::Tensor& target) {
+  const PlacedTensorImpl* impl = placed_impl(target);
+  return impl != nullptr ? impl->views_parameter() : mark_of(target) != nullptr;
+}
+
+constexpr const char* kChangesShape =
+    " changes the shape of a placed tensor in place; use the operator that returns a new tensor";
+
 /// After `local`, the inside of `target`, was written.
 void written(const at::Tensor& target, at::Tensor local, const char* operation) {
   const LayoutPtr layout = oslo::layout(target);
   if (layout && local.is_inference()) layout->mesh()->count_write();
-  PlacedTensorImpl* impl = placed_impl(target);
-  const bool parameter = layout && (impl == nullptr || impl->views_parameter());
-  OSLO_CHECK(!parameter || !c10::GradMode::is_enabled() || !local.requires_grad(), operation,
+  OSLO_CHECK(!c10::GradMode::is_enabled() || !local.requires_grad() || !is_parameter(target),
+             operation,
              " writes values whose gradient is recorded to a parallel parameter; put it under "
              "torch::NoGradGuard");
+  PlacedTensorImpl* impl = placed_impl(target);
   if (impl == nullptr) return;
   impl->refresh(std::move(local));
   if (!impl->is_inference()) impl->bump_version();
@@ -63,11 +72,7 @@ void check_writable(const at::Tensor& target, const char* operation) {
                "gradient; write to the tensor it views, or set the hook after the write");
     check_writable(of.base(), operation);
   }
-  const bool views_parameter = impl != nullptr && impl->views_parameter();
-  OSLO_CHECK(!views_parameter || !c10::GradMode::is_enabled() || !target.requires_grad(), operation,
-             " changes a view of a parallel parameter in place while its gradient is recorded; "
-             "put it under torch::NoGradGuard");
-  OSLO_CHECK(mark_of(target) == nullptr || !c10::GradMode::is_enabled() || !target.requires_grad(),
+  OSLO_CHECK(!c10::GradMode::is_enabled() || !target.requires_grad() || !is_parameter(target),
              operation,
              " changes a parallel parameter in place while its gradient is recorded; "
              "put it under torch::NoGradGuard");
@@ -106,9 +111,7 @@ void gather_in_place(Call& call, const std::string& reason) {
   const PlacedTensorImpl* impl = placed_impl(target);
   OSLO_CHECK(
       impl == nullptr || !impl->gathered_view() || !call.op().handle.hasTag(at::Tag::inplace_view),
-      call.name(),
-      " changes the shape of a placed tensor in place; use the operator that "
-      "returns a new tensor");
+      call.name(), kChangesShape);
   auto operands = call.operands();
   const Value inside = writable_value(target);
   operands[0] = inside;
@@ -122,10 +125,7 @@ void gather_in_place(Call& call, const std::string& reason) {
   if (!inside.cut()) {
     written(target, changed, call.name());
   } else {
-    OSLO_CHECK(
-        changed.sizes() == c10::IntArrayRef(inside.sizes()), call.name(),
-        " changes the shape of a placed tensor in place; use the operator that returns a new "
-        "tensor");
+    OSLO_CHECK(changed.sizes() == c10::IntArrayRef(inside.sizes()), call.name(), kChangesShape);
     const Value part = redistribute({changed, nullptr}, inside.layout);
     written(target, inside.local.copy_(part.local), call.name());
   }

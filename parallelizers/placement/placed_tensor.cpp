@@ -212,23 +212,12 @@ at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
   return placed;
 }
 
-at::Tensor wrap_view(Value value, c10::IntArrayRef strides) {
-  if (!value.cut() && !is_dry(value)) return std::move(value.local);
-  auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value));
+at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
+                     std::shared_ptr<const GatheredView> gathered) {
+  if (!gathered && !value.cut() && !is_dry(value)) return std::move(value.local);
+  auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(gathered));
   if (!strides.empty()) impl->stride(strides);
   at::Tensor placed(std::move(impl));
-  attach_front(placed);
-  return placed;
-}
-
-at::Tensor wrap_gathered_view(Value value, GatheredView view, c10::IntArrayRef strides) {
-  const at::Tensor base = view.of->base();
-  auto impl = c10::make_intrusive<PlacedTensorImpl>(
-      std::move(value), std::make_shared<const GatheredView>(std::move(view)));
-  if (!strides.empty()) impl->stride(strides);
-  at::Tensor placed(std::move(impl));
-  // What a user's autograd::Function saved of it is then seen to have changed.
-  share_version(placed, base);
   attach_front(placed);
   return placed;
 }

@@ -76,12 +76,10 @@ at::Tensor wrap(Value value);
 at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
 
 /// A view, which aliases another local tensor. `strides`: those of one device's view, where the
-/// layout does not tell them.
-at::Tensor wrap_view(Value value, c10::IntArrayRef strides);
-
-/// A view of gathered elements. It stays placed even where it is whole, so that writing to it, and
-/// using it after its base was written, are seen. `strides` as for `wrap_view`.
-at::Tensor wrap_gathered_view(Value value, GatheredView view, c10::IntArrayRef strides);
+/// layout does not tell them. A view of gathered elements stays placed even where it is whole, so
+/// that writing to it, and using it after its base was written, are seen.
+at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
+                     std::shared_ptr<const GatheredView> gathered = nullptr);
 
 /// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
 /// where that differs (a user's autograd::Function, hooks, retained gradients, leaves). A gathered

@@ -36,6 +36,11 @@ Axes Value::axes_cutting(int64_t dim) const {
   return cutting;
 }
 
+bool Value::in_one_stretch(int64_t dim) const {
+  const Axes cutting = axes_cutting(dim);
+  return cutting.empty() || (cutting.size() == 1 && (*layout)[cutting[0]].cut->contiguous());
+}
+
 Value gather_axis(Value value, int axis, bool then_copy) {
   if (!value.layout || (*value.layout)[axis].whole()) return value;
   const int64_t dim = (*value.layout)[axis].dim;

@@ -24,6 +24,8 @@ struct Value {
   bool cut_at(int64_t dim) const { return layout && layout->cuts(dim); }
   /// The axes that cut `dim`.
   Axes axes_cutting(int64_t dim) const;
+  /// Whether one axis at most cuts `dim`, and its ranks' parts follow each other.
+  bool in_one_stretch(int64_t dim) const;
 };
 
 /// Moving a value along one axis of its mesh. All are differentiable; each is the identity where

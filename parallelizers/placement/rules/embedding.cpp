@@ -38,10 +38,7 @@ void embedding(Call& call) {
   const bool by_frequency = call.boolean(3);
   const std::string rows = letters(operands[1].dim());
   DimensionMap map{{"VH", rows}, {rows + "H"}};
-  bool stretches = by_frequency;
-  const Axes cutting = operands[0].axes_cutting(0);
-  for (const int axis : cutting) stretches |= !(*operands[0].layout)[axis].cut->contiguous();
-  if (stretches || cutting.size() > 1) map.whole = "V";
+  if (by_frequency || !operands[0].in_one_stretch(0)) map.whole = "V";
   if (by_frequency) map.whole += rows;  // counts over all indices
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& weight = operands[0].local;

@@ -107,11 +107,7 @@ void cross_entropy(Call& call) {
   const bool none = settings.reduction == at::Reduction::None;
   // Classes in blocks or cut by several axes are gathered; else what is cheaper stays cut.
   DimensionMap map{{own, rows}, {""}};
-  const Axes cutting = operands[0].axes_cutting(class_dim);
-  if (cutting.size() > 1 ||
-      (!cutting.empty() && !(*operands[0].layout)[cutting[0]].cut->contiguous())) {
-    map.whole = "V";
-  }
+  if (!operands[0].in_one_stretch(class_dim)) map.whole = "V";
   const Resolution resolution = resolve(map, operands);
   const int vocabulary_axis = resolution.axis_keeping('V');
   const at::Tensor& logits = operands[0].local;
