@@ -11,6 +11,7 @@
 #include "mpu/world.h"
 #include "oslo_cpp/config.h"
 #include "oslo_cpp/initialize.h"
+#include "oslo_cpp/model_library.h"
 #include "oslo_cpp/parallel_model.h"
 #include "oslo_cpp/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"

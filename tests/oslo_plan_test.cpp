@@ -1,9 +1,10 @@
-// `oslo plan` over a program of ours: this one, started again with --model.
+// `oslo plan` over a program of ours, this one, started again with --model, and over a library.
 #include <gmock/gmock.h>
 #include <oslo_cpp/oslo.h>
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -46,6 +47,37 @@ TEST(OsloPlan, PrintsJson) {
   oslo::test::ToolProcess tool({"plan", "-n", "1024", "--json", "--", self(), "--model", "2"});
   EXPECT_EQ(tool.finish(), 0) << tool.error();
   EXPECT_GT(nlohmann::json::parse(tool.output()).size(), 0);
+}
+
+TEST(OsloPlan, ReadsTheModelOfALibrary) {
+  oslo::test::ToolProcess tool({"plan", "-n", "4", MODEL_LIBRARY});
+  EXPECT_EQ(tool.finish(), 0) << tool.error();
+  EXPECT_THAT(tool.output(), AllOf(HasSubstr("first.weight"), HasSubstr("column: shard(0)"),
+                                   HasSubstr("row: shard(1)"), HasSubstr("[64, 64]")));
+  oslo::test::ToolProcess two(
+      {"plan", "-n", "4", "--json", MODEL_LIBRARY, "tensor_parallel_size=2"});
+  EXPECT_EQ(two.finish(), 1);
+  EXPECT_THAT(two.error(), HasSubstr("tensor_parallel_size"));
+  oslo::test::ToolProcess half(
+      {"plan", "-n", "4", MODEL_LIBRARY, "model_parallelism.tensor_parallel_size=2"});
+  EXPECT_EQ(half.finish(), 0) << half.error();
+  EXPECT_THAT(half.output(), HasSubstr("[128, 64]"));
+}
+
+TEST(OsloPlan, ALibraryWithoutAModelFails) {
+  oslo::test::ToolProcess other({"plan", "-n", "2", "libc.so.6"});
+  EXPECT_EQ(other.finish(), 127);
+  EXPECT_THAT(other.error(), HasSubstr("there is no file libc.so.6"));
+  oslo::test::ToolProcess none({"plan", "-n", "2", OSLO_LIBRARY});
+  EXPECT_EQ(none.finish(), 126);
+  EXPECT_THAT(none.error(), HasSubstr("offers no model; write OSLO_MODEL_LIBRARY"));
+  const std::string path =
+      std::filesystem::path(MODEL_LIBRARY).parent_path() / "no_library_really.so";
+  std::ofstream(path) << "text";
+  oslo::test::ToolProcess text({"plan", "-n", "2", path});
+  EXPECT_EQ(text.finish(), 126);
+  EXPECT_THAT(text.error(), HasSubstr("cannot load"));
+  std::filesystem::remove(path);
 }
 
 TEST(OsloPlan, WhatCannotBePlannedFails) {

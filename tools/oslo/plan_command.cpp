@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "tools/oslo/find_program.h"
+#include "tools/oslo/model_library.h"
 
 namespace oslo::tool {
 namespace {
@@ -17,9 +18,12 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   oslo plan -n 4 ./train --tensor 4        how 4 ranks would share the model
   oslo plan -n 4096 --json ./train         for another program to read
+  oslo plan -n 8 ./libnet.so               the model of a library, cut over all 8
+  oslo plan -n 8 ./libnet.so config.json model_parallelism.tensor_parallel_size=4
 
-The program runs as it is, alone, as rank 0 of N, until oslo::initialize has made its plan; that is
-printed, and the program ends with 0. One that never calls initialize runs to its own end.
+A program runs as it is, alone, as rank 0 of N, until oslo::initialize has made its plan; that is
+printed, and the program ends with 0. One that never calls initialize runs to its own end. A library
+offers its model by OSLO_MODEL_LIBRARY (oslo_cpp/model_library.h).
 )";
 
 struct PlanOptions {
@@ -30,7 +34,8 @@ struct PlanOptions {
 class PlanFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: oslo plan -n N [--json] [--] program [arguments]\n";
+    return "Usage: oslo plan -n N [--json] [--] program [arguments]\n"
+           "       oslo plan -n N [--json] [--] library.so [config.json] [path=value ...]\n";
   }
 };
 
@@ -40,11 +45,12 @@ int plan(const Invocation& invocation, const PlanOptions& options) {
               << " ./program arguments`\n";
     return 2;
   }
+  setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
+  setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
+  if (is_library(invocation.program[0])) return plan_library(invocation.program);
   int exit_code = 0;
   const std::string path = find_program(invocation.program[0], "oslo plan", exit_code);
   if (exit_code != 0) return exit_code;
-  setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
-  setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
   std::vector<char*> arguments;
   for (const std::string& word : invocation.program) {
     arguments.push_back(const_cast<char*>(word.c_str()));

@@ -1,0 +1,52 @@
+#include "oslo_cpp/model_library.h"
+
+#include <c10/util/Exception.h>
+
+#include <exception>
+#include <iostream>
+#include <string>
+
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+Config config_of(int word_count, const char* const* words, int ranks) {
+  Config config;
+  if (word_count == 0) {
+    config.set("model_parallelism.enable=true");
+    config.set("model_parallelism.tensor_parallel_size=" + std::to_string(ranks));
+  }
+  for (int i = 0; i < word_count; ++i) {
+    const std::string word = words[i];
+    if (word.find('=') != std::string::npos) {
+      config.set(word);
+    } else {
+      OSLO_CHECK(i == 0, "'", word,
+                 "' is neither the config file, which comes first, nor an override", " path=value");
+      config = Config::from_file(word);
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+int plan_library_model(const std::function<LibraryModel()>& make, int word_count,
+                       const char* const* words) {
+  try {
+    LibraryModel made = make();
+    made.options.world = World::from_environment();
+    OSLO_CHECK(made.options.world.plan_only(),
+               "a model library is for `oslo plan`, which sets OSLO_PLAN_RANKS");
+    const Config config = config_of(word_count, words, made.options.world.size());
+    initialize(made.model, config, made.options);  // prints, and does not come back
+  } catch (const c10::Error& error) {
+    std::cerr << "oslo plan: " << error.what_without_backtrace() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "oslo plan: " << error.what() << "\n";
+  }
+  return 1;
+}
+
+}  // namespace oslo
