@@ -1,3 +1,5 @@
+#include "parallelizers/placement/door.h"
+
 #include <torch/library.h>
 
 #include "parallelizers/placement/arguments.h"
@@ -57,7 +59,8 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   call.finish();
 }
 
-/// The one kernel that every operator on a placed or marked tensor enters.
+}  // namespace
+
 void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const OperatorEntry& op = entry_of(handle);
   if (op.pointwise && !op.in_place && !op.writes_out && run_pointwise_fast(op, *stack)) return;
@@ -75,8 +78,6 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   if (run_under_autocast(op, *stack)) return;
   run(op, *stack);
 }
-
-}  // namespace
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&door>());

@@ -1,30 +1,14 @@
 #include "parallelizers/placement/pointwise.h"
 
-#include <c10/core/GradMode.h>
+#include <c10/util/SmallVector.h>
 
-#include <array>
 #include <utility>
 
+#include "parallelizers/placement/alike.h"
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/placed_tensor.h"
 
 namespace oslo {
-namespace {
-
-/// Whether a plain tensor can stand beside values of `layout` and `dims` dimensions as it is: it
-/// has no gradient to reduce, and nothing to cut.
-bool fits_beside(const at::Tensor& plain, const Layout& layout, int64_t dims) {
-  if (plain.requires_grad() && c10::GradMode::is_enabled()) return false;
-  if (plain.dim() > dims) return false;
-  for (int axis = 0; axis < layout.axes(); ++axis) {
-    if (layout[axis].whole()) continue;
-    const int64_t dim = layout[axis].dim - (dims - plain.dim());
-    if (dim >= 0 && plain.size(dim) != 1) return false;
-  }
-  return true;
-}
-
-}  // namespace
 
 DimensionMap pointwise_map(c10::ArrayRef<Value> operands) {
   int64_t dims = 0;
@@ -59,51 +43,29 @@ void run_pointwise(Call& call) {
 }
 
 bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
-  constexpr size_t kMost = 4;
-  std::array<size_t, kMost> placed;
-  std::array<const at::Tensor*, kMost> plain;
-  size_t placed_count = 0, plain_count = 0;
-  const PlacedTensorImpl* first = nullptr;
+  Alike alike;
   const size_t base = stack.size() - op.arguments;
   for (size_t i = base; i < stack.size(); ++i) {
-    if (!stack[i].isTensor()) {
-      if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
-      continue;
-    }
-    const at::Tensor& tensor = stack[i].toTensor();
-    if (!tensor.defined()) continue;
-    const PlacedTensorImpl* impl = placed_impl(tensor);
-    if (impl == nullptr) {
-      if (tensor.key_set().has(kPlacedKey) || plain_count == kMost) return false;
-      plain[plain_count++] = &tensor;
-      continue;
-    }
-    if (placed_count == kMost || impl->gathered_view() || has_own_place_in_graph(tensor)) {
+    if (stack[i].isTensor()) {
+      if (!alike.take(stack[i].toTensor())) return false;
+    } else if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) {
       return false;
     }
-    if (first == nullptr) {
-      first = impl;
-    } else if (impl->dim() != first->dim() ||
-               (impl->value().layout != first->value().layout &&
-                !(*impl->value().layout == *first->value().layout))) {
-      return false;
-    }
-    placed[placed_count++] = i;
   }
-  if (first == nullptr) return false;
-  if (first->value().local.is_meta()) return false;
-  for (size_t i = 0; i < plain_count; ++i) {
-    if (!fits_beside(*plain[i], *first->value().layout, first->dim())) return false;
-  }
-  const c10::IValue held = std::move(stack[placed[0]]);
-  stack[placed[0]] = first->value().local;
-  for (size_t i = 1; i < placed_count; ++i) {
-    stack[placed[i]] = c10::IValue(placed_impl(stack[placed[i]].toTensor())->value().local);
+  if (!alike.holds()) return false;
+  c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) continue;
+    const PlacedTensorImpl* const impl = placed_impl(stack[i].toTensor());
+    if (impl == nullptr) continue;
+    c10::IValue part(impl->value().local);
+    held.push_back(std::exchange(stack[i], std::move(part)));
   }
   // No argument has the placed key any more: the call passes the door by itself.
   op.handle.callBoxed(&stack);
   for (size_t i = base; i < stack.size(); ++i) {
-    stack[i] = wrap_like({std::move(stack[i]).toTensor(), first->value().layout}, *first);
+    stack[i] =
+        wrap_like({std::move(stack[i]).toTensor(), alike.first().value().layout}, alike.first());
   }
   return true;
 }
