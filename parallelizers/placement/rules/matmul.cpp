@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/rule_table.h"
@@ -45,27 +47,49 @@ void matmul(Call& call) {
   call.run(matmul_map(call.value(0), call.value(1)));
 }
 
-/// x (.., K), weight (N, K), bias (N): the bias is added once, after the reduction.
+/// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike,
+/// and on no axis is the product cut otherwise or a partial sum.
+bool adds_inside(const Resolution& resolution, const Value& bias) {
+  const LayoutPtr columns = resolution.layout_of("N");
+  return columns && bias.defined() && bias.dim() == 1 && bias.cut() && *bias.layout == *columns &&
+         resolution.axes_beside("N").empty();
+}
+
+/// x (.., K), weight (N, K), bias (N): where the product is a partial sum the bias is added once,
+/// after the reduction.
 void linear(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   const std::string rows = letters(operands[0].dim() - 1);
   const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
-  Value y = resolution.finish(at::linear(operands[0].local, operands[1].local), rows + "N");
-  if (const Value bias = call.value(2); bias.defined()) y = add_values(y, bias);
+  const Value bias = call.value(2);
+  const bool inside = adds_inside(resolution, bias);
+  const auto added = inside ? std::optional(bias.local) : std::nullopt;
+  Value y = resolution.finish(at::linear(operands[0].local, operands[1].local, added), rows + "N");
+  if (bias.defined() && !inside) y = add_values(y, bias);
   call.result(std::move(y));
 }
 
-/// beta * self + alpha * product(left, right): self is added once, after the reduction. The map is
-/// that of the product. In place, self takes the sum.
-void add_product(Call& call, const DimensionMap& map,
-                 at::Tensor (*product)(const at::Tensor&, const at::Tensor&)) {
+using Product = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
+using SumOfProduct = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                    const at::Scalar&, const at::Scalar&);
+
+/// beta * self + alpha * product(left, right): self is added once, after the reduction, or in the
+/// product by `fused`. The map is that of the product. In place, self takes the sum.
+void add_product(Call& call, const DimensionMap& map, Product product,
+                 SumOfProduct fused = nullptr) {
   c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
   const Resolution resolution = resolve(map, operands);
-  Value y = resolution.finish(product(operands[0].local, operands[1].local), map.results[0]);
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
+  Value self = call.value(0);
+  const at::Tensor& left = operands[0].local;
+  const at::Tensor& right = operands[1].local;
+  if (fused != nullptr && !call.op().in_place && adds_inside(resolution, self)) {
+    return call.result(
+        resolution.finish(fused(self.local, left, right, beta, alpha), map.results[0]));
+  }
+  Value y = resolution.finish(product(left, right), map.results[0]);
   if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
   // As in BLAS, beta 0 ignores self, not-a-numbers included.
-  Value self = call.value(0);
   const bool same_shape = self.sizes() == y.sizes();
   if (beta.toDouble() != 0.0) {
     if (beta.toDouble() != 1.0) self.local = self.local * beta;
@@ -80,7 +104,7 @@ void add_product(Call& call, const DimensionMap& map,
 
 /// A linear layer on matrices.
 void addmm(Call& call) {
-  add_product(call, {{"MK", "KN"}, {"MN"}}, at::mm);
+  add_product(call, {{"MK", "KN"}, {"MN"}}, at::mm, at::addmm);
 }
 
 void baddbmm(Call& call) {
