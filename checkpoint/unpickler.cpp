@@ -37,7 +37,10 @@ class Machine {
   std::string_view take_line();
 
   // The stack.
-  void push(Value value) { stack_.push_back(std::move(value)); }
+  template <typename T>
+  void push(T&& value) {
+    stack_.emplace_back(std::forward<T>(value));
+  }
   Value pop();
   Value& top();
   std::vector<Value> pop_to_mark();

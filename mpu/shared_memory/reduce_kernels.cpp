@@ -114,7 +114,7 @@ void divide(T* values, int count, size_t elements) {
     for (; i + step <= elements; i += step) *reinterpret_cast<Vector*>(values + i) /= by;
     for (; i < elements; ++i) values[i] /= by;
   } else {
-    for (; i < elements; ++i) values[i] = static_cast<T>(int64_t{values[i]} / count);
+    for (; i < elements; ++i) values[i] = static_cast<T>(static_cast<int64_t>(values[i]) / count);
   }
 }
 

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "mpu/error.h"
@@ -74,7 +76,7 @@ void check_replicas_agree(Group& group, const std::string& what,
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
   const std::vector<int64_t> hashes = group.exchange(hash_of(text));
-  if (hashes == std::vector<int64_t>(hashes.size(), hashes[0])) return;
+  if (std::ranges::count(hashes, hashes[0]) == std::ssize(hashes)) return;
   const std::vector<std::string> texts = gather_texts(group, text);
   for (int rank = 1; rank < group.size(); ++rank) {
     if (texts[rank] == texts[0]) continue;

@@ -101,7 +101,7 @@ at::Tensor Cut::by_rank(const at::Tensor& whole, int64_t dim) const {
 
 at::Tensor Cut::in_order(const at::Tensor& joined, int64_t dim) const {
   if (contiguous()) return joined;
-  Sizes next(ranks(), 0);
+  std::vector<int64_t> next(ranks(), 0);
   for (int r = 1; r < ranks(); ++r) next[r] = next[r - 1] + sizes_[r - 1];
   std::vector<at::Tensor> pieces;
   for (const Run& run : runs_) {

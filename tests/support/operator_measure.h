@@ -144,7 +144,8 @@ inline Outcome with_cut(const Prepared& op, const Expected& expected, const Cutt
   const Moved moved(op, expected, cutting.operand,
                     1.0 - static_cast<double>(cut.local_size(mesh->axis(0)->rank())) /
                               static_cast<double>(cut.size()));
-  Outcome outcome{cutting};
+  Outcome outcome;
+  outcome.cutting = cutting;
   ledger.clear();
   mesh->gathers().clear();
   Stack returned;
