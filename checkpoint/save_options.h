@@ -1,8 +1,8 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <utility>
 
 #include "mpu/error.h"
 
@@ -25,22 +25,18 @@ class SaveOptions {
   }
 
   /// The model's hyperparameters, written beside the tensors as config.json. A JSON object.
-  SaveOptions& config(nlohmann::json config) {
-    OSLO_CHECK(config.is_object() || config.is_null(), "config.json is a JSON object, not ",
-               config.type_name());
-    return config_ = std::move(config), *this;
-  }
+  SaveOptions& config(nlohmann::json config);
 
   bool merge_checkpoints() const { return merge_; }
   /// Empty where none was given.
   const std::string& format() const { return format_; }
   /// Null where none was given.
-  const nlohmann::json& config() const { return config_; }
+  const nlohmann::json& config() const;
 
  private:
   bool merge_ = false;
   std::string format_;
-  nlohmann::json config_;
+  std::shared_ptr<const nlohmann::json> config_;
 };
 
 }  // namespace oslo

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <numeric>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "mpu/error.h"
 #include "mpu/process_group.h"
@@ -50,6 +51,20 @@ std::vector<at::Tensor> as_real_parts(const at::Tensor& whole, int64_t dim,
   return parts;
 }
 
+c10d::ReduceOp operation_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::average:
+      return c10d::ReduceOp::AVG;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::sum:
+      break;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
 std::shared_ptr<Ledger> ledger_of(const c10d::ProcessGroup& group) {
   const auto* counted = dynamic_cast<const CountedProcessGroup*>(&group);
   return counted != nullptr ? counted->ledger() : std::make_shared<Ledger>();
@@ -78,6 +93,8 @@ Group::Group(std::string name, std::vector<int> ranks, int rank,
       takes_uneven_parts_(process_group->getDefaultBackend()->getBackendName() == "shm"),
       process_group_(std::move(process_group)),
       ledger_(ledger_of(*process_group_)) {}
+
+Group::~Group() = default;
 
 bool Group::silent(const at::Tensor& tensor) const {
   return fake_ || tensor.is_meta();
@@ -113,14 +130,14 @@ void Group::wait(const c10::intrusive_ptr<c10d::Work>& work, const char* operati
   }
 }
 
-at::Tensor Group::all_reduce(at::Tensor tensor, c10d::ReduceOp op) {
+at::Tensor Group::all_reduce(at::Tensor tensor, Reduction reduction) {
   if (size() == 1) return tensor;
   tensor = plain(tensor);
   count_all_reduce(tensor);
   if (silent(tensor) || tensor.numel() == 0) return tensor;
   std::vector<at::Tensor> tensors{as_real(tensor)};
   auto options = waited_for<c10d::AllreduceOptions>();
-  options.reduceOp = std::move(op);
+  options.reduceOp = operation_of(reduction);
   wait(backend(tensor).allreduce(tensors, options), "all_reduce");
   return tensor;
 }

@@ -4,13 +4,21 @@
 
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "mpu/ledger.h"
 #include "mpu/shared_nodes.h"
 
+// Declared only: nearly every file of the library includes this one.
+namespace c10d {
+class Backend;
+class ProcessGroup;
+class Work;
+}  // namespace c10d
+
 namespace oslo {
+
+enum class Reduction { sum, average, min, max };
 
 /// Ranks that communicate: one line of the mesh. Collectives here are plain (not differentiable;
 /// see collectives.h) and counted in the group's ledger. At size 1 every one of them returns its
@@ -22,6 +30,9 @@ class Group {
   /// process group where it has one (those of an MPU do).
   Group(std::string name, std::vector<int> ranks, int rank,
         c10::intrusive_ptr<c10d::ProcessGroup> process_group);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
@@ -41,7 +52,7 @@ class Group {
 
   /// The reduction over all ranks. The buffer of `tensor` is used when it is contiguous: pass one
   /// that nobody else reads.
-  at::Tensor all_reduce(at::Tensor tensor, c10d::ReduceOp op = c10d::ReduceOp::SUM);
+  at::Tensor all_reduce(at::Tensor tensor, Reduction reduction = Reduction::sum);
 
   /// Starts an all-reduce in place on a contiguous tensor.
   c10::intrusive_ptr<c10d::Work> start_all_reduce(at::Tensor& tensor);

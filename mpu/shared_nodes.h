@@ -1,12 +1,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace oslo {
 

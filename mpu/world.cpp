@@ -13,6 +13,7 @@
 
 #include "mpu/error.h"
 #include "mpu/launch_environment.h"
+#include "mpu/process_group.h"
 
 namespace oslo {
 

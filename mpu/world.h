@@ -7,7 +7,11 @@
 #include <vector>
 
 #include "mpu/group.h"
-#include "mpu/process_group.h"
+#include "mpu/transport.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace oslo {
 

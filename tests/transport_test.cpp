@@ -119,9 +119,9 @@ TEST(TwoLevels, CollectivesOfGroups) {
     const auto own = torch::arange(7, torch::kDouble) + rank;
     const auto sum = 6.0 * torch::arange(7, torch::kDouble) + 15;
     EXPECT_TRUE(torch::equal(group->all_reduce(own.clone()), sum));
-    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone(), c10d::ReduceOp::MAX),
+    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone(), Reduction::max),
                              torch::arange(7, torch::kDouble) + 5));
-    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone(), c10d::ReduceOp::AVG), sum / 6));
+    EXPECT_TRUE(torch::equal(group->all_reduce(own.clone(), Reduction::average), sum / 6));
     const std::vector<int64_t> sizes{2, 0, 1, 3, 1, 2};  // uneven, and along an inner dimension
     const auto part = torch::full({3, sizes[rank]}, double(rank));
     const auto whole = group->all_gather(part, 1, sizes);
@@ -164,7 +164,7 @@ TEST(TwoLevels, ADtypeThatGlooDoesNotTakeIsRefusedOnEveryRank) {
   const auto errors = run_on_hosts({"a", "b", "a"}, [](World world) {
     const auto group = world.make_group("all", all_of(world), Transport::automatic);
     const auto own = torch::full({1}, world.rank() + 3);
-    EXPECT_EQ(group->all_reduce(own, c10d::ReduceOp::AVG).item<int64_t>(), 4);
+    EXPECT_EQ(group->all_reduce(own, Reduction::average).item<int64_t>(), 4);
     group->all_reduce(torch::ones({3}, torch::kShort));
   });
   EXPECT_THAT(errors, Each(HasSubstr("do not take Short tensors")));

@@ -82,7 +82,7 @@ class TotalNorm {
     }
     const RuleScope scope("clip_grad_norm");
     const at::Tensor all = group.all_reduce(at::tensor(message, at::kDouble),
-                                            largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM);
+                                            largest ? Reduction::max : Reduction::sum);
     const double* result = all.const_data_ptr<double>();
     for (Share* share : cut) {
       share->amount = *result++;

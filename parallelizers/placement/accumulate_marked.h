@@ -1,9 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/autograd/function.h>
 
 #include "parallelizers/placement/layout.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace oslo {
 

@@ -1,13 +1,16 @@
 #pragma once
 
 #include <c10/core/TensorImpl.h>
-#include <torch/csrc/autograd/function.h>
 
 #include <memory>
 
 #include "parallelizers/placement/gathered_view.h"
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/value.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace oslo {
 

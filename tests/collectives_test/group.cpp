@@ -57,8 +57,8 @@ TEST(Group, ReducesBroadcastsAndExchanges) {
     const Tensor columns = at::arange(6, at::kDouble).view({2, 3}).t() * rank;  // not contiguous
     EXPECT_TRUE(
         at::equal(group.all_reduce(columns), at::arange(6, at::kDouble).view({2, 3}).t() * 3));
-    EXPECT_EQ(group.all_reduce(at::full({2}, rank), c10d::ReduceOp::MAX)[0].item<int>(), 2);
-    EXPECT_EQ(group.all_reduce(at::full({2}, rank), c10d::ReduceOp::MIN)[0].item<int>(), 0);
+    EXPECT_EQ(group.all_reduce(at::full({2}, rank), oslo::Reduction::max)[0].item<int>(), 2);
+    EXPECT_EQ(group.all_reduce(at::full({2}, rank), oslo::Reduction::min)[0].item<int>(), 0);
     EXPECT_EQ(group.all_reduce(at::empty({0})).numel(), 0);
     group.ledger().clear();
     Tensor sent = at::full({5}, rank, at::kLong);

@@ -1,5 +1,5 @@
 // DistributedDataParallel on ordinary modules: gradients, buckets, parameters that stay unused.
-// data_parallel_tensor_test.cpp has the modules that are cut over tensor ranks.
+// tensor_axis.cpp has the modules that are cut over tensor ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -23,7 +23,7 @@ at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int a
 at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, bool largest) {
   const c10::AutoGradMode no_grad(false);
   return mesh.axis(axis)->all_reduce(tensor.clone(at::MemoryFormat::Contiguous),
-                                     largest ? c10d::ReduceOp::MAX : c10d::ReduceOp::MIN);
+                                     largest ? Reduction::max : Reduction::min);
 }
 
 void check_indices(const at::Tensor& indices, int64_t size, const char* operation,

@@ -26,7 +26,7 @@ void equal(Call& call) {
   at::Tensor same = at::full({}, at::equal(operands[0].local, operands[1].local),
                              operands[0].local.options().dtype(at::kInt));
   for (int axis = 0; layout && axis < layout->axes(); ++axis) {
-    if ((*layout)[axis].dim >= 0) same = layout->group(axis)->all_reduce(same, c10d::ReduceOp::MIN);
+    if ((*layout)[axis].dim >= 0) same = layout->group(axis)->all_reduce(same, Reduction::min);
   }
   call.result_plain(same.item<int>() != 0);
 }

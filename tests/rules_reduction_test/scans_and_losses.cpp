@@ -120,7 +120,7 @@ std::vector<Case> counting_cases() {
   };
 }
 
-std::vector<Case> loss_cases() {
+std::vector<Case> elementwise_loss_cases() {
   using Loss = std::function<at::Tensor(X, int64_t)>;
   const std::vector<std::pair<std::string, Loss>> losses = {
       {"l1", [](X x, int64_t r) { return at::l1_loss(x[0], x[1], r); }},
@@ -245,7 +245,7 @@ TEST_P(RulesScanLoss, Counting) {
   expect({GetParam()}, counting_cases());
 }
 TEST_P(RulesScanLoss, Losses) {
-  expect({GetParam()}, loss_cases());
+  expect({GetParam()}, elementwise_loss_cases());
 }
 TEST_P(RulesScanLoss, LogLikelihood) {
   expect({GetParam()}, nll_cases());

@@ -7,10 +7,13 @@
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/access.h"
 #include "parallelizers/placement/mark.h"
+#include "tests/data_parallel_test/net.h"
 #include "tests/support/seeded.h"
 
+namespace tensor_axis_test {
 namespace {
 
+using data_parallel_test::random;
 using oslo::DDPOptions;
 using oslo::DistributedDataParallel;
 using oslo::MPU;
@@ -48,10 +51,6 @@ void cut(Mlp& mlp, const MPU& mpu) {
   mark(mlp->up->weight, 0, "up.weight");
   mark(mlp->up->bias, 0, "up.bias");
   mark(mlp->down->weight, 1, "down.weight");
-}
-
-Tensor random(torch::IntArrayRef sizes, uint64_t seed) {
-  return torch::randn(sizes, at::make_generator<at::CPUGeneratorImpl>(seed), torch::kDouble);
 }
 
 /// Gradients of both, and that those of cut parameters say so.
@@ -181,3 +180,4 @@ TEST(DataAndTensorErrors, MarksThatComeOrGoAreNoticed) {
 }
 
 }  // namespace
+}  // namespace tensor_axis_test
