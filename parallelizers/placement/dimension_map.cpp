@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kFree = '-';
 
-MeshPtr mesh_of(std::span<const Value> operands) {
+MeshPtr mesh_of_operands(std::span<const Value> operands) {
   MeshPtr mesh;
   for (const Value& operand : operands) {
     if (!operand.layout) continue;
@@ -228,7 +228,7 @@ Value Resolution::finish(at::Tensor local, std::string_view letters) const {
 }
 
 Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
-  Resolution resolution(mesh_of(operands));
+  Resolution resolution(mesh_of_operands(operands));
   if (!resolution.mesh()) return resolution;
   if (operands.size() > 1) check_sizes(map, operands);
   for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {

@@ -9,7 +9,6 @@ namespace oslo {
 namespace {
 
 constexpr char kWritten = '#';  ///< the dimension of the target that the index speaks of
-constexpr char kIndex = '*';    ///< the index's dimension in its place
 
 /// Runs a write described by `map`: a new tensor, or into the target, which keeps its cut.
 void write(Call& call, const DimensionMap& map) {

@@ -6,6 +6,9 @@
 
 namespace oslo {
 
+/// The letter of the index's dimension in the place of the one it speaks of.
+inline constexpr char kIndex = '*';
+
 /// How `x[indices]` corresponds: what aten::index and aten::index_put share.
 struct Indexing {
   bool understood = false;  ///< a mask of no dimension, or more indices than dimensions, is not

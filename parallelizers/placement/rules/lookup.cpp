@@ -9,7 +9,6 @@ namespace oslo {
 namespace {
 
 constexpr char kSearched = '#';  ///< the dimension of the table that is looked up
-constexpr char kIndex = '*';     ///< the index's dimension in its place
 
 int64_t elements(const Value& x) {
   return c10::multiply_integers(x.sizes());
