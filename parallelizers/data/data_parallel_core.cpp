@@ -19,13 +19,9 @@
 #include "parallelizers/placement/mark.h"
 
 namespace oslo {
-namespace {
-
-using torch::autograd::Node;
-using torch::autograd::variable_list;
 
 /// A parameter, and what the reducer took for granted about it.
-struct Parameter {
+struct ReducedParameter {
   std::string name;
   at::Tensor tensor;
   bool trained;
@@ -34,14 +30,19 @@ struct Parameter {
   c10::Device device;
 };
 
-std::string describe(const Parameter& parameter) {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+std::string describe(const ReducedParameter& parameter) {
   const LayoutPtr layout = oslo::layout(parameter.tensor);
   return c10::str(parameter.name, " ", parameter.tensor.sizes(), " ", parameter.dtype,
                   parameter.trained ? "" : " frozen", layout ? " cut " + layout->to_string() : "");
 }
 
-std::vector<Parameter> parameters_of(const torch::nn::Module& module) {
-  std::vector<Parameter> parameters;
+std::vector<ReducedParameter> parameters_of(const torch::nn::Module& module) {
+  std::vector<ReducedParameter> parameters;
   for (auto& [name, tensor] : parameters_in_use(module)) {
     const bool marked = mark_of(tensor) != nullptr;
     parameters.push_back({std::move(name), tensor, tensor.requires_grad(), marked,
@@ -96,8 +97,8 @@ struct DataParallelCore::State {
   std::shared_ptr<torch::nn::Module> module;
   Group& group;
   DDPOptions options;
-  std::vector<Parameter> parameters;
-  std::vector<Parameter> trained;
+  std::vector<ReducedParameter> parameters;
+  std::vector<ReducedParameter> trained;
   std::shared_ptr<c10d::Reducer> reducer;
   std::vector<std::pair<uintptr_t, std::shared_ptr<Node>>> watches;
 
@@ -121,7 +122,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   state->parameters = parameters_of(*state->module);
   std::vector<std::string> lines;
   std::vector<at::Tensor> tensors;
-  for (const Parameter& parameter : state->parameters) {
+  for (const ReducedParameter& parameter : state->parameters) {
     if (parameter.trained) state->trained.push_back(parameter);
     lines.push_back("parameter " + describe(parameter));
     tensors.push_back(parameter.tensor);
@@ -216,7 +217,7 @@ void DataParallelCore::State::backward_ended() {
 /// The reducer makes gradients of its own: views of its buckets, and those of parameters that only
 /// other ranks used.
 void DataParallelCore::State::settle_gradients() {
-  for (const Parameter& parameter : trained) {
+  for (const ReducedParameter& parameter : trained) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     if (!gradient.defined()) continue;
     // `zero_grad` detaches gradients in place, which autograd forbids for a view.
@@ -232,7 +233,7 @@ void DataParallelCore::State::broadcast_buffers() {
 
 void DataParallelCore::State::check_parameters() const {
   constexpr const char* again = "; make DistributedDataParallel again, after such changes";
-  for (const Parameter& parameter : parameters) {
+  for (const ReducedParameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
     const bool marked = mark_of(tensor) != nullptr;
     OSLO_CHECK(marked == parameter.marked, "parameter ", parameter.name,
