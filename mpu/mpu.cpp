@@ -56,18 +56,6 @@ const RankGrid& MPU::grid() const {
 RandomStreams& MPU::random() const {
   return *state_->random;
 }
-MPU::ProcessGroupPtr MPU::get_data_parallel_group() const {
-  return data_group()->process_group();
-}
-MPU::ProcessGroupPtr MPU::get_tensor_parallel_group() const {
-  return tensor_group()->process_group();
-}
-MPU::ProcessGroupPtr MPU::get_pipeline_parallel_group() const {
-  return pipeline_group()->process_group();
-}
-MPU::ProcessGroupPtr MPU::get_model_parallel_group() const {
-  return model_group()->process_group();
-}
 const MeshPtr& MPU::tensor_mesh() const {
   return state_->tensor_mesh;
 }

@@ -58,25 +58,25 @@ class MPU {
   using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
   using Ranks = std::vector<int>;
 
-  ProcessGroupPtr get_data_parallel_group() const;
+  ProcessGroupPtr get_data_parallel_group() const { return data_group()->process_group(); }
   int get_data_parallel_rank() const { return data_group()->rank(); }
   int get_data_parallel_world_size() const { return data_group()->size(); }
   Ranks get_data_parallel_ranks() const { return data_group()->ranks(); }
   std::vector<Ranks> get_data_parallel_groups() const { return grid().groups("data"); }
 
-  ProcessGroupPtr get_tensor_parallel_group() const;
+  ProcessGroupPtr get_tensor_parallel_group() const { return tensor_group()->process_group(); }
   int get_tensor_parallel_rank() const { return tensor_group()->rank(); }
   int get_tensor_parallel_world_size() const { return tensor_group()->size(); }
   Ranks get_tensor_parallel_ranks() const { return tensor_group()->ranks(); }
   std::vector<Ranks> get_tensor_parallel_groups() const { return grid().groups("tensor"); }
 
-  ProcessGroupPtr get_pipeline_parallel_group() const;
+  ProcessGroupPtr get_pipeline_parallel_group() const { return pipeline_group()->process_group(); }
   int get_pipeline_parallel_rank() const { return pipeline_group()->rank(); }
   int get_pipeline_parallel_world_size() const { return pipeline_group()->size(); }
   Ranks get_pipeline_parallel_ranks() const { return pipeline_group()->ranks(); }
   std::vector<Ranks> get_pipeline_parallel_groups() const { return grid().groups("pipeline"); }
 
-  ProcessGroupPtr get_model_parallel_group() const;
+  ProcessGroupPtr get_model_parallel_group() const { return model_group()->process_group(); }
   int get_model_parallel_rank() const { return model_group()->rank(); }
   int get_model_parallel_world_size() const { return model_group()->size(); }
   Ranks get_model_parallel_ranks() const { return model_group()->ranks(); }

@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/checkpoint_files_test/every_dtype.h"
 #include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"
@@ -17,6 +17,7 @@ namespace {
 
 using ::oslo::test::contents;
 using ::oslo::test::error_of;
+using ::oslo::test::expect_contains;
 using ::oslo::test::TemporaryDirectory;
 using ::oslo::test::write_contents;
 
@@ -38,9 +39,7 @@ class SafetensorsTest : public ::testing::Test {
   }
   void expect_refused(const std::string& bytes, const std::vector<std::string>& words) {
     const std::string message = refusal(bytes);
-    for (const std::string& word : words) {
-      EXPECT_NE(message.find(word), std::string::npos) << "no '" << word << "' in: " << message;
-    }
+    expect_contains(message, words);
   }
 
   TemporaryDirectory folder_;
@@ -48,28 +47,9 @@ class SafetensorsTest : public ::testing::Test {
 };
 
 TEST_F(SafetensorsTest, EveryDtypeComesBackBitForBit) {
-  StateDict state;
-  for (const auto dtype :
-       {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2,
-        at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz, at::kFloat8_e8m0fnu, at::kLong, at::kInt,
-        at::kShort, at::kChar, at::kByte, at::kBool, at::kUInt16, at::kUInt32, at::kUInt64,
-        at::kComplexFloat}) {
-    at::Tensor bits = at::arange(3 * static_cast<int64_t>(c10::elementSize(dtype)), at::kByte);
-    if (dtype == at::kBool) {
-      bits = bits.remainder(2);
-    }
-    state.insert(c10::toString(dtype), bits.view(dtype));
-  }
+  const StateDict state = checkpoint_test::every_dtype();
   write_safetensors(path_, state);
-  const StateDict back = read_safetensors(path_);
-  ASSERT_EQ(back.size(), state.size());
-  for (const auto& [name, tensor] : state) {
-    ASSERT_EQ(back.at(name).scalar_type(), tensor.scalar_type());
-    ASSERT_EQ(back.at(name).sizes(), tensor.sizes());
-    EXPECT_EQ(std::memcmp(back.at(name).const_data_ptr(), tensor.const_data_ptr(), tensor.nbytes()),
-              0)
-        << name;
-  }
+  checkpoint_test::expect_bit_for_bit(read_safetensors(path_), state);
 }
 
 // The bytes as the format's specification spells them, so that a change of both our sides shows.

@@ -4,12 +4,12 @@
 #include <caffe2/serialize/inline_container.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/checkpoint_files_test/every_dtype.h"
 #include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"
@@ -26,6 +26,7 @@ namespace {
 
 using ::oslo::test::contents;
 using ::oslo::test::error_of;
+using ::oslo::test::expect_contains;
 using ::oslo::test::TemporaryDirectory;
 using ::oslo::test::write_contents;
 
@@ -49,9 +50,7 @@ class TorchBinTest : public ::testing::Test {
   void expect_refused(const std::vector<std::string>& words) {
     const std::string message = error_of([&] { read_torch_bin(path_); });
     EXPECT_NE(message.find("model.bin"), std::string::npos) << message;
-    for (const std::string& word : words) {
-      EXPECT_NE(message.find(word), std::string::npos) << "no '" << word << "' in: " << message;
-    }
+    expect_contains(message, words);
   }
   /// The same for an archive around the pickle `body`, whose storage "0" has eight bytes.
   void expect_pickle_refused(const std::string& body, const std::vector<std::string>& words) {
@@ -130,42 +129,9 @@ TEST_F(TorchBinTest, ReadsUntypedStoragesOfPython) {
 }
 
 TEST_F(TorchBinTest, EveryDtypeComesBackBitForBit) {
-  StateDict state;
-  for (const auto dtype : {at::kDouble,
-                           at::kFloat,
-                           at::kHalf,
-                           at::kBFloat16,
-                           at::kFloat8_e4m3fn,
-                           at::kFloat8_e5m2,
-                           at::kFloat8_e4m3fnuz,
-                           at::kFloat8_e5m2fnuz,
-                           at::kFloat8_e8m0fnu,
-                           at::kLong,
-                           at::kInt,
-                           at::kShort,
-                           at::kChar,
-                           at::kByte,
-                           at::kBool,
-                           at::kUInt16,
-                           at::kUInt32,
-                           at::kUInt64,
-                           at::kComplexFloat,
-                           at::kComplexDouble}) {
-    at::Tensor bits = at::arange(3 * static_cast<int64_t>(c10::elementSize(dtype)), at::kByte);
-    if (dtype == at::kBool) {
-      bits = bits.remainder(2);
-    }
-    state.insert(c10::toString(dtype), bits.view(dtype));
-  }
+  const StateDict state = checkpoint_test::every_dtype({at::kComplexDouble});
   write_torch_bin(path_, state);
-  const StateDict back = read_torch_bin(path_);
-  ASSERT_EQ(back.size(), state.size());
-  for (const auto& [name, value] : state) {
-    ASSERT_EQ(back.at(name).scalar_type(), value.scalar_type());
-    EXPECT_EQ(std::memcmp(back.at(name).const_data_ptr(), value.const_data_ptr(), value.nbytes()),
-              0)
-        << name;
-  }
+  checkpoint_test::expect_bit_for_bit(read_torch_bin(path_), state);
 }
 
 TEST_F(TorchBinTest, SharingAndStridesSurvive) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "mpu/error.h"
 
@@ -18,6 +19,14 @@ std::string error_of(Call&& call) {
   }
   ADD_FAILURE() << "no oslo::Error was thrown";
   return {};
+}
+
+/// Each of `parts` stands in `message`.
+inline void expect_contains(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos)
+        << "no <" << part << "> in <" << message << ">";
+  }
 }
 
 }  // namespace oslo::test
