@@ -139,9 +139,11 @@ void Messenger::check_peers() {
   if (gone == member().size() - 1) fail_peer(-1, last);
 }
 
-/// Sleeps until the bell rings again; returns what is wrong, if something is.
+/// Sleeps until the bell rings again; returns what is wrong, if something is. `check` comes first
+/// too: while other messages ring the bell all the time nobody sleeps.
 std::exception_ptr Messenger::await_bell(uint32_t heard, const std::function<void()>& check) {
   try {
+    check();
     await(
         member().bell(rank()), member().patience(), [&](uint32_t rung) { return rung != heard; },
         [&](bool slept) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <string>
@@ -302,6 +303,35 @@ TEST(SharedMemoryFailures, AnImpatientWaitBreaksNothing) {
       group.send(tensors, 0, 0)->wait();
       start_all_reduce(group, at::ones({400'000}))->wait();
     }
+    barrier(group);
+  };
+  each_rank(2, body);
+}
+
+TEST(SharedMemoryFailures, AnImpatientWaitAmongOthersMessages) {
+  constexpr int kMost = 100'000;
+  std::atomic<bool> enough{false};
+  const auto body = [&](SharedMemoryBackend& group, int rank) {
+    if (rank == 1) {
+      int sent = 0;
+      for (bool last = false; !last;) {
+        last = enough || ++sent == kMost;
+        Tensors tensors{at::full({1}, last ? 1.0 : 0.0)};
+        group.send(tensors, 0, 8)->wait();
+      }
+      EXPECT_LT(sent, kMost) << "the wait ended only when the other messages did";
+      barrier(group);
+      return;
+    }
+    std::thread others([&] {
+      Tensors tensors{at::zeros({1})};
+      while (first(tensors[0]) == 0) group.recv(tensors, 1, 8)->wait();
+    });
+    Tensors tensors{at::zeros({1})};
+    const auto work = group.recv(tensors, 1, 7);
+    EXPECT_THAT(error_of([&] { work->wait(1ms); }), HasSubstr("waited 1 ms"));
+    enough = true;
+    others.join();
     barrier(group);
   };
   each_rank(2, body);
