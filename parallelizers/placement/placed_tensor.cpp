@@ -56,9 +56,9 @@ void make_told(Value& value) {
 class FrontNode final : public Node {
  public:
   FrontNode(LayoutPtr layout, const at::Tensor& local)
-      : Node(torch::autograd::edge_list{torch::autograd::impl::gradient_edge(local)}),
-        layout_(std::move(layout)),
-        local_(local.getIntrusivePtr()) {}
+      : layout_(std::move(layout)), local_(local.getIntrusivePtr()) {
+    add_next_edge(torch::autograd::impl::gradient_edge(local));
+  }
 
   std::string name() const override { return "OsloPlaced"; }
 
