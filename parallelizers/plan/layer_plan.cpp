@@ -22,13 +22,16 @@ struct Convolution {
   const at::Tensor* weight = nullptr;
   at::Tensor bias;
   int64_t groups = 1;
+  bool disjoint = false;  ///< windows that do not overlap: kernel and stride are the same
 };
 
 template <typename Impl>
 bool read_convolution(const torch::nn::Module& module, Convolution& found) {
   const auto* convolution = module.as<Impl>();
   if (convolution == nullptr) return false;
-  found = {&convolution->weight, convolution->bias, convolution->options.groups()};
+  const auto& options = convolution->options;
+  found = {&convolution->weight, convolution->bias, options.groups(),
+           *options.kernel_size() == *options.stride()};
   return true;
 }
 
@@ -141,6 +144,13 @@ int64_t LayerPlan::cut_size() const {
 
 int64_t LayerPlan::groups() const {
   return kind == LayerKind::convolution ? convolution_of(*module).groups : 1;
+}
+
+bool LayerPlan::embeds_patches() const {
+  constexpr int64_t kMostColours = 4;
+  if (kind != LayerKind::convolution || !convolution_of(*module).disjoint) return false;
+  const auto sizes = weight().sizes();
+  return sizes[1] <= kMostColours && c10::multiply_integers(sizes.slice(2)) > 1;
 }
 
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root) {

@@ -47,6 +47,9 @@ struct LayerPlan {
   int64_t cut_size() const;
   /// How many independent parts a convolution has; 1 for the rest.
   int64_t groups() const;
+  /// A convolution over the patches of an image, with which vision transformers and ConvNeXt begin:
+  /// what it gives is not the inside of a layer but the stream that all layers add to.
+  bool embeds_patches() const;
 };
 
 /// All that can be cut, whole for now, in the tree's order. Call it before anything is cut:

@@ -105,7 +105,7 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
     if (cut && !role.offers(way_of(layer.style))) role.options.push_back(layer.style);
     const int64_t size = layer.weight().numel() * static_cast<int64_t>(role.layers.size());
     role.large = static_cast<double>(size) >= kSmall * static_cast<double>(total);
-    const bool table = layer.embedding() && !cut;
+    const bool table = (layer.embedding() || layer.embeds_patches()) && !cut;
     if ((table || role.parameter || !role.large) && !role.offers_whole()) {
       role.options.insert(role.options.begin(), StyleText{});
     }

@@ -96,6 +96,10 @@ void plan_by_structure(std::vector<LayerPlan>& layers) {
         layer.why = "queries, keys and values, in whole heads";
         break;
       case LayerKind::convolution:
+        if (layer.embeds_patches()) {
+          layer.why = "embeds patches: a small table";
+          break;
+        }
         layer.style.style = Style::column;
         if (layer.groups() > 1) layer.style.unit = layer.weight().size(0) / layer.groups();
         layer.why = "by output channels";

@@ -15,6 +15,8 @@
 #include "tests/models/llama.h"
 #include "tests/models/lstm_tagger.h"
 #include "tests/models/mixture_of_experts.h"
+#include "tests/models/t5.h"
+#include "tests/models/vit.h"
 #include "tests/support/error_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
@@ -122,6 +124,68 @@ TEST(AutomaticPlan, TransformerEncoderByHeads) {
   EXPECT_EQ(plan.search.found.bytes, all_reduces(8, 5 * 2 * 48, 3) + all_reduces(2, 2 * 5 * 5, 3));
   EXPECT_EQ(plan.at("layers.0.self_attn").style.blocks, 3);
   EXPECT_EQ(plan.at("layers.0.self_attn").style.unit, 12);
+}
+
+TEST(AutomaticPlan, VisionTransformerIsMegatrons) {
+  for (const int ranks : {2, 3, 4}) {
+    models::VisionTransformer model;  // 2 layers of 36, 4 heads; 9 patches and a class; 7 classes
+    const auto images = torch::randn({4, 3, 12, 12});
+    const auto plan = planned(model, ranks, [&] { model->forward(images); });
+    EXPECT_EQ(plan.search.found.gathers, 0) << ranks;
+    // As above; the head of two layers adds its output and, in backward, its input.
+    EXPECT_EQ(plan.search.found.bytes,
+              all_reduces(8, 4 * 10 * 36, ranks) + all_reduces(2, 4 * 10 * 10, ranks) +
+                  all_reduces(1, 4 * 7, ranks) + all_reduces(1, 4 * 36, ranks))
+        << ranks;
+    EXPECT_EQ(plan.style("patch_embed"), Style::replicate);
+  }
+}
+
+TEST(AutomaticPlan, LlamaIsMegatrons) {
+  for (const int ranks : {2, 3}) {
+    const models::LlamaOptions options;
+    models::Llama model(options);
+    const auto tokens = torch::randint(options.vocabulary, {2, 7});
+    const auto plan = planned(model, ranks, [&] { model->forward(tokens); });
+    EXPECT_EQ(plan.search.found.gathers, 0) << ranks;
+    EXPECT_EQ(plan.search.found.bytes,
+              all_reduces(4 * options.layers + 2, 2 * 7 * options.hidden, ranks))
+        << ranks;
+  }
+}
+
+TEST(AutomaticPlan, BertIsMegatrons) {
+  for (const int ranks : {2, 3, 4}) {
+    const models::BertOptions options;
+    models::Bert model(options);
+    const auto words = torch::randint(50, {2, 7});
+    const auto plan = planned(model, ranks, [&] { model->forward(words); });
+    EXPECT_EQ(plan.search.found.gathers, 0) << ranks;
+    // The pooler and the classifier on it reduce once each way.
+    EXPECT_EQ(plan.search.found.bytes,
+              all_reduces(4 * options.layers + 1, 2 * 7 * options.hidden, ranks) +
+                  all_reduces(1, 2 * options.hidden, ranks) +
+                  all_reduces(1, 2 * options.labels, ranks))
+        << ranks;
+  }
+}
+
+TEST(AutomaticPlan, T5IsMegatrons) {
+  for (const int ranks : {2, 4}) {
+    const models::T5Config config;
+    models::T5 model(config);
+    const auto words = torch::randint(50, {2, 9}), answer = torch::randint(50, {2, 5});
+    const auto plan = planned(model, ranks, [&] {
+      model->forward(words, torch::ones({2, 9}), answer);
+    });
+    EXPECT_EQ(plan.search.found.gathers, 0) << ranks;
+    // Encoder: four a layer, its embedding, and backward what the decoder's keys and values, all
+    // from one output, leave. Decoder: six a layer, its embedding, the head's input.
+    EXPECT_EQ(plan.search.found.bytes,
+              all_reduces(4 * config.num_layers + 2, 2 * 9 * config.d_model, ranks) +
+                  all_reduces(6 * config.num_layers + 2, 2 * 5 * config.d_model, ranks))
+        << ranks;
+  }
 }
 
 TEST(AutomaticPlan, NeverMovesMoreThanTheStructuralPlan) {
