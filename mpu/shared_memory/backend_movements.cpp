@@ -32,6 +32,7 @@ void add_all_gather_into(Task& task, const Member& member, const at::Tensor& out
 
 WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors,
                                            const c10d::BroadcastOptions& options) {
+  const CountedCall counted(*executor_);
   check_root(options.rootRank, options.rootTensor, size_);
   const at::Tensor& tensor = only(tensors, "broadcast");
   const bool root = options.rootRank == rank_;
@@ -44,6 +45,7 @@ WorkPointer SharedMemoryBackend::broadcast(Tensors& tensors,
 
 WorkPointer SharedMemoryBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& options) {
+  const CountedCall counted(*executor_);
   auto call =
       task(OpType::ALLGATHER, only(outputs, "all_gather"), options.timeout, options.asyncOp);
   add_all_gather(*call, executor_->member(), outputs[0], only(inputs, "all_gather"));
@@ -52,6 +54,7 @@ WorkPointer SharedMemoryBackend::allgather(std::vector<Tensors>& outputs, Tensor
 
 WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) {
+  const CountedCall counted(*executor_);
   auto call = task(OpType::_ALLGATHER_BASE, {output}, options.timeout, options.asyncOp);
   add_all_gather_into(*call, executor_->member(), output, input);
   return start(std::move(call));
@@ -59,6 +62,7 @@ WorkPointer SharedMemoryBackend::_allgather_base(at::Tensor& output, at::Tensor&
 
 WorkPointer SharedMemoryBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                                      const c10d::AllgatherOptions& options) {
+  const CountedCall counted(*executor_);
   OSLO_CHECK(static_cast<int>(outputs.size()) == size_,
              "allgather_coalesced takes a list for each "
              "of ",
@@ -80,6 +84,7 @@ WorkPointer SharedMemoryBackend::allgather_coalesced(std::vector<Tensors>& outpu
 
 WorkPointer SharedMemoryBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  const CountedCall counted(*executor_);
   OSLO_CHECK(outputs.size() == inputs.size(), "allgather_into_tensor_coalesced got ",
              outputs.size(), " outputs and ", inputs.size(), " inputs");
   auto call = task(OpType::COALESCED, outputs, options.timeout, options.asyncOp);
@@ -91,6 +96,7 @@ WorkPointer SharedMemoryBackend::allgather_into_tensor_coalesced(
 
 WorkPointer SharedMemoryBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                         const c10d::GatherOptions& options) {
+  const CountedCall counted(*executor_);
   check_root(options.rootRank, 0, size_);
   const at::Tensor& input = only(inputs, "gather");
   check_movable(input);
@@ -113,6 +119,7 @@ WorkPointer SharedMemoryBackend::gather(std::vector<Tensors>& outputs, Tensors& 
 
 WorkPointer SharedMemoryBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                          const c10d::ScatterOptions& options) {
+  const CountedCall counted(*executor_);
   check_root(options.rootRank, 0, size_);
   const at::Tensor& output = only(outputs, "scatter");
   check_movable(output);
@@ -135,6 +142,7 @@ WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& output, at::Tensor& i
                                                std::vector<int64_t>& output_rows,
                                                std::vector<int64_t>& input_rows,
                                                const c10d::AllToAllOptions& options) {
+  const CountedCall counted(*executor_);
   check_movable(output);
   check_list({input}, output, 1, "all_to_all");
   const Buffer from = Buffer::input(input);
@@ -149,6 +157,7 @@ WorkPointer SharedMemoryBackend::alltoall_base(at::Tensor& output, at::Tensor& i
 
 WorkPointer SharedMemoryBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllToAllOptions& options) {
+  const CountedCall counted(*executor_);
   OSLO_CHECK(!outputs.empty(), "all_to_all got no outputs");
   check_movable(outputs[0]);
   check_list(outputs, outputs[0], size_, "all_to_all");

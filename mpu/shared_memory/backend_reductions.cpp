@@ -30,6 +30,7 @@ void add_reduce_scatter(Task& task, const Member& member, const at::Tensor& outp
 
 WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
                                            const c10d::AllreduceOptions& options) {
+  const CountedCall counted(*executor_);
   only(tensors, "all_reduce");
   auto call = task(OpType::ALLREDUCE, tensors, options.timeout, options.asyncOp);
   add_all_reduce(*call, executor_->member(), tensors[0], options.reduceOp);
@@ -38,6 +39,7 @@ WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
 
 WorkPointer SharedMemoryBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  const CountedCall counted(*executor_);
   auto call = task(OpType::ALLREDUCE_COALESCED, tensors, options.timeout, options.asyncOp);
   for (const at::Tensor& tensor : tensors) {
     add_all_reduce(*call, executor_->member(), tensor, options.reduceOp);
@@ -46,6 +48,7 @@ WorkPointer SharedMemoryBackend::allreduce_coalesced(
 }
 
 WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const CountedCall counted(*executor_);
   check_root(options.rootRank, options.rootTensor, size_);
   const auto root = static_cast<int>(options.rootRank);
   check_movable(only(tensors, "reduce"));
@@ -59,6 +62,7 @@ WorkPointer SharedMemoryBackend::reduce(Tensors& tensors, const c10d::ReduceOpti
 WorkPointer SharedMemoryBackend::reduce_scatter(std::vector<at::Tensor>& outputs,
                                                 std::vector<Tensors>& inputs,
                                                 const c10d::ReduceScatterOptions& options) {
+  const CountedCall counted(*executor_);
   const at::Tensor& output = only(outputs, "reduce_scatter");
   check_movable(output);
   check_list(only(inputs, "reduce_scatter"), output, size_, "reduce_scatter");
@@ -76,6 +80,7 @@ WorkPointer SharedMemoryBackend::reduce_scatter(std::vector<at::Tensor>& outputs
 
 WorkPointer SharedMemoryBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& options) {
+  const CountedCall counted(*executor_);
   auto call = task(OpType::_REDUCE_SCATTER_BASE, {output}, options.timeout, options.asyncOp);
   add_reduce_scatter(*call, executor_->member(), output, input, options.reduceOp);
   return start(std::move(call));
@@ -83,6 +88,7 @@ WorkPointer SharedMemoryBackend::_reduce_scatter_base(at::Tensor& output, at::Te
 
 WorkPointer SharedMemoryBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  const CountedCall counted(*executor_);
   OSLO_CHECK(outputs.size() == inputs.size(), "reduce_scatter_tensor_coalesced got ",
              outputs.size(), " outputs and ", inputs.size(), " inputs");
   auto call = task(OpType::COALESCED, outputs, options.timeout, options.asyncOp);

@@ -76,6 +76,11 @@ c10::intrusive_ptr<c10d::Work> Executor::start(std::shared_ptr<Task> task) {
   return c10::make_intrusive<TaskWork>(shared_from_this(), std::move(task));
 }
 
+void Executor::skip() {
+  const Lock lock(mutex_);
+  ++sequence_;
+}
+
 void Executor::begin(Task& task) {
   task.begun = true;
   try {

@@ -72,6 +72,9 @@ class Executor : public std::enable_shared_from_this<Executor> {
   c10::intrusive_ptr<c10::ivalue::Future> future_of(Task& task);
   std::exception_ptr error_of(Task& task);
 
+  /// Takes the number of an operation that this rank has refused.
+  void skip();
+
   /// Does what has been started.
   void finish();
   /// The same, ends the thread and leaves the group. No more tasks are taken.
@@ -98,6 +101,23 @@ class Executor : public std::enable_shared_from_this<Executor> {
   bool hurried_ = false;  ///< the thread is to do what is in the queue
   bool stopping_ = false;
   std::thread thread_;
+};
+
+/// In scope while a call is checked and started: one that throws is counted. The ranks stay in step
+/// where all refuse it; one that refuses it alone is found out at its next operation.
+class CountedCall {
+ public:
+  explicit CountedCall(Executor& executor)
+      : executor_(executor), exceptions_(std::uncaught_exceptions()) {}
+  ~CountedCall() {
+    if (std::uncaught_exceptions() > exceptions_) executor_.skip();
+  }
+  CountedCall(const CountedCall&) = delete;
+  CountedCall& operator=(const CountedCall&) = delete;
+
+ private:
+  Executor& executor_;
+  int exceptions_;
 };
 
 }  // namespace oslo::shared_memory

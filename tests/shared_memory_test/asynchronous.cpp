@@ -371,7 +371,22 @@ TEST(SharedMemoryFailures, HostsThatDifferAndWrongArguments) {
     };
     EXPECT_THAT(reduce(at::ones({2}), c10d::ReduceOp::BXOR), HasSubstr("xor of tensors of Float"));
     EXPECT_THAT(reduce(at::empty({2}, at::kMeta), c10d::ReduceOp::SUM), HasSubstr("on meta"));
-    barrier(group);  // neither counted as an operation
+    barrier(group);  // all refused alike
+  };
+  each_rank(2, body);
+}
+
+TEST(SharedMemoryFailures, ARankThatRefusesAloneAndGoesOn) {
+  const auto body = [](SharedMemoryBackend& group, int rank) {
+    barrier(group);
+    if (rank == 1) {
+      EXPECT_THAT(error_of([&] { start_all_reduce(group, at::empty({4}, at::kMeta)); }),
+                  HasSubstr("on meta"));
+    }
+    // The first of rank 0's, the second of rank 1's: they must not meet.
+    EXPECT_THAT(error_of([&] { start_all_reduce(group, at::ones({4}))->wait(); }),
+                AllOf(HasSubstr("did different things"), HasSubstr("all_reduce number 2"),
+                      HasSubstr("all_reduce number 3")));
   };
   each_rank(2, body);
 }
