@@ -7,7 +7,7 @@
 namespace bench {
 
 /// What Python's torch.nn.Linear runs, one operator; that of C++ multiplies and adds in two.
-inline torch::Tensor apply(const torch::nn::Linear& layer, const torch::Tensor& x) {
+inline torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor& x) {
   return torch::linear(x, layer->weight, layer->bias);
 }
 
@@ -23,10 +23,10 @@ struct AttentionImpl : torch::nn::Module {
     const auto by_head = [&](const torch::Tensor& y) {
       return y.view({B, T, heads, C / heads}).transpose(1, 2);
     };
-    const auto y = torch::scaled_dot_product_attention(by_head(apply(q, x)), by_head(apply(k, x)),
-                                                       by_head(apply(v, x)), {}, 0.0,
+    const auto y = torch::scaled_dot_product_attention(by_head(linear(q, x)), by_head(linear(k, x)),
+                                                       by_head(linear(v, x)), {}, 0.0,
                                                        /*is_causal=*/true);
-    return apply(proj, y.transpose(1, 2).contiguous().view({B, T, C}));
+    return linear(proj, y.transpose(1, 2).contiguous().view({B, T, C}));
   }
 
   int64_t heads;
@@ -44,7 +44,7 @@ struct BlockImpl : torch::nn::Module {
 
   torch::Tensor forward(torch::Tensor x) {
     x = x + attn(ln1(x));
-    return x + apply(proj, torch::gelu(apply(fc, ln2(x))));
+    return x + linear(proj, torch::gelu(linear(fc, ln2(x))));
   }
 
   torch::nn::LayerNorm ln1;
