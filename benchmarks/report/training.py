@@ -84,7 +84,7 @@ def memory(bin_folder, quick):
             print(f"  memory: C = {hidden}, {ranks} ranks", file=sys.stderr)
             found = run(Job("memory", [f"{bin_folder}/bench_memory", "--hidden", str(hidden)], ranks))
             held, formula = found["held"] / 2**20, found["formula"] / 2**20
-            rows.append(Row("Memory a rank, tensor parallel", f"C = {hidden}, {ranks} ranks", "MB",
+            rows.append(Row("Memory a rank, tensor parallel", f"C = {hidden}, {ranks} rank{'s' * (ranks > 1)}", "MB",
                             Sample.of([held]), Sample.of([formula]), "the formula", target=0.97,
                             note=f"{found['most'] / 2**20:.1f} MB at most in a step"))
     return rows

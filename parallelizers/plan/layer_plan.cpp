@@ -148,8 +148,10 @@ int64_t LayerPlan::groups() const {
 
 bool LayerPlan::embeds_patches() const {
   constexpr int64_t kMostColours = 4;
-  if (kind != LayerKind::convolution || !convolution_of(*module).disjoint) return false;
-  const auto sizes = weight().sizes();
+  if (kind != LayerKind::convolution) return false;
+  const Convolution convolution = convolution_of(*module);
+  if (!convolution.disjoint || convolution.groups > 1) return false;
+  const auto sizes = convolution.weight->sizes();
   return sizes[1] <= kMostColours && c10::multiply_integers(sizes.slice(2)) > 1;
 }
 

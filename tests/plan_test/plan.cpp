@@ -94,6 +94,25 @@ TEST(StructuralPlan, Llama) {
                            {"lm_head.weight", "column: shard(0)"}});
 }
 
+TEST(StructuralPlan, ConvolutionsByOutputChannelsButForPatches) {
+  const auto made = [](int64_t in, int64_t kernel, int64_t stride, int64_t groups = 1) {
+    return torch::nn::Conv2d(
+        torch::nn::Conv2dOptions(in, 16, kernel).stride(stride).groups(groups));
+  };
+  torch::nn::Sequential model({{"patches", torch::nn::AnyModule(made(3, 4, 4))},
+                               {"overlapping", torch::nn::AnyModule(made(3, 4, 2))},
+                               {"features", torch::nn::AnyModule(made(8, 2, 2))},
+                               {"pointwise", torch::nn::AnyModule(made(3, 1, 1))},
+                               {"depthwise", torch::nn::AnyModule(made(16, 2, 2, 16))}});
+  expect_placements(initialize(model, Config::parse(kTwo), dry()).plan(),
+                    {{"patches.weight", "replicate"},
+                     {"patches.bias", "replicate"},
+                     {"overlapping.weight", "column: shard(0)"},
+                     {"features.weight", "column: shard(0)"},
+                     {"pointwise.weight", "column: shard(0)"},
+                     {"depthwise.weight", "column: shard(0)"}});
+}
+
 TEST(StructuralPlan, AnExampleAsksForWholeHeads) {
   models::LlamaOptions options;  // heads of 8
   models::Llama model(options);
