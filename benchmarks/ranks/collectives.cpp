@@ -28,6 +28,10 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::Backend>;
 
+constexpr size_t kKilo = 1 << 10, kMega = 1 << 20;
+constexpr size_t kSizes[] = {64,    512,       4 * kKilo,  32 * kKilo, 256 * kKilo,
+                             kMega, 4 * kMega, 16 * kMega, 64 * kMega};
+
 struct Options {
   std::vector<int> ranks = {2, 4};
   size_t largest = 64 << 20;
@@ -109,7 +113,8 @@ void run_rank(const Options& options, int rank, int ranks, const std::string& pa
       rendezvous, c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, ranks);
   const Group shm = oslo::make_shared_memory_backend(
       c10::make_intrusive<c10d::PrefixStore>("shm", store), rank, ranks);
-  for (size_t bytes = 64; bytes <= options.largest; bytes *= 4) {
+  for (const size_t bytes : kSizes) {
+    if (bytes > options.largest) break;
     at::Tensor tensor = at::zeros({static_cast<int64_t>(bytes / sizeof(float))});
     const int shm_calls = bytes <= 1 << 16 ? 1000 : bytes <= 1 << 22 ? 40 : 3;
     const int gloo_calls = bytes <= 1 << 22 ? 20 : 3;

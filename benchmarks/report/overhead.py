@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from launch import run_google_benchmark
-from row import Row, Sample
+from row import Row, Sample, wanted
 
 INTERLEAVED = ["--benchmark_enable_random_interleaving=true", "--benchmark_repetitions=15"]
 
@@ -32,10 +32,10 @@ def overhead(bin_folder: str, quick: bool) -> list[Row]:
     for plain, cut in (("plain_add", "cut_add"), ("plain_gelu", "cut_gelu")):
         for grad, with_grad in ((0, ""), (1, ", with gradient")):
             ours, peer = found[f"{cut}/grad:{grad}"], found[f"{plain}/grad:{grad}"]
-            more = ours["median"]["cpu_time"] - peer["median"]["cpu_time"]
+            more = (ours["median"]["cpu_time"] - peer["median"]["cpu_time"]) / 1e3
             rows.append(Row(group, f"{plain[6:]} on a cut value{with_grad}", "us",
                             sample(ours, 1e-3), sample(peer, 1e-3), "the plain operator",
-                            note=f"{more / 1e3:+.2f} us, 0.50 wanted"))
+                            note=f"{more:+.2f} us, {wanted(more <= 0.5, '0.5 us')}"))
     ours, peer = found["training_step/world_of_one"], found["training_step/plain"]
     rows.append(Row(group, "training step of a model after initialize", "ms",
                     sample(ours, 1), sample(peer, 1), "the untouched model", target=0.99))
@@ -77,9 +77,8 @@ def collectives(bin_folder: str, quick: bool) -> list[Row]:
         ratio, microseconds = COLLECTIVE_TARGETS.get(found["bytes"], (None, None))
         if found["ranks"] > 2:  # on fewer cores than ranks
             ratio, microseconds = None, microseconds and 5 * microseconds
-        note = f"{microseconds:g} us wanted" if microseconds else ""
         rows.append(Row("All-reduce in shared memory", f"{size_name(found['bytes'])}, {found['ranks']} ranks",
                         "us", *(Sample(found[side + "_us"], found[side + "_p10"], found[side + "_p90"])
                                 for side in ("shm", "gloo")),
-                        "Gloo", target=ratio, note=note))
+                        "Gloo", target=ratio, limit=microseconds))
     return rows

@@ -6,6 +6,10 @@ def percentile(sorted_values: list[float], fraction: float) -> float:
     return sorted_values[min(len(sorted_values) - 1, int(fraction * len(sorted_values)))]
 
 
+def wanted(met: bool, what: str) -> str:
+    return f"{'met' if met else 'MISSED'}: {what} wanted"
+
+
 @dataclass
 class Sample:
     """What one side measured, in `unit`."""
@@ -31,6 +35,7 @@ class Row:
     target: float | None = None  # peer / ours at least
     note: str = ""
     extra: dict = field(default_factory=dict)
+    limit: float | None = None  # ours at most, in `unit`
 
     def ratio(self) -> float | None:
         if self.ours is None or self.peer is None or self.ours.median == 0:
@@ -38,13 +43,15 @@ class Row:
         return self.peer.median / self.ours.median
 
     def verdict(self) -> str:
+        parts = []
         ratio = self.ratio()
-        if ratio is None:
-            return self.note or "-"
-        if self.target is None:
-            return self.note
-        verdict = f"{'met' if ratio >= self.target else 'MISSED'}: {self.target:g}x wanted"
-        return f"{verdict}; {self.note}" if self.note else verdict
+        if self.target is not None and ratio is not None:
+            parts.append(wanted(ratio >= self.target, f"{self.target:g}x"))
+        if self.limit is not None and self.ours is not None:
+            parts.append(wanted(self.ours.median <= self.limit, f"{self.limit:g} {self.unit}"))
+        if self.note:
+            parts.append(self.note)
+        return "; ".join(parts) or ("-" if ratio is None else "")
 
     def to_json(self) -> dict:
         return asdict(self) | {"ratio": self.ratio(), "verdict": self.verdict()}
