@@ -7,6 +7,7 @@ def percentile(sorted_values: list[float], fraction: float) -> float:
 
 
 def wanted(met: bool, what: str) -> str:
+    """Every verdict of the table."""
     return f"{'met' if met else 'MISSED'}: {what} wanted"
 
 
@@ -33,9 +34,9 @@ class Row:
     peer: Sample | None
     peer_name: str
     target: float | None = None  # peer / ours at least
+    limit: float | None = None  # ours at most, in `unit`
     note: str = ""
     extra: dict = field(default_factory=dict)
-    limit: float | None = None  # ours at most, in `unit`
 
     def ratio(self) -> float | None:
         if self.ours is None or self.peer is None or self.ours.median == 0:

@@ -48,8 +48,8 @@ def compare(bin_folder: str, peers: list[str], what: str, options: list[str], ro
     for job in ours:
         sample, failure, _ = found[job.name]
         rows.append(Row(group, f"{what}, {TRANSPORTS[job.name]}", "ms", sample, peer_sample,
-                        peer_name, targets.get(job.name), failure or peer_failure,
-                        {"loss": loss.get("loss")}))
+                        peer_name, target=targets.get(job.name), note=failure or peer_failure,
+                        extra={"loss": loss.get("loss")}))
     return rows
 
 
