@@ -1,5 +1,8 @@
 #include "mpu/shared_nodes.h"
 
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
 namespace oslo {
 
 SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
@@ -7,7 +10,9 @@ SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
   for (const Entry& entry : entries_) {
     if (entry.tensor && entry.tensor->_unsafe_get_target() == tensor.unsafeGetTensorImpl() &&
         !entry.tensor->expired() && entry.version == tensor._version()) {
-      return entry.node.lock();
+      NodePtr node = entry.node.lock();
+      const auto place = torch::autograd::impl::gradient_edge(tensor).function;
+      return node && node->next_edge(0).function == place ? node : nullptr;
     }
   }
   return nullptr;

@@ -20,7 +20,7 @@ class SharedNodes {
  public:
   using NodePtr = std::shared_ptr<torch::autograd::Node>;
 
-  /// The node made for `tensor` in its present version, or null.
+  /// The node made for `tensor` in its present version and place in the graph, or null.
   NodePtr find(const at::Tensor& tensor);
   void remember(const at::Tensor& tensor, const NodePtr& node);
 

@@ -72,7 +72,7 @@ def run(job: Job, seconds: float = 300) -> dict:
 
 
 def run_google_benchmark(program: str, *options: str) -> list[dict]:
-    """Medians and the other aggregates of a Google Benchmark program."""
+    """The entries of a Google Benchmark program; of one that repeats, its aggregates."""
     command = [program, "--benchmark_format=json", "--benchmark_report_aggregates_only=true", *options]
     print(f"  {os.path.basename(program)}", file=sys.stderr)
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True,

@@ -1,5 +1,7 @@
 #include "parallelizers/placement/access.h"
 
+#include <c10/core/GradMode.h>
+
 #include "mpu/error.h"
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/dry_call.h"
@@ -51,7 +53,10 @@ at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
   OSLO_CHECK(part.sizes() == c10::IntArrayRef(expected), "from_local: a part of shape ",
              part.sizes(), " was given, the placements leave ", c10::IntArrayRef(expected), " of ",
              global_sizes, " on this rank");
-  return wrap({part, std::move(layout)});
+  if (!part.requires_grad()) return wrap({part, std::move(layout)});
+  // The placed tensor gives its local one a place in the graph that is not the caller's.
+  const c10::AutoGradMode record(true);
+  return wrap({part.view_as(part), std::move(layout)});
 }
 
 }  // namespace oslo

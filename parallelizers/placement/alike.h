@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/front.h"
 
 namespace oslo {
 
@@ -12,7 +12,7 @@ class Alike {
   bool take(const at::Tensor& operand) {
     if (!operand.defined()) return true;
     const PlacedTensorImpl* const impl = placed_impl(operand);
-    return impl == nullptr ? take_plain(operand) : take_placed(operand, impl);
+    return impl == nullptr ? take_plain(operand) : take_placed(impl);
   }
 
   /// Whether the operands taken are that case.
@@ -33,8 +33,9 @@ class Alike {
     return true;
   }
 
-  bool take_placed(const at::Tensor& operand, const PlacedTensorImpl* impl) {
-    if (impl->gathered_view() || has_own_place_in_graph(operand)) return false;
+  bool take_placed(const PlacedTensorImpl* impl) {
+    if (impl->gathered_view() || follows_base(*impl)) return false;
+    if (impl->autograd_meta() != nullptr && has_own_place_in_graph(*impl)) return false;
     if (first_ == nullptr) {
       first_ = impl;
       return true;

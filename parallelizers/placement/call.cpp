@@ -199,7 +199,8 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   if (seen_as == nullptr) return view;
   // What a user's autograd::Function saved of it is then seen to have changed.
   if (of || aliases) share_version(view, base);
-  if (impl == nullptr || impl->views_parameter()) seen_as->set_views_parameter();
+  if (!of && aliases && impl != nullptr) seen_as->set_base(base);
+  if (impl == nullptr || impl->views_leaf()) seen_as->set_views_leaf();
   return view;
 }
 

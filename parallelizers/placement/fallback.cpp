@@ -17,7 +17,7 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
     const Mark* mark = mark_of(tensor);
     if (mark == nullptr) continue;
     const at::Tensor whole = wrap(value_of_marked(tensor, *mark));
-    if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_parameter();
+    if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_leaf();
     stack[i] = whole;
   }
   op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);

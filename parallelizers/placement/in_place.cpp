@@ -7,6 +7,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/access.h"
 #include "parallelizers/placement/dry_call.h"
+#include "parallelizers/placement/front.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/pointwise.h"
@@ -20,10 +21,13 @@ Value writable_value(const at::Tensor& target) {
   return value_of(target);
 }
 
-/// A parallel parameter, or a view of one.
-bool is_parameter(const at::Tensor& target) {
+/// A parallel parameter, another leaf that is cut, or a view of one.
+bool is_of_leaf(const at::Tensor& target) {
   const PlacedTensorImpl* impl = placed_impl(target);
-  return impl != nullptr ? impl->views_parameter() : mark_of(target) != nullptr;
+  if (impl == nullptr) return mark_of(target) != nullptr;
+  const at::Tensor base = impl->base();
+  return impl->views_leaf() || is_own_leaf(*impl) ||
+         (base.defined() && is_own_leaf(*placed_impl(base)));
 }
 
 constexpr const char* kChangesShape =
@@ -33,15 +37,14 @@ constexpr const char* kChangesShape =
 void written(const at::Tensor& target, at::Tensor local, const char* operation) {
   const LayoutPtr layout = oslo::layout(target);
   if (layout && local.is_inference()) layout->mesh()->count_write();
-  OSLO_CHECK(!c10::GradMode::is_enabled() || !local.requires_grad() || !is_parameter(target),
-             operation,
-             " writes values whose gradient is recorded to a parallel parameter; put it under "
-             "torch::NoGradGuard");
+  OSLO_CHECK(
+      !c10::GradMode::is_enabled() || !local.requires_grad() || !is_of_leaf(target), operation,
+      " writes values whose gradient is recorded to a parallel parameter or another leaf; put it "
+      "under torch::NoGradGuard");
   PlacedTensorImpl* impl = placed_impl(target);
   if (impl == nullptr) return;
-  impl->refresh(std::move(local));
   if (!impl->is_inference()) impl->bump_version();
-  attach_front(target);
+  replace_local(target, std::move(local));
   if (!impl->gathered_view()) return;
   GatheredBase& of = *impl->gathered_view()->of;
   {
@@ -67,15 +70,15 @@ void check_writable(const at::Tensor& target, const char* operation) {
     OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || is_dry(impl->value()), operation,
                " would write to a view that had to be copied, so that the tensor it views would "
                "not change; write to that tensor itself, or clone() the view first");
-    OSLO_CHECK(!c10::GradMode::is_enabled() || !has_own_place_in_graph(target), operation,
+    OSLO_CHECK(!c10::GradMode::is_enabled() || !is_watched(*impl), operation,
                " would write to a view that had to be gathered and that has a hook or keeps its "
                "gradient; write to the tensor it views, or set the hook after the write");
     check_writable(of.base(), operation);
   }
-  OSLO_CHECK(!c10::GradMode::is_enabled() || !target.requires_grad() || !is_parameter(target),
+  OSLO_CHECK(!c10::GradMode::is_enabled() || !target.requires_grad() || !is_of_leaf(target),
              operation,
-             " changes a parallel parameter in place while its gradient is recorded; "
-             "put it under torch::NoGradGuard");
+             " changes a leaf (such as a parallel parameter), or a view of one, in place while its "
+             "gradient is recorded; put it under torch::NoGradGuard");
 }
 
 void run_pointwise_in_place(Call& call) {

@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <numeric>
 #include <optional>
@@ -12,6 +10,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/dry_call.h"
+#include "parallelizers/placement/front.h"
 
 namespace oslo {
 namespace {
@@ -21,9 +20,6 @@ at::Device shown_device(const Value& value) {
   const auto& dry = value.layout->mesh()->dry;
   return dry ? dry->device : value.local.device();
 }
-
-using torch::autograd::Node;
-using torch::autograd::variable_list;
 
 /// The strides one device would have, in the local tensor's order: what matters is that a tensor is
 /// contiguous here exactly when the local one is.
@@ -52,52 +48,6 @@ void make_told(Value& value) {
   if (!value.layout->tells_strides()) value.local = value.local.contiguous();
 }
 
-/// From the gradient of a placed tensor to that of its local tensor.
-class FrontNode final : public Node {
- public:
-  FrontNode(LayoutPtr layout, const at::Tensor& local)
-      : layout_(std::move(layout)), local_(local.getIntrusivePtr()) {
-    add_next_edge(torch::autograd::impl::gradient_edge(local));
-  }
-
-  std::string name() const override { return "OsloPlaced"; }
-
-  variable_list apply(variable_list&& gradients) override {
-    if (!gradients[0].defined()) return {at::Tensor()};
-    if (auto local = local_.lock()) check_current(at::Tensor(std::move(local)));
-    const BelowDoor below;
-    Value gradient =
-        placed_impl(gradients[0]) ? unwrap(gradients[0]) : Value{gradients[0], nullptr};
-    return {redistribute(std::move(gradient), layout_).local};
-  }
-
- private:
-  void check_current(const at::Tensor& local) const {
-    OSLO_CHECK(torch::autograd::impl::gradient_edge(local).function == next_edge(0).function,
-               "a placed tensor was changed in place through one of its views after this use of "
-               "it; take its gradient through an operator on it (such as clone()) made afterwards");
-  }
-
-  LayoutPtr layout_;
-  c10::weak_intrusive_ptr<c10::TensorImpl> local_;
-};
-
-/// From the gradient of a local tensor to that of the placed tensor around it.
-class BridgeNode final : public Node {
- public:
-  explicit BridgeNode(LayoutPtr layout) : layout_(std::move(layout)) {}
-
-  std::string name() const override { return "OsloBridge"; }
-
-  variable_list apply(variable_list&& gradients) override {
-    if (!gradients[0].defined()) return {at::Tensor()};
-    return {wrap({gradients[0], layout_})};
-  }
-
- private:
-  LayoutPtr layout_;
-};
-
 }  // namespace
 
 PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view)
@@ -114,8 +64,10 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
   keep_only_our_key();
   const at::Tensor& local = value_.local;
   const bool same_shape = local.sizes() == like.value_.local.sizes();
-  if (same_shape && like.is_contiguous() && local.is_contiguous()) {
-    set_sizes_contiguous(like.sizes());
+  if (same_shape && like.packed_ && local.is_contiguous()) {
+    copy_packed_geometry(like);
+  } else if (same_shape && like.is_contiguous() && local.is_contiguous()) {
+    pack(like.sizes());
   } else if (same_shape && !value_.layout->tells_strides() && like.is_non_overlapping_and_dense()) {
     set_sizes_and_strides(like.sizes(), like.strides());
   } else {
@@ -127,6 +79,7 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
 void PlacedTensorImpl::stride(c10::IntArrayRef strides) {
   const auto sizes = value_.sizes();
   set_sizes_and_strides(sizes, strides);
+  packed_ = false;
 }
 
 void PlacedTensorImpl::keep_only_our_key() {
@@ -139,10 +92,27 @@ void PlacedTensorImpl::keep_only_our_key() {
 void PlacedTensorImpl::set_global_geometry() {
   const auto sizes = value_.sizes();
   if (value_.local.is_contiguous() || !value_.layout->tells_strides()) {
-    set_sizes_contiguous(sizes);
+    pack(sizes);
   } else {
     set_sizes_and_strides(sizes, global_strides(value_.local, sizes));
   }
+}
+
+void PlacedTensorImpl::pack(c10::IntArrayRef sizes) {
+  set_sizes_contiguous(sizes);
+  packed_ = true;
+}
+
+void PlacedTensorImpl::copy_packed_geometry(const PlacedTensorImpl& like) {
+  sizes_and_strides_ = like.sizes_and_strides_;
+  numel_ = like.numel_;
+  is_contiguous_ = like.is_contiguous_;
+  is_channels_last_ = like.is_channels_last_;
+  is_channels_last_contiguous_ = like.is_channels_last_contiguous_;
+  is_channels_last_3d_ = like.is_channels_last_3d_;
+  is_channels_last_3d_contiguous_ = like.is_channels_last_3d_contiguous_;
+  is_non_overlapping_and_dense_ = like.is_non_overlapping_and_dense_;
+  packed_ = true;
 }
 
 void PlacedTensorImpl::refresh(at::Tensor local) {
@@ -152,6 +122,7 @@ void PlacedTensorImpl::refresh(at::Tensor local) {
 void PlacedTensorImpl::refresh(const PlacedTensorImpl& again) {
   value_ = again.value_;
   gathered_view_ = again.gathered_view_;
+  bridge_ = nullptr;
 }
 
 const char* PlacedTensorImpl::tensorimpl_type_name() const {
@@ -173,6 +144,7 @@ c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
   }
   auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(view));
   copy->set_sizes_and_strides(sizes(), strides());
+  copy->packed_ = packed_;
   if (!copy->is_inference()) copy->set_version_counter(version);
   copy->set_allow_tensor_metadata_change(allow_metadata_change);
   return copy;
@@ -196,6 +168,25 @@ bool PlacedTensorImpl::has_storage() const {
       "oslo::full_tensor(t) or oslo::local_tensor(t) (printing: std::cout << "
       "oslo::full_tensor(t))");
   return false;
+}
+
+at::Tensor PlacedTensorImpl::base() const {
+  auto alive = base_.lock();
+  return alive ? at::Tensor(std::move(alive)) : at::Tensor();
+}
+
+void PlacedTensorImpl::set_base(const at::Tensor& base) {
+  const at::Tensor root = placed_impl(base)->base();
+  base_ = (root.defined() ? root : base).getIntrusivePtr();
+}
+
+void PlacedTensorImpl::release_resources() {
+  // What stays is held weakly, by a retained gradient perhaps, whose graph this may lead to.
+  c10::TensorImpl::release_resources();
+  value_ = {};
+  front_ = nullptr;
+  bridge_ = nullptr;
+  gathered_view_ = nullptr;
 }
 
 at::Tensor wrap(Value value) {
@@ -227,43 +218,20 @@ void share_version(const at::Tensor& view, const at::Tensor& base) {
   view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
 }
 
-bool has_own_place_in_graph(const at::Tensor& placed) {
-  const auto* meta = torch::autograd::impl::get_autograd_meta(placed);
-  if (meta == nullptr) return false;
-  if (meta->grad_fn_.get() != placed_impl(placed)->front()) return true;
-  if (meta->grad_fn_ == nullptr) return meta->requires_grad_;
-  return meta->retains_grad_ || !meta->hooks_.empty() || meta->cpp_hooks_list_ != nullptr;
-}
-
-void attach_front(const at::Tensor& placed) {
-  PlacedTensorImpl* impl = placed_impl(placed);
-  const Value& value = impl->value();
-  if (!value.local.requires_grad()) return;
-  // Not deleted by `deleteNode`, which guards against the recursion of deep graphs: no node of the
-  // graph proper leads to a front but a bridge, and bridges are deleted by it.
-  auto node = std::make_shared<FrontNode>(value.layout, value.local);
-  node->add_input_metadata(placed);
-  impl->set_front(node.get());
-  auto* meta = torch::autograd::impl::materialize_autograd_meta(placed);
-  meta->grad_fn_ = std::move(node);
-  meta->output_nr_ = 0;
-}
-
 Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());
     const at::Tensor again = impl.gathered_view()->take_again();
+    const bool keeps_gradient = impl.value().local.retains_grad();
     impl.refresh(*placed_impl(again));
+    if (keeps_gradient) impl.value().local.retain_grad();
     attach_front(placed);
   }
-  if (!c10::GradMode::is_enabled() || !has_own_place_in_graph(placed)) return impl.value();
-  const BelowDoor below;
-  Value value{impl.value().local.detach(), impl.value().layout};
-  std::shared_ptr<Node> node(new BridgeNode(value.layout), torch::autograd::deleteNode);
-  node->add_next_edge(torch::autograd::impl::gradient_edge(placed));
-  torch::autograd::set_history(value.local, node);
-  return value;
+  if (!c10::GradMode::is_enabled()) return impl.value();
+  if (follows_base(impl)) attached(impl.base());
+  if (!has_own_place_in_graph(impl)) return impl.value();
+  return {attached(placed), impl.value().layout};
 }
 
 }  // namespace oslo

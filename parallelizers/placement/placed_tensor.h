@@ -15,9 +15,9 @@ struct Node;
 namespace oslo {
 
 /// An activation that is cut over ranks: global sizes, no storage; inside, this rank's part and its
-/// layout. Every operator on it enters the door. Its gradient edge is a node that turns a global
-/// (or placed) gradient into the local one, so that `requires_grad`, `backward(gradient)` and hooks
-/// work; the graph proper is that of the local tensors.
+/// layout. Every operator on it enters the door. Its gradient edge (front.h) is a node that turns a
+/// global (or placed) gradient into the local one, so that `requires_grad`, `backward(gradient)`
+/// and hooks work; the graph proper is that of the local tensors.
 class PlacedTensorImpl final : public c10::TensorImpl {
  public:
   /// Strides are read off the local tensor where its layout tells them; otherwise every rank has to
@@ -37,12 +37,21 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   /// The same view, taken again.
   void refresh(const PlacedTensorImpl& again);
 
-  const torch::autograd::Node* front() const { return front_; }
-  void set_front(const torch::autograd::Node* front) { front_ = front; }
+  /// The node that was made for this tensor's front edge (front.h); null while none is.
+  const std::shared_ptr<torch::autograd::Node>& front() const { return front_; }
+  void set_front(std::shared_ptr<torch::autograd::Node> front) { front_ = std::move(front); }
+  /// The node by which the local tensor is attached to a place of its own in the graph (front.h);
+  /// mostly null.
+  const std::shared_ptr<torch::autograd::Node>& bridge() const { return bridge_; }
+  void set_bridge(std::shared_ptr<torch::autograd::Node> bridge) { bridge_ = std::move(bridge); }
 
-  /// A view of a parallel parameter, which may not be written while its gradient is recorded.
-  bool views_parameter() const { return views_parameter_; }
-  void set_views_parameter() { views_parameter_ = true; }
+  /// What the tensor views, if that lives: a write to either gives both a gradient.
+  at::Tensor base() const;
+  void set_base(const at::Tensor& base);
+
+  /// A view of a leaf, which may not be written while its gradient is recorded.
+  bool views_leaf() const { return views_leaf_; }
+  void set_views_leaf() { views_leaf_ = true; }
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version, bool allow_metadata_change) const override;
@@ -50,16 +59,23 @@ class PlacedTensorImpl final : public c10::TensorImpl {
       c10::VariableVersion&& version, bool allow_metadata_change) const override;
   void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
   bool has_storage() const override;
+  void release_resources() override;
 
  private:
   const char* tensorimpl_type_name() const override;
   void keep_only_our_key();
   void set_global_geometry();
+  /// The strides of a contiguous tensor of these sizes, whatever the size of a dimension.
+  void pack(c10::IntArrayRef sizes);
+  void copy_packed_geometry(const PlacedTensorImpl& like);
 
   Value value_;
-  const torch::autograd::Node* front_ = nullptr;
+  std::shared_ptr<torch::autograd::Node> front_;
+  std::shared_ptr<torch::autograd::Node> bridge_;
   std::shared_ptr<const GatheredView> gathered_view_;
-  bool views_parameter_ = false;
+  c10::weak_intrusive_ptr<c10::TensorImpl> base_{c10::intrusive_ptr<c10::TensorImpl>()};
+  bool views_leaf_ = false;
+  bool packed_ = false;
 };
 
 /// What LibTorch takes for the sign of a tensor that was not made in inference mode.
@@ -89,13 +105,7 @@ at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
 /// view whose base was written is taken again, which moves data.
 Value unwrap(const at::Tensor& placed);
 
-/// Whether autograd knows the tensor by more than the front edge we gave it.
-bool has_own_place_in_graph(const at::Tensor& placed);
-
 /// Lets a view count its writes with what it is a view of.
 void share_version(const at::Tensor& view, const at::Tensor& base);
-
-/// Sets the front edge of a placed tensor from its local tensor.
-void attach_front(const at::Tensor& placed);
 
 }  // namespace oslo

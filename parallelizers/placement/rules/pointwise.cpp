@@ -1,4 +1,7 @@
 #include "parallelizers/placement/pointwise.h"
+
+#include "mpu/error.h"
+#include "parallelizers/placement/front.h"
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/rule_table.h"
@@ -20,10 +23,22 @@ void copy_(Call& call) {
   run_pointwise_in_place(call);
 }
 
+/// The local tensor may be a view where the placed one is none.
+void detach_(Call& call) {
+  const at::Tensor target = call.tensor(0);
+  const PlacedTensorImpl& impl = *placed_impl(target);
+  OSLO_CHECK(!impl.base().defined() && !impl.gathered_view(),
+             "detach_ of a view of a tensor that is cut over ranks; use detach()");
+  const BelowDoor below;
+  replace_local(target, impl.value().local.detach());
+  call.result_plain(target);
+}
+
 }  // namespace
 
 void add_pointwise_rules(RuleTable& table) {
   table.add({"aten::copy_"}, copy_);
+  table.add({"aten::detach_"}, detach_);
   // Element by element, though their schemas carry no tag.
   table.add_pointwise({
       "aten::masked_fill.Scalar",

@@ -117,7 +117,8 @@ inline Family pointwise() {
               {"where.ScalarOther", {mask({5, 7}), x({5, 7}), 0.5}},
               {"where.Scalar", {mask({5, 7}), 0.5, 1.5}},
               {"gelu gelu_ silu silu_ mish relu relu_ leaky_relu elu softplus hardtanh hardsigmoid "
-               "hardswish zero_ clone contiguous detach alias _to_copy zeros_like ones_like isnan "
+               "hardswish zero_ clone contiguous detach detach_ alias _to_copy zeros_like "
+               "ones_like isnan "
                "isinf isfinite nan_to_num square square_",
                {x({5, 7})}},
               {"_prelu_kernel", {x({5, 7}), x({1, 7})}},
