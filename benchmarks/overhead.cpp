@@ -11,7 +11,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "tests/models/gpt2.h"
@@ -36,30 +37,24 @@ double percentile(std::vector<double> values, double fraction) {
 /// Turns of `calls` plain ones and as many of ours; who begins changes.
 template <typename Plain, typename Ours>
 void take_turns(benchmark::State& state, int calls, const Plain& plain, const Ours& ours) {
-  std::vector<double> times[2], more, ratios;
   timed(calls, plain);
   timed(calls, ours);
+  std::map<std::string, std::vector<double>> found;
   bool plain_first = true;
   for (auto _ : state) {
-    double first = 0, second = 0;
-    if (plain_first) {
-      first = timed(calls, plain);
-      second = timed(calls, ours);
-    } else {
-      second = timed(calls, ours);
-      first = timed(calls, plain);
-    }
+    const double before = plain_first ? timed(calls, plain) : 0;
+    const double of_ours = timed(calls, ours);
+    const double of_plain = plain_first ? before : timed(calls, plain);
     plain_first = !plain_first;
-    times[0].push_back(first);
-    times[1].push_back(second);
-    more.push_back(second - first);
-    ratios.push_back(second / first);
+    found["plain"].push_back(of_plain);
+    found["ours"].push_back(of_ours);
+    found["more"].push_back(of_ours - of_plain);
+    found["ratio"].push_back(of_ours / of_plain);
   }
-  for (const auto& [name, values] :
-       {std::pair{"plain", &times[0]}, {"ours", &times[1]}, {"more", &more}, {"ratio", &ratios}}) {
-    state.counters[name] = percentile(*values, 0.5);
-    state.counters[std::string(name) + "_p10"] = percentile(*values, 0.1);
-    state.counters[std::string(name) + "_p90"] = percentile(*values, 0.9);
+  for (const auto& [name, values] : found) {
+    state.counters[name] = percentile(values, 0.5);
+    state.counters[name + "_p10"] = percentile(values, 0.1);
+    state.counters[name + "_p90"] = percentile(values, 0.9);
   }
 }
 

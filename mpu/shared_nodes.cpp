@@ -12,7 +12,7 @@ SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
         !entry.tensor->expired() && entry.version == tensor._version()) {
       NodePtr node = entry.node.lock();
       const auto place = torch::autograd::impl::gradient_edge(tensor).function;
-      return node && node->next_edge(0).function == place ? node : nullptr;
+      if (node && node->next_edge(0).function == place) return node;
     }
   }
   return nullptr;

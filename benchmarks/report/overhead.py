@@ -6,6 +6,7 @@ import sys
 from launch import run_google_benchmark
 from row import Row, Sample, wanted
 
+
 def aggregates(entries: list[dict]) -> dict[str, dict[str, dict]]:
     """benchmark name -> aggregate name -> entry."""
     found: dict[str, dict[str, dict]] = {}
@@ -14,10 +15,9 @@ def aggregates(entries: list[dict]) -> dict[str, dict[str, dict]]:
     return found
 
 
-def sample(of: dict[str, dict], unit: float, key: str = "cpu_time") -> Sample:
-    """Google Benchmark gives no percentiles: 1.28 standard deviations hold four fifths. Processor
-    time: these run on one thread, and others use the machine."""
-    middle, spread = of["median"][key] * unit, 1.28 * of["stddev"][key] * unit
+def repeated(of: dict[str, dict]) -> Sample:
+    """Google Benchmark gives no percentiles: 1.28 standard deviations hold four fifths."""
+    middle, spread = of["median"]["real_time"], 1.28 * of["stddev"]["real_time"]
     return Sample(middle, middle - spread, middle + spread)
 
 
@@ -54,7 +54,7 @@ def planning(bin_folder: str, quick: bool) -> list[Row]:
     rows = []
     for name, of in aggregates(run_google_benchmark(f"{bin_folder}/bench_planning", *options)).items():
         median = of["median"]
-        rows.append(Row("Planning", name.removeprefix("plan_gpt2/"), "ms", sample(of, 1, "real_time"), None, "-",
+        rows.append(Row("Planning", name.removeprefix("plan_gpt2/"), "ms", repeated(of), None, "-",
                         note=f"+{median['rss_mb']:.0f} MB, {median['runs']:.0f} dry runs"))
     return rows
 

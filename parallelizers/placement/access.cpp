@@ -53,10 +53,13 @@ at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
   OSLO_CHECK(part.sizes() == c10::IntArrayRef(expected), "from_local: a part of shape ",
              part.sizes(), " was given, the placements leave ", c10::IntArrayRef(expected), " of ",
              global_sizes, " on this rank");
-  if (!part.requires_grad()) return wrap({part, std::move(layout)});
-  // The placed tensor gives its local one a place in the graph that is not the caller's.
-  const c10::AutoGradMode record(true);
-  return wrap({part.view_as(part), std::move(layout)});
+  at::Tensor local = part;
+  if (part.requires_grad()) {
+    // The placed tensor may give its local one a place in the graph that is not the caller's.
+    const c10::AutoGradMode record(true);
+    local = part.view_as(part);
+  }
+  return wrap({std::move(local), std::move(layout)});
 }
 
 }  // namespace oslo

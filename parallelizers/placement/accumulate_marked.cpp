@@ -39,7 +39,7 @@ class AccumulateMarked final : public Node {
     if (!impl || !gradients[0].defined()) return {};
     const at::Tensor parameter(std::move(impl));
     if (!parameter.requires_grad()) return {};
-    const at::Tensor local = local_of(std::move(gradients[0]));
+    const at::Tensor local = local_in(std::move(gradients[0]), layout_);
     const std::lock_guard<std::mutex> lock(mutex_);
     at::Tensor& kept = parameter.mutable_grad();
     AccumulateGrad::accumulateGrad(parameter, kept, local, 1 + !post_hooks().empty(),
@@ -57,13 +57,6 @@ class AccumulateMarked final : public Node {
   }
 
  private:
-  at::Tensor local_of(at::Tensor gradient) const {
-    const BelowDoor below;
-    Value value = placed_impl(gradient) != nullptr ? unwrap(gradient) : Value{gradient, nullptr};
-    gradient.reset();  // so that what it held can be taken over without a copy
-    return redistribute(std::move(value), layout_).local;
-  }
-
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
   LayoutPtr layout_;
 };

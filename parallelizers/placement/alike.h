@@ -34,7 +34,7 @@ class Alike {
   }
 
   bool take_placed(const PlacedTensorImpl* impl) {
-    if (impl->gathered_view() || follows_base(*impl)) return false;
+    if (impl->gathered_view() || (impl->has_base() && follows_base(*impl))) return false;
     if (impl->autograd_meta() != nullptr && has_own_place_in_graph(*impl)) return false;
     if (first_ == nullptr) {
       first_ = impl;

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
@@ -14,7 +14,6 @@
 #include "mpu/error.h"
 
 namespace oslo {
-
 namespace {
 
 using torch::autograd::AutogradMeta;
@@ -40,10 +39,7 @@ class FrontNode final : public Node {
     OSLO_CHECK(!written_since_,
                "the gradient of a view that had to be gathered was asked for after the tensor that "
                "it views was written; take it through an operator on the view (such as clone())");
-    const BelowDoor below;
-    Value gradient =
-        placed_impl(gradients[0]) ? unwrap(gradients[0]) : Value{gradients[0], nullptr};
-    return {redistribute(std::move(gradient), layout_).local};
+    return {local_in(std::move(gradients[0]), layout_)};
   }
 
  private:
@@ -104,7 +100,7 @@ bool is_pending(const FrontMeta* meta) {
   return meta != nullptr && meta->pending.load(std::memory_order_acquire);
 }
 
-/// Puts ours in the place of LibTorch's, which knows as much.
+/// Puts ours in the place of LibTorch's, with all that a tensor in the graph has there.
 void adopt_meta(PlacedTensorImpl& impl) {
   if (front_meta(impl) != nullptr) return;
   AutogradMeta& before = *meta_of(impl);
@@ -208,21 +204,11 @@ void renew_front(const at::Tensor& placed, FrontMeta& meta) {
   meta.pending.store(false, std::memory_order_release);
 }
 
-/// After the local tensor has lost its gradient (`detach_`).
-void drop_front(PlacedTensorImpl& impl) {
-  if (!is_pending(front_meta(impl)) && !stands_on_front(impl) && !is_attached(impl)) return;
-  impl.set_front(nullptr);
-  impl.set_autograd_meta(nullptr);
-}
-
 }  // namespace
 
 void attach_front(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
-  if (!impl.value().local.requires_grad()) {
-    if (impl.autograd_meta() != nullptr) drop_front(impl);
-    return;
-  }
+  if (!impl.value().local.requires_grad()) return;
   if (impl.autograd_meta() == nullptr) {
     impl.set_autograd_meta(std::make_unique<FrontMeta>(impl));
     return;
@@ -235,12 +221,29 @@ void attach_front(const at::Tensor& placed) {
   renew_front(placed, *front_meta(impl));
 }
 
-void replace_local(const at::Tensor& placed, at::Tensor local) {
+void leave_graph(const at::Tensor& placed) {
+  PlacedTensorImpl& impl = *placed_impl(placed);
+  {
+    const BelowDoor below;
+    impl.set_value({impl.value().local.detach(), impl.value().layout});
+  }
+  impl.set_front(nullptr);
+  impl.set_bridge(nullptr);
+  AutogradMeta* const meta = meta_of(impl);
+  if (meta == nullptr) return;
+  meta->requires_grad_ = false;
+  meta->grad_fn_ = nullptr;
+  meta->output_nr_ = 0;
+  if (FrontMeta* const ours = front_meta(impl)) ours->pending = false;
+}
+
+void replace_value(const at::Tensor& placed, Value value) {
   PlacedTensorImpl& impl = *placed_impl(placed);
   const at::Tensor before = impl.value().local;
-  const bool keeps = before.retains_grad() && !local.is_same(before) && local.requires_grad();
-  impl.refresh(std::move(local));
-  if (keeps) impl.value().local.retain_grad();
+  const bool keeps_gradient =
+      before.retains_grad() && !value.local.is_same(before) && value.local.requires_grad();
+  impl.set_value(std::move(value));
+  if (keeps_gradient) impl.value().local.retain_grad();
   attach_front(placed);
   if (const at::Tensor base = impl.base(); base.defined()) attach_front(base);
 }
@@ -292,7 +295,7 @@ bool front_is_pending(const PlacedTensorImpl& impl) {
 }
 
 bool follows_base(const PlacedTensorImpl& impl) {
-  const at::Tensor base = impl.base();
+  const at::Tensor base = impl.has_base() ? impl.base() : at::Tensor();
   if (!base.defined()) return false;
   const PlacedTensorImpl& of = *placed_impl(base);
   return has_own_place_in_graph(of) && !is_own_leaf(of) && !is_attached(of);

@@ -13,8 +13,11 @@ namespace oslo {
 /// Gives `placed` a front if its local tensor has a gradient; also after that was written.
 void attach_front(const at::Tensor& placed);
 
-/// Another local tensor, after a write that made a new one or a view was taken again.
-void replace_local(const at::Tensor& placed, at::Tensor local);
+/// After a write, which may have made a new local tensor, or for a view that was taken again.
+void replace_value(const at::Tensor& placed, Value value);
+
+/// As `detach_` does: the tensor stays, with another local one, and requires no gradient.
+void leave_graph(const at::Tensor& placed);
 
 /// Whether the node is still to be made.
 bool front_is_pending(const PlacedTensorImpl& impl);

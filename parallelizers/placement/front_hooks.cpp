@@ -1,11 +1,13 @@
 // What LibTorch asks of a tensor's place in the graph (`grad_fn()`, `is_leaf()`, hooks) it asks
-// through one table of functions. Ours stands before it: for a placed tensor whose front is still
-// to be made it makes it, and then, as for every other tensor, LibTorch's own answers.
+// through one table of functions. Ours stands before it: a placed tensor's front is made or renewed
+// first, and its hooks and retained gradient are asked of its local tensor. LibTorch's own answers.
 #include <ATen/core/VariableHooksInterface.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "parallelizers/placement/front.h"
 
@@ -14,7 +16,6 @@ namespace {
 
 using at::Tensor;
 using at::TensorBase;
-
 using Hook = std::function<TensorBase(const TensorBase&)>;
 
 class FrontHooks final : public at::impl::VariableHooksInterface {
@@ -114,11 +115,9 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
   static Hook on_local(Hook hook, LayoutPtr layout) {
     return [hook = std::move(hook), layout = std::move(layout)](const TensorBase& part) {
       if (!part.defined()) return hook(part);
-      const Tensor changed(hook(wrap({Tensor(part), layout})));
+      Tensor changed(hook(wrap({Tensor(part), layout})));
       if (!changed.defined()) return TensorBase();
-      const BelowDoor below;
-      Value value = placed_impl(changed) ? unwrap(changed) : Value{changed, nullptr};
-      return TensorBase(redistribute(std::move(value), layout).local);
+      return TensorBase(local_in(std::move(changed), layout));
     };
   }
 

@@ -44,7 +44,7 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
   PlacedTensorImpl* impl = placed_impl(target);
   if (impl == nullptr) return;
   if (!impl->is_inference()) impl->bump_version();
-  replace_local(target, std::move(local));
+  replace_value(target, {std::move(local), layout});
   if (!impl->gathered_view()) return;
   GatheredBase& of = *impl->gathered_view()->of;
   {

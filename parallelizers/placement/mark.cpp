@@ -39,7 +39,7 @@ class MarkCaptured final : public torch::autograd::GraphTask::ExecInfo::Capture:
     const bool marked_already = gradient.defined() && gradient.key_set().has(kPlacedKey) &&
                                 placed_impl(gradient) == nullptr;
     if (!gradient.defined() || marked_already) return gradient;
-    const at::Tensor local = whole_ ? local_of(gradient) : gradient;
+    const at::Tensor local = whole_ ? local_in(gradient, mark_of(parameter_)->layout) : gradient;
     at::Tensor marked = marked_like(local, parameter_);
     if (local.grad_fn()) {
       torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(local));
@@ -48,14 +48,6 @@ class MarkCaptured final : public torch::autograd::GraphTask::ExecInfo::Capture:
   }
 
  private:
-  at::Tensor local_of(const at::Tensor& gradient) const {
-    const BelowDoor below;
-    const bool placed = placed_impl(gradient) != nullptr;
-    return redistribute(placed ? unwrap(gradient) : Value{gradient, nullptr},
-                        mark_of(parameter_)->layout)
-        .local;
-  }
-
   at::Tensor parameter_;
   bool whole_;
 };

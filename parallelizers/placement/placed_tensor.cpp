@@ -115,16 +115,6 @@ void PlacedTensorImpl::copy_packed_geometry(const PlacedTensorImpl& like) {
   packed_ = true;
 }
 
-void PlacedTensorImpl::refresh(at::Tensor local) {
-  value_.local = std::move(local);
-}
-
-void PlacedTensorImpl::refresh(const PlacedTensorImpl& again) {
-  value_ = again.value_;
-  gathered_view_ = again.gathered_view_;
-  bridge_ = nullptr;
-}
-
 const char* PlacedTensorImpl::tensorimpl_type_name() const {
   return "a placed tensor: its elements are cut over ranks; take oslo::full_tensor(t) or "
          "oslo::local_tensor(t)";
@@ -223,15 +213,22 @@ Value unwrap(const at::Tensor& placed) {
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());
     const at::Tensor again = impl.gathered_view()->take_again();
-    const bool keeps_gradient = impl.value().local.retains_grad();
-    impl.refresh(*placed_impl(again));
-    if (keeps_gradient) impl.value().local.retain_grad();
-    attach_front(placed);
+    const PlacedTensorImpl& taken = *placed_impl(again);
+    impl.set_gathered_view(taken.gathered_view());
+    impl.set_bridge(nullptr);
+    replace_value(placed, taken.value());
   }
   if (!c10::GradMode::is_enabled()) return impl.value();
   if (follows_base(impl)) attached(impl.base());
   if (!has_own_place_in_graph(impl)) return impl.value();
   return {attached(placed), impl.value().layout};
+}
+
+at::Tensor local_in(at::Tensor tensor, const LayoutPtr& layout) {
+  const BelowDoor below;
+  Value value = placed_impl(tensor) != nullptr ? unwrap(tensor) : Value{tensor, nullptr};
+  tensor.reset();  // so that what it held can be taken over without a copy
+  return redistribute(std::move(value), layout).local;
 }
 
 }  // namespace oslo

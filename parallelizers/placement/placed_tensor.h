@@ -32,10 +32,11 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   const Value& value() const { return value_; }
   /// Of a view whose operator had to gather; null otherwise.
   const std::shared_ptr<const GatheredView>& gathered_view() const { return gathered_view_; }
-  /// After an operator changed the local tensor in place.
-  void refresh(at::Tensor local);
-  /// The same view, taken again.
-  void refresh(const PlacedTensorImpl& again);
+  void set_gathered_view(std::shared_ptr<const GatheredView> view) {
+    gathered_view_ = std::move(view);
+  }
+  /// After a write, or for a view that was taken again; the geometry stays.
+  void set_value(Value value) { value_ = std::move(value); }
 
   /// The node that was made for this tensor's front edge (front.h); null while none is.
   const std::shared_ptr<torch::autograd::Node>& front() const { return front_; }
@@ -47,6 +48,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
 
   /// What the tensor views, if that lives: a write to either gives both a gradient.
   at::Tensor base() const;
+  bool has_base() const { return base_._unsafe_get_target() != nullptr; }
   void set_base(const at::Tensor& base);
 
   /// A view of a leaf, which may not be written while its gradient is recorded.
@@ -104,6 +106,9 @@ at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
 /// where that differs (a user's autograd::Function, hooks, retained gradients, leaves). A gathered
 /// view whose base was written is taken again, which moves data.
 Value unwrap(const at::Tensor& placed);
+
+/// This rank's part in `layout` of a gradient, or another tensor, that is placed or whole.
+at::Tensor local_in(at::Tensor tensor, const LayoutPtr& layout);
 
 /// Lets a view count its writes with what it is a view of.
 void share_version(const at::Tensor& view, const at::Tensor& base);

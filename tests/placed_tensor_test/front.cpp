@@ -307,6 +307,21 @@ TEST(Front, GoesWithTheGradient) {
   });
 }
 
+TEST(Front, GoesWithTheGradientOfAUsersFunctionToo) {
+  on_ranks(2, [](const MPU& mpu) {
+    for (const bool used : {false, true}) {
+      const Tensor y = test::Cube::apply(placed(leaf(numbers({5, 4})), mpu, 0) * 2);
+      if (used) {
+        EXPECT_TRUE((y * 2).requires_grad());
+      }
+      y.detach_();
+      EXPECT_FALSE(y.requires_grad());
+      EXPECT_TRUE(y.is_leaf());
+      EXPECT_FALSE((y * 2).requires_grad());
+    }
+  });
+}
+
 TEST(Front, KeepsNoGraphAlive) {
   on_ranks(2, [](const MPU& mpu) {
     for (const bool of_a_function : {false, true}) {

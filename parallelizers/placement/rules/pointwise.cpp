@@ -29,8 +29,7 @@ void detach_(Call& call) {
   const PlacedTensorImpl& impl = *placed_impl(target);
   OSLO_CHECK(!impl.base().defined() && !impl.gathered_view(),
              "detach_ of a view of a tensor that is cut over ranks; use detach()");
-  const BelowDoor below;
-  replace_local(target, impl.value().local.detach());
+  leave_graph(target);
   call.result_plain(target);
 }
 
