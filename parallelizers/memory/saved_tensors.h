@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+namespace oslo {
+
+/// Gives back what an operator saved for its backward pass. It is called once for each use, possibly
+/// on another thread (the engine's) and without the thread-local state of the forward pass, so it
+/// holds all that it needs. It returns a tensor of the saved one's sizes, type and device.
+using UnpackSavedTensor = std::function<at::Tensor()>;
+
+/// Decides what to keep of a tensor that an operator saves, and says how to get it back. An empty
+/// function keeps the tensor itself. It must not write to the tensor. The tensor it is handed has no
+/// history, so that keeping it keeps no graph alive.
+using PackSavedTensor = std::function<UnpackSavedTensor(const at::Tensor& saved)>;
+
+/// While alive, every tensor that an operator of this thread saves for its backward pass goes
+/// through `pack`; this is what Python's `torch.autograd.graph.saved_tensors_hooks` does. Scopes
+/// nest, and the innermost one alone is asked. Graphs may outlive the scope.
+///
+/// A saved tensor that is written afterwards is an error at its use, as it is without a scope.
+/// LibTorch itself does not check this where there are hooks (saved_variable.cpp).
+///
+/// Cost: one call of `pack` and one allocation for each saved tensor; nothing without a scope.
+/// Thread safety: a scope belongs to the thread that made it and is destroyed there, in reverse
+/// order. Throws when another autograd engine than ours has been installed in the process (a Python
+/// interpreter installs one), since hooks would then silently not be called.
+class SavedTensorScope {
+ public:
+  explicit SavedTensorScope(PackSavedTensor pack);
+  ~SavedTensorScope();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+
+  const PackSavedTensor& pack() const { return pack_; }
+
+ private:
+  PackSavedTensor pack_;
+  const SavedTensorScope* outer_;
+};
+
+}  // namespace oslo
