@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Checks who includes whom.
+
+A component is a header with its source file of the same name. No component may be part of a circle,
+and a floor may include itself and the floors below it only. Prints each offence on a line of its own
+and exits with 1 where there is one.
+"""
+import pathlib
+import re
+import sys
+
+# From the bottom up.
+FLOORS = ["mpu", "parallelizers", "checkpoint", "oslo_cpp"]
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
+
+def components(root: pathlib.Path) -> dict[str, set[str]]:
+    """component -> the components that it includes."""
+    found: dict[str, set[str]] = {}
+    for floor in FLOORS:
+        for path in sorted((root / floor).rglob("*")):
+            if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+                continue
+            name = path.relative_to(root).with_suffix("").as_posix()
+            included = found.setdefault(name, set())
+            for target in INCLUDE.findall(path.read_text()):
+                if not (root / target).exists():
+                    continue
+                other = pathlib.PurePosixPath(target).with_suffix("").as_posix()
+                if other != name:
+                    included.add(other)
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one member (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    on_stack: set[str] = set()
+    stack: list[str] = []
+    result = []
+    for root in graph:
+        if root in index:
+            continue
+        work = [(root, iter(sorted(graph[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, successors = work[-1]
+            for successor in successors:
+                if successor not in graph:
+                    continue
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack.append(successor)
+                    on_stack.add(successor)
+                    work.append((successor, iter(sorted(graph[successor]))))
+                    break
+                if successor in on_stack:
+                    low[node] = min(low[node], index[successor])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    members = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        members.append(member)
+                        if member == node:
+                            break
+                    if len(members) > 1:
+                        result.append(sorted(members))
+    return result
+
+
+def main() -> int:
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    graph = components(root)
+    offences = []
+    for name, included in graph.items():
+        own = FLOORS.index(name.split("/")[0])
+        for other in sorted(included):
+            floor = other.split("/")[0]
+            if floor not in FLOORS or FLOORS.index(floor) > own:
+                offences.append(f"{name} includes {other}, which is not below it")
+    offences += ["a circle: " + ", ".join(members) for members in circles(graph)]
+    print("\n".join(offences) if offences else
+          f"includes: {len(graph)} components, none upwards, no circle")
+    return 1 if offences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
