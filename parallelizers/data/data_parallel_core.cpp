@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -62,6 +63,13 @@ std::vector<std::vector<size_t>> assign_buckets(const std::vector<at::Tensor>& t
       reversed, limits, std::vector<bool>(trained.size(), false), indices));
 }
 
+/// In place, so that whoever holds the gradient goes on holding it.
+void unmark_gradient(const at::Tensor& parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (!gradient.defined() || mark_of(gradient) == nullptr) return;
+  gradient.unsafeGetTensorImpl()->shallow_copy_from(unmarked_alias(gradient).getIntrusivePtr());
+}
+
 std::shared_ptr<Group> wrap_group(c10::intrusive_ptr<c10d::ProcessGroup> group) {
   OSLO_CHECK(group != nullptr, "DistributedDataParallel was given no group");
   std::vector<int> ranks(group->getSize());
@@ -81,7 +89,9 @@ struct DataParallelCore::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  void hand_out_plain_gradients();
   void make_reducer(const std::shared_ptr<Group>& shared_group);
+  void watch_gradient(const at::Tensor& parameter, std::function<void()> then);
   void watch_gradients();
   void broadcast_buffers();
   void check_parameters() const;
@@ -138,6 +148,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
              "no parameter of the model requires a gradient, so there is nothing for "
              "DistributedDataParallel to average; use the model itself");
   broadcast_from_first(*group_, tensors);
+  state->hand_out_plain_gradients();
   state->make_reducer(group_);
   state->watch_gradients();
   state_ = std::move(state);
@@ -172,17 +183,32 @@ void DataParallelCore::State::make_reducer(const std::shared_ptr<Group>& shared_
   if (options.static_graph()) reducer->set_static_graph();
 }
 
-void DataParallelCore::State::watch_gradients() {
+void DataParallelCore::State::watch_gradient(const at::Tensor& parameter,
+                                             std::function<void()> then) {
   using torch::autograd::utils::LambdaPostHook;
+  auto node = torch::autograd::impl::grad_accumulator(parameter);
+  const uintptr_t hook = node->add_post_hook(std::make_unique<LambdaPostHook>(
+      [then = std::move(then)](const variable_list& outputs, const variable_list&) {
+        then();
+        return outputs;
+      }));
+  watches.emplace_back(hook, std::move(node));
+}
+
+/// A gradient that an earlier backward left is marked, and the reducer copies it into its buckets,
+/// which are ordinary tensors. Hooks run in the order in which they were added: this one comes
+/// before the reducer's, and `settle_gradients` marks the gradient again.
+void DataParallelCore::State::hand_out_plain_gradients() {
+  for (const ReducedParameter& parameter : trained) {
+    if (!parameter.marked) continue;
+    watch_gradient(parameter.tensor, [&parameter] { unmark_gradient(parameter.tensor); });
+  }
+}
+
+void DataParallelCore::State::watch_gradients() {
   came.assign(trained.size(), 0);
   for (size_t i = 0; i < trained.size(); ++i) {
-    auto node = torch::autograd::impl::grad_accumulator(trained[i].tensor);
-    const uintptr_t hook = node->add_post_hook(std::make_unique<LambdaPostHook>(
-        [this, i](const variable_list& outputs, const variable_list&) {
-          gradient_came(i);
-          return outputs;
-        }));
-    watches.emplace_back(hook, std::move(node));
+    watch_gradient(trained[i].tensor, [this, i] { gradient_came(i); });
   }
 }
 

@@ -132,6 +132,45 @@ TEST(DataAndTensorCounts, OneBucketOfThisRanksParts) {
   });
 }
 
+// One feature over two ranks: what one of them holds could be taken for the whole.
+TEST(DataAndTensorUneven, GradientsOfOneRankAddUp) {
+  const Tensor x = random({4, 6}, 1);
+  oslo::run_as_threads(4, [&](oslo::World world) {
+    const MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(2));
+    const auto make = [] {
+      return oslo::test::make_seeded(0, [] {
+        torch::nn::Linear linear(6, 1);
+        linear->to(torch::kDouble);
+        return linear;
+      });
+    };
+    torch::nn::Linear one = make(), cut_one = make();
+    for (const char* name : {"weight", "bias"}) {
+      const Tensor parameter = cut_one->named_parameters()[name];
+      oslo::mark_parameter(parameter,
+                           std::make_shared<oslo::Layout>(oslo::make_layout(
+                               mpu.tensor_mesh(), {Placement::shard(0)}, parameter.sizes())),
+                           name);
+    }
+    DistributedDataParallel<torch::nn::Linear> ddp(cut_one, mpu.data_group());
+    const Tensor part = x.chunk(2)[mpu.get_data_parallel_rank()];
+    for (int step = 0; step < 3; ++step) {  // gradients are kept
+      one->forward(x * (step + 1)).pow(2).mean().backward();
+      const Tensor y = ddp.forward(part * (step + 1));
+      const Tensor held = cut_one->weight.grad();
+      y.pow(2).mean().backward();
+      for (const char* name : {"weight", "bias"}) {
+        const Tensor gradient = cut_one->named_parameters()[name].grad();
+        EXPECT_TRUE(oslo::is_placed(gradient)) << name;
+        EXPECT_TRUE(torch::allclose(oslo::full_tensor(gradient),
+                                    one->named_parameters()[name].grad(), 1e-9, 1e-10))
+            << name << " in step " << step;
+      }
+      EXPECT_TRUE(step == 0 || held.is_same(cut_one->weight.grad()));
+    }
+  });
+}
+
 TEST(DataAndTensorUnused, GradientsFromOtherRanksAreMarkedToo) {
   for (const bool views : {false, true}) {
     oslo::run_as_threads(4, [&](oslo::World world) {
