@@ -127,9 +127,11 @@ Transport from_environment() {
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous,
                                                           const std::string& name, int rank,
-                                                          int size, Transport wanted) {
+                                                          std::vector<int> ranks,
+                                                          Transport wanted) {
+  const int size = static_cast<int>(ranks.size());
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, rendezvous.store);
-  auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, size);
+  auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, std::move(ranks));
   group->setGroupName(name);
   if (rendezvous.transport != Transport::automatic) wanted = rendezvous.transport;
   if (wanted == Transport::automatic) wanted = from_environment();

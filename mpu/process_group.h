@@ -7,6 +7,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
 
 #include "mpu/ledger.h"
 #include "mpu/transport.h"
@@ -24,23 +26,28 @@ struct Rendezvous {
 };
 
 /// LibTorch's process group, with the ledger of what moves over it: whoever is handed the group
-/// (DistributedDataParallel) counts in the same book.
+/// (DistributedDataParallel) counts in the same book. It also says which ranks it joins.
 class CountedProcessGroup final : public c10d::ProcessGroup {
  public:
-  using c10d::ProcessGroup::ProcessGroup;
+  CountedProcessGroup(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks)
+      : c10d::ProcessGroup(std::move(store), rank, static_cast<int>(ranks.size())),
+        ranks_(std::move(ranks)) {}
   const std::shared_ptr<Ledger>& ledger() const { return ledger_; }
+  /// The members' ranks in the world, in the group's order.
+  const std::vector<int>& ranks() const { return ranks_; }
 
  private:
+  std::vector<int> ranks_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 
-/// Makes the process group `name` with this process as `rank` of `size`, over `wanted`; if that is
-/// automatic, over what OSLO_BACKEND says, in the words of `parse_transport`. Collective over the
-/// members (except in fake worlds): they must want the same, and compare their hosts. A group of
-/// one rank reaches nobody.
+/// Makes the process group `name` of `ranks` of the world, of which this process is number `rank`,
+/// over `wanted`; if that is automatic, over what OSLO_BACKEND says, as `parse_transport` reads it.
+/// Collective over the members (except in fake worlds): they must want the same, and compare their
+/// hosts. A group of one rank reaches nobody.
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous,
                                                           const std::string& name, int rank,
-                                                          int size,
+                                                          std::vector<int> ranks,
                                                           Transport wanted = Transport::automatic);
 
 }  // namespace oslo

@@ -200,7 +200,6 @@ std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<in
   OSLO_CHECK(here != ranks.end(), "group ", name, " of ranks ", ranks, " does not hold rank ",
              rank());
   const int group_rank = static_cast<int>(here - ranks.begin());
-  const int size = static_cast<int>(ranks.size());
   // The ranks keep sibling groups apart, the count keeps two meshes apart.
   std::string key = name;
   for (const int rank : ranks) key += c10::str(rank == ranks.front() ? "/" : ",", rank);
@@ -208,7 +207,7 @@ std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<in
     const std::lock_guard<std::mutex> lock(state_->mutex);
     key += c10::str("/", state_->groups[key]++);
   }
-  auto process_group = make_process_group(state_->rendezvous, key, group_rank, size, transport);
+  auto process_group = make_process_group(state_->rendezvous, key, group_rank, ranks, transport);
   return std::make_shared<Group>(name, std::move(ranks), group_rank, std::move(process_group));
 }
 

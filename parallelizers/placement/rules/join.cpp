@@ -1,7 +1,12 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "mpu/error.h"
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/front.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
@@ -23,6 +28,27 @@ int common_axis(const std::vector<Value>& operands, int64_t dim) {
     axis = own;
   }
   return axis;
+}
+
+/// A parallel parameter, its gradient, or a view of one.
+bool shows_parameter(const at::Tensor& tensor) {
+  const PlacedTensorImpl* impl = placed_impl(tensor);
+  return impl != nullptr ? impl->views_leaf() : mark_of(tensor) != nullptr;
+}
+
+/// The result of cat. Gradients that are flattened into one tensor are mostly meant for a process
+/// group's own collective, and are taken apart by their local sizes after it. Where that tensor had
+/// to be gathered it stays placed, so that the collective is refused.
+void joined_result(Call& call, Value joined) {
+  const auto tensors = call.argument(0).toTensorVector();
+  if (joined.cut() || call.mesh_of_call()->dry ||
+      std::none_of(tensors.begin(), tensors.end(), shows_parameter)) {
+    return call.result(std::move(joined));
+  }
+  joined.layout = std::make_shared<Layout>(call.mesh_of_call());
+  const at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(joined)));
+  attach_front(placed);
+  call.result_plain(placed);
 }
 
 /// cat: along a whole dimension the rest may be cut; along a cut one the stretches follow each
@@ -69,7 +95,7 @@ void cat(Call& call) {
     (*layout)[joined_axis] = {dim, std::make_shared<Cut>(std::move(runs))};
     joined.layout = std::move(layout);
   }
-  call.result(std::move(joined));
+  joined_result(call, std::move(joined));
 }
 
 void stack(Call& call) {

@@ -1,0 +1,118 @@
+#include "parallelizers/placement/process_group_rule.h"
+
+#include <algorithm>
+#include <string_view>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "mpu/error.h"
+#include "mpu/process_group.h"
+#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+/// An argument, or a result, with every tensor replaced: alone, in a list, in a list of lists.
+template <typename Change>
+c10::IValue with_all_tensors(const c10::IValue& value, const Change& change) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(change(value.toTensor())) : value;
+  }
+  if (!value.isList()) return value;
+  const c10::List<c10::IValue> list = value.toList();
+  c10::impl::GenericList changed(list.elementType());
+  changed.reserve(list.size());
+  for (const c10::IValue& element : list) changed.push_back(with_all_tensors(element, change));
+  return changed;
+}
+
+/// The operators after which ranks hold what several gave, or one other: of parts of different
+/// places that is nothing.
+bool combines(std::string_view name) {
+  return name.find("reduce") != std::string_view::npos || name == "c10d::broadcast_";
+}
+
+/// Ranks of the call's group that hold another part of the tensor than this one. A group that was
+/// not made here does not say which ranks it has.
+void refuse_other_parts(const Call& call, const Mark& mark) {
+  for (const c10::IValue& argument : call.arguments()) {
+    if (!argument.isCustomClass()) continue;
+    const auto group = argument.toCustomClass<c10d::ProcessGroup>();
+    const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.get());
+    if (counted == nullptr) return;
+    for (int axis = 0; axis < mark.layout->axes(); ++axis) {
+      if ((*mark.layout)[axis].whole()) continue;
+      const Group& line = *mark.layout->group(axis);
+      for (const int rank : counted->ranks()) {
+        const bool other =
+            rank != line.ranks()[line.rank()] &&
+            std::find(line.ranks().begin(), line.ranks().end(), rank) != line.ranks().end();
+        OSLO_CHECK(!other, call.name(), " of parallel parameter ", mark.name,
+                   ", or of a gradient or state of it, over ranks ", counted->ranks(), ": rank ",
+                   rank, " holds another part of it than rank ", line.ranks()[line.rank()],
+                   "; use a group whose ranks hold the same part, such as "
+                   "mpu.get_data_parallel_group()");
+      }
+    }
+    return;
+  }
+}
+
+/// Runs the operator on aliases of the tensors' memory: no mark on them, so that whatever thread
+/// moves it sees ordinary tensors.
+void move_local_memory(Call& call) {
+  OSLO_CHECK(!call.mesh_of_call()->dry, call.name(),
+             " moves values between ranks, and the example is run on shapes, which have none");
+  std::vector<std::pair<at::Tensor, at::Tensor>> aliases;
+  const auto local = [&](const at::Tensor& tensor) {
+    OSLO_CHECK(placed_impl(tensor) == nullptr, call.name(), " on a tensor of shape ",
+               tensor.sizes(),
+               " that is cut over ranks (an activation, or a view of parallel parameters): no rank "
+               "has memory of that shape; call it on the parameter or gradient itself, or on "
+               "oslo::local_tensor(t), this rank's part, of each one before they are joined");
+    const Mark* mark = mark_of(tensor);
+    if (mark == nullptr) return tensor;
+    if (combines(call.name())) refuse_other_parts(call, *mark);
+    aliases.emplace_back(unmarked_alias(tensor), tensor);
+    return aliases.back().first;
+  };
+  const auto given = [&](const at::Tensor& tensor) {
+    for (const auto& [alias, original] : aliases) {
+      if (alias.is_same(tensor)) return original;
+    }
+    return tensor;
+  };
+  std::vector<c10::IValue> arguments;
+  for (const c10::IValue& argument : call.arguments()) {
+    arguments.push_back(with_all_tensors(argument, local));
+  }
+  for (const c10::IValue& result : call.call_with(std::move(arguments))) {
+    call.result_plain(with_all_tensors(result, given));
+  }
+  // The backend's writes count on no tensor: views that were gathered are to be taken again.
+  call.mesh_of_call()->count_write();
+}
+
+void refuse_by_group_name(Call& call) {
+  fail(call.name(),
+       " on a tensor that is cut over ranks: call the process group's own collective "
+       "(group->allreduce) on the parameter or gradient, which acts on this rank's part in place, "
+       "or pass oslo::local_tensor(t)");
+}
+
+bool in_namespace(const std::string& name, std::string_view space) {
+  return name.compare(0, space.size(), space) == 0;
+}
+
+}  // namespace
+
+Rule process_group_rule(const std::string& name) {
+  if (in_namespace(name, "c10d::")) return move_local_memory;
+  for (const char* space : {"_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::"}) {
+    if (in_namespace(name, space)) return refuse_by_group_name;
+  }
+  return nullptr;
+}
+
+}  // namespace oslo
