@@ -68,10 +68,6 @@ void VocabParallelEmbeddingImpl::save(torch::serialize::OutputArchive& archive) 
   save_layer(*this, archive);
 }
 
-void VocabParallelEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
-  load_layer(*this, archive);
-}
-
 void VocabParallelEmbeddingImpl::pretty_print(std::ostream& stream) const {
   stream << class_name(*this) << "(num_embeddings=" << options.num_embeddings()
          << ", embedding_dim=" << options.embedding_dim();

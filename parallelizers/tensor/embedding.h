@@ -35,8 +35,6 @@ class VocabParallelEmbeddingImpl final : public torch::nn::EmbeddingImpl {
       const std::optional<at::Device>& device = std::nullopt) const override;
   /// Refused by name when the table is cut (see parallelizers/tensor/layer.h).
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Takes this rank's rows of a whole table.
-  void load(torch::serialize::InputArchive& archive) override;
   void pretty_print(std::ostream& stream) const override;
 
  private:

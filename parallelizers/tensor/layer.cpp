@@ -38,27 +38,6 @@ void save_layer(const torch::nn::Module& layer, torch::serialize::OutputArchive&
   layer.torch::nn::Module::save(archive);
 }
 
-void load_layer(torch::nn::Module& layer, torch::serialize::InputArchive& archive) {
-  for (auto& parameter : registered_parameters(layer)) {
-    at::Tensor& tensor = parameter.value();
-    if (!is_placed(tensor)) {
-      archive.read(parameter.key(), tensor);
-      continue;
-    }
-    at::Tensor whole;
-    archive.read(parameter.key(), whole);
-    const auto sizes = layout(tensor)->global_sizes(tensor.sizes());
-    OSLO_CHECK(whole.sizes() == c10::IntArrayRef(sizes), parameter.key(), " of a ",
-               class_name(layer), " has shape ", c10::IntArrayRef(sizes),
-               " over all ranks, the "
-               "file has ",
-               whole.sizes(),
-               "; load a file of the unparallelized model here, or use "
-               "from_parallelized(path)");
-    assign_part(tensor, whole);
-  }
-}
-
 void assign_part(const at::Tensor& parameter, const at::Tensor& whole) {
   if (!parameter.defined()) return;
   const c10::AutoGradMode no_grad(false);

@@ -22,13 +22,9 @@ void cut_parameter(const at::Tensor& parameter, const MeshPtr& mesh, int64_t dim
 void own_parameters(torch::nn::Module& copy, const std::optional<at::Device>& device);
 
 /// `Module::save` of a layer. Throws when a parameter is cut: a file would hold one rank's part and
-/// pass for the whole.
+/// pass for the whole. Whatever is cut refuses to be written (placement/serialization.cpp); a layer
+/// does so before torch::save has opened the file.
 void save_layer(const torch::nn::Module& layer, torch::serialize::OutputArchive& archive);
-
-/// `Module::load` of a layer from an archive that holds whole parameters, as a single device's
-/// `torch::save` wrote them: this rank takes its part, without communication. Throws when a shape
-/// differs.
-void load_layer(torch::nn::Module& layer, torch::serialize::InputArchive& archive);
 
 /// Overwrites this rank's part of `parameter` with that of `whole`; a plain parameter entirely.
 /// Does nothing when both are undefined.

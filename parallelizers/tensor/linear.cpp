@@ -107,10 +107,6 @@ void LinearImpl::save(torch::serialize::OutputArchive& archive) const {
   save_layer(*this, archive);
 }
 
-void LinearImpl::load(torch::serialize::InputArchive& archive) {
-  load_layer(*this, archive);
-}
-
 void LinearImpl::pretty_print(std::ostream& stream) const {
   stream << std::boolalpha << class_name(*this) << "(in_features=" << options.in_features()
          << ", out_features=" << options.out_features() << ", bias=" << bias.defined();

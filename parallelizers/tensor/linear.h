@@ -53,8 +53,6 @@ class LinearImpl : public torch::nn::LinearImpl {
       const std::optional<at::Device>& device = std::nullopt) const override;
   /// Refused by name when the layer is cut (see parallelizers/tensor/layer.h).
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Takes this rank's part of whole parameters.
-  void load(torch::serialize::InputArchive& archive) override;
   void pretty_print(std::ostream& stream) const override;
 
  protected:

@@ -1,7 +1,10 @@
 #include <ATen/ATen.h>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/access.h"
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/in_place.h"
+#include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
@@ -23,14 +26,30 @@ void refused(Call& call) {
        "storage; use reshape or slice operators, or oslo::full_tensor(t) first");
 }
 
+/// As torch::load sets a parameter to what a file holds: a tensor of the whole, of which this rank
+/// takes its part.
+void set_to(Call& call) {
+  const at::Tensor target = call.tensor(0), source = call.tensor(1);
+  const Mark* mark = mark_of(target);
+  if (mark == nullptr || is_placed(source)) return refused(call);
+  const auto sizes = mark->layout->global_sizes(target.sizes());
+  OSLO_CHECK(source.sizes() == c10::IntArrayRef(sizes) && source.dtype() == target.dtype(),
+             "parallel parameter ", mark->name, " has shape ", c10::IntArrayRef(sizes),
+             " over all ranks and dtype ", target.dtype(), ", it is set (torch::load does so) to ",
+             source.sizes(), ", ", source.dtype(),
+             "; load a file of the unparallelized model, or use parallel.from_parallelized(path)");
+  write_to(target, {source, nullptr}, call.name());
+  call.result_plain(target);
+}
+
 }  // namespace
 
 void add_creation_rules(RuleTable& table) {
   table.add({"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}, new_tensor);
-  table.add({"aten::as_strided", "aten::as_strided_", "aten::set_", "aten::set_.source_Tensor",
-             "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset",
-             "aten::resize_", "aten::resize_as_"},
+  table.add({"aten::as_strided", "aten::as_strided_", "aten::set_", "aten::set_.source_Storage",
+             "aten::set_.source_Storage_storage_offset", "aten::resize_", "aten::resize_as_"},
             refused);
+  table.add({"aten::set_.source_Tensor"}, set_to);
 }
 
 }  // namespace oslo
