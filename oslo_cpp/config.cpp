@@ -2,10 +2,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
+#include "checkpoint/outside_text.h"
 #include "mpu/error.h"
 #include "oslo_cpp/config_dialects.h"
 #include "oslo_cpp/config_json.h"
@@ -50,14 +51,6 @@ std::vector<Step> split_path(const std::string& path, const ConfigKey& schema) {
   }
 }
 
-Json read_override_value(const std::string& text) {
-  try {
-    return read_json(text);
-  } catch (const nlohmann::json::parse_error&) {
-    return text;
-  }
-}
-
 void assign(Json& document, const std::vector<Step>& steps, Json value) {
   Json* place = &document;
   for (const Step& step : steps) {
@@ -72,12 +65,33 @@ void assign(Json& document, const std::vector<Step>& steps, Json value) {
   *place = std::move(value);
 }
 
-Json read_document(const std::string& text) {
+// Runs `read`; whatever it throws is an `Error` that begins with `source`.
+template <typename Read>
+auto with_source(const std::string& source, const Read& read) {
   try {
-    return read_json(text);
-  } catch (const nlohmann::json::parse_error& error) {
-    fail("not valid JSON: ", describe(error));
+    return read();
+  } catch (const std::exception& error) {
+    fail(source, ": ", error.what());
   }
+}
+
+std::string read_config_file(const std::string& path) {
+  const std::string shown = printable_path(path);
+  OSLO_CHECK(path.find('\0') == std::string::npos, "config file '", shown,
+             "': no file has a NUL byte in its name");
+  std::error_code ignored;
+  OSLO_CHECK(!std::filesystem::is_directory(path, ignored), "config file '", shown,
+             "' is a folder: name a JSON file");
+  std::ifstream file(path, std::ios::binary);
+  OSLO_CHECK(file.good(), "config file '", shown,
+             "' cannot be opened: check that it exists and may be read");
+  // One byte more than is read, and no end is waited for: pipes have no size, and devices no end.
+  std::string text(kConfigLimits.bytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  OSLO_CHECK(text.size() <= kConfigLimits.bytes, "config file '", shown, "' has more than the ",
+             kConfigLimits.bytes, " bytes that are read at most");
+  return text;
 }
 
 }  // namespace
@@ -92,54 +106,39 @@ Config::Config(Json document) {
 }
 
 Config Config::parse(const std::string& text) {
-  try {
-    return Config(read_document(text));
-  } catch (const Error& error) {
-    fail("config: ", error.what());
-  }
+  return with_source("config", [&] { return Config(read_ordered_json(text, kConfigLimits)); });
 }
 
 Config Config::from_file(const std::string& path) {
-  std::error_code ignored;
-  OSLO_CHECK(!std::filesystem::is_directory(path, ignored), "config file '", path,
-             "' is a folder: name a JSON file");
-  std::ifstream file(path, std::ios::binary);
-  OSLO_CHECK(file.good(), "config file '", path,
-             "' cannot be opened: check that it exists and "
-             "may be read");
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  try {
-    return Config(read_document(text));
-  } catch (const Error& error) {
-    fail("config file '", path, "': ", error.what());
-  }
+  const std::string text = read_config_file(path);
+  return with_source("config file '" + printable_path(path) + "'",
+                     [&] { return Config(read_ordered_json(text, kConfigLimits)); });
 }
 
 Config Config::from_json(const nlohmann::json& json) {
-  try {
-    return Config(Json(json));
-  } catch (const Error& error) {
-    fail("config: ", error.what());
-  }
+  return with_source("config", [&] {
+    return Config(read_ordered_json(write_json(json, kConfigLimits), kConfigLimits));
+  });
 }
 
 void Config::set(const std::string& assignment) {
-  try {
-    size_t equals = assignment.find('=');
+  with_source("override " + in_quotes(assignment), [&] {
+    OSLO_CHECK(is_utf8(assignment) && assignment.find('\0') == std::string::npos,
+               "it is not UTF-8 without NUL bytes");
+    const size_t equals = assignment.find('=');
     OSLO_CHECK(equals != std::string::npos && equals > 0,
-               "expected path=value, for example "
-               "train.dist.tensor_parallel_size=2");
+               "expected path=value, for example train.dist.tensor_parallel_size=2");
     OSLO_CHECK(equals + 1 < assignment.size(), "there is no value after '='");
-    std::vector<Step> steps =
+    const std::vector<Step> steps =
         split_path(assignment.substr(0, equals), config_schema(ConfigDialect::none));
+    const std::string text = assignment.substr(equals + 1);
+    const std::optional<Json> value = try_read_ordered_json(text, kConfigLimits);
     Json changed = *document_;
-    assign(changed, steps, read_override_value(assignment.substr(equals + 1)));
+    assign(changed, steps, value ? *value : Json(text));
     check_config(changed);
     values_ = read_values(changed);
     document_ = std::make_shared<Json>(std::move(changed));
-  } catch (const Error& error) {
-    fail("override ", in_quotes(assignment), ": ", error.what());
-  }
+  });
 }
 
 nlohmann::json Config::to_json() const {

@@ -68,14 +68,14 @@ class Config {
   Config();
 
   /// Reads JSON text; `//` and `/* */` comments are allowed. Throws `Error` with line and column
-  /// for bad JSON, and for a key that appears twice.
+  /// for bad JSON, for a key that appears twice, and for more than 1 MiB or 16 levels of it.
   static Config parse(const std::string& text);
 
   /// Reads a JSON file as `parse` does; messages name the file.
   static Config from_file(const std::string& path);
 
-  /// `nlohmann::json` keeps keys in alphabetical order, so the patterns of a "plan" come in that
-  /// order; `parse` keeps the order written.
+  /// As `parse` of its text. `nlohmann::json` keeps keys in alphabetical order, so the patterns of
+  /// a "plan" come in that order; `parse` keeps the order written.
   static Config from_json(const nlohmann::json& json);
 
   /// Overrides one value by "path=value", the path in the config's own dialect. The value is read

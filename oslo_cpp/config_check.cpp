@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "checkpoint/outside_text.h"
 #include "mpu/error.h"
 #include "oslo_cpp/config_json.h"
 #include "oslo_cpp/config_schema.h"
@@ -155,6 +156,8 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
       const std::string where = "plan pattern " + in_quotes(name);
       OSLO_CHECK(below.is_string(), where, ": expected a placement, one of ", list(key.choices),
                  "; seen ", describe(below));
+      const auto& text = below.get_ref<const std::string&>();
+      OSLO_CHECK(printable(text) == text, where, " has no such placement: ", describe(below));
       StyleText::parse(below.get<std::string>(), where);
       continue;
     }

@@ -4,19 +4,17 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/bounded_json.h"
+
 namespace oslo {
 
-/// Reads JSON text with comments, keys in the order written. Throws `nlohmann::json::parse_error`
-/// for bad JSON and `Error` for a key that appears twice in one object.
-nlohmann::ordered_json read_json(const std::string& text);
-
-/// A parse error without the JSON library's own code: "line 2, column 7: ...".
-std::string describe(const nlohmann::json::parse_error& error);
+/// What a config may have; a plan of ten thousand patterns fits.
+inline constexpr JsonLimits kConfigLimits = {.bytes = 1 << 20, .values = 1 << 17, .depth = 16};
 
 /// What a value is, for the "seen" part of a message: `the string "2"`, `an array of 3 elements`.
 std::string describe(const nlohmann::ordered_json& value);
 
-/// `'text'`, cut if it is very long.
+/// `'text'`, cut if it is very long, and made printable.
 std::string in_quotes(std::string_view text);
 
 }  // namespace oslo

@@ -37,14 +37,14 @@ TEST(ConfigText, DuplicateKeysNameTheirPath) {
 // Nothing that a user can write may crash: deep nesting, long names, broken UTF-8.
 TEST(ConfigText, HostileTextIsAnError) {
   std::string deep(100000, '[');
-  expect_contains(parse_error(deep), {"not valid JSON"});
+  expect_contains(parse_error(deep), {"nested deeper"});
   expect_contains(parse_error("{\"train\": " + deep + std::string(deep.size(), ']') + "}"),
-                  {"'train'", "an array of 1 element"});
+                  {"nested deeper"});
   std::string message = parse_error("{\"" + std::string(10000, 'x') + "\": 1}");
   expect_contains(message, {"unknown key", "..."});
   EXPECT_LT(message.size(), 1000u);
   expect_contains(parse_error("{\"\xff\": 1}"), {"not valid JSON", "line 1, column 3"});
-  expect_contains(error_of([] { Config::from_json({{"\xff", 1}}); }), {"unknown key"});
+  expect_contains(error_of([] { Config::from_json({{"\xff", 1}}); }), {"UTF-8"});
 }
 
 TEST(ConfigFile, NamesTheFile) {
