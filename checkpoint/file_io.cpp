@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/outside_text.h"
 #include "mpu/error.h"
 
 namespace oslo {
@@ -52,13 +53,15 @@ void OutputFile::close() {
              ": ", std::strerror(errno));
 }
 
-InputFile::InputFile(std::filesystem::path path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  OSLO_CHECK(fd_ >= 0, "cannot open ", path_.string(), ": ", std::strerror(errno));
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  OSLO_CHECK(path_.native().find('\0') == std::string::npos, "cannot open ", printable_path(path_),
+             ": no file has a NUL byte in its name");
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  OSLO_CHECK(fd_ >= 0, "cannot open ", printable_path(path_), ": ", std::strerror(errno));
   struct stat status = {};
   if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(fd_);
-    fail(path_.string(), " is not a regular file; a checkpoint file was expected");
+    fail(printable_path(path_), " is not a regular file; a checkpoint file was expected");
   }
   size_ = static_cast<uint64_t>(status.st_size);
 }
@@ -83,6 +86,14 @@ void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
     bytes -= static_cast<uint64_t>(done);
     offset += static_cast<uint64_t>(done);
   }
+}
+
+std::string read_file(const InputFile& file, uint64_t most) {
+  OSLO_CHECK(file.size() <= most, printable_path(file.path()), " has ", file.size(),
+             " bytes, and at most ", most, " are read: it is damaged or something else");
+  std::string text(file.size(), '\0');
+  file.read(text.data(), text.size(), 0);
+  return text;
 }
 
 void sync_file(const std::filesystem::path& path) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace oslo {
 
@@ -42,9 +43,12 @@ class InputFile {
 
  private:
   std::filesystem::path path_;
-  int fd_;
+  int fd_ = -1;
   uint64_t size_ = 0;
 };
+
+/// All of a file as text; throws `Error` where it has more than `most` bytes.
+std::string read_file(const InputFile& file, uint64_t most);
 
 /// Waits until the contents of a file (or the entries of a folder) are on the disk.
 void sync_file(const std::filesystem::path& path);

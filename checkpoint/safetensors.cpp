@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
-#include <unordered_set>
 #include <utility>
 
+#include "checkpoint/bounded_json.h"
+#include "checkpoint/outside_text.h"
 #include "checkpoint/tensor_bytes.h"
 #include "mpu/error.h"
 
@@ -24,6 +26,8 @@ static_assert(std::endian::native == std::endian::little, "the format stores lit
 // The reference implementation's limit: a larger header is damage, not a model.
 constexpr uint64_t kLargestHeader = 100'000'000;
 constexpr uint64_t kLengthBytes = 8;
+// Of one tensor, or of the metadata.
+constexpr JsonLimits kHeaderLimits = {.bytes = kLargestHeader, .values = 1 << 20, .depth = 4};
 constexpr char kMetadata[] = "__metadata__";
 
 struct DtypeName {
@@ -62,37 +66,9 @@ const char* name_of(c10::ScalarType dtype) {
   return nullptr;
 }
 
-/// Parses the header, refusing what a JSON library would let pass: a key given twice, of which all
-/// but one would silently be lost, and nesting that no header has.
-Json parse_header(const std::string& text, const std::string& file) {
-  constexpr int kDeepest = 4;
-  std::vector<std::unordered_set<std::string>> seen;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        OSLO_CHECK(depth < kDeepest, file, ": the header is nested deeper than any header is");
-        seen.emplace_back();
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        seen.pop_back();
-        break;
-      case Json::parse_event_t::key: {
-        const auto& key = parsed.get_ref<const std::string&>();
-        OSLO_CHECK(seen.back().insert(key).second, file, ": the header names '", key, "' twice");
-        break;
-      }
-      case Json::parse_event_t::value:
-        break;
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch);
-  } catch (const Json::exception& e) {
-    fail(file, ": the header of ", text.size(), " bytes is not JSON: ", e.what());
-  }
+/// A value for a message.
+std::string shown(const Json& value) {
+  return printable(value.dump());
 }
 
 /// The whole numbers of `value[field]`, each below 2^63.
@@ -102,7 +78,7 @@ std::vector<int64_t> numbers(const Json& value, const char* field, const std::st
   std::vector<int64_t> out;
   for (const Json& number : *found) {
     OSLO_CHECK(number.is_number_unsigned() && number.get<uint64_t>() <= uint64_t{INT64_MAX}, where,
-               " has ", number.dump(), " in '", field, "'; a whole number from 0 was expected");
+               " has ", shown(number), " in '", field, "'; a whole number from 0 was expected");
     out.push_back(number.get<int64_t>());
   }
   return out;
@@ -161,8 +137,8 @@ void write_safetensors(const std::filesystem::path& path, const StateDict& state
   file.close();
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) : file_(std::move(path)) {
-  const std::string file = file_.path().string();
+SafetensorsFile::SafetensorsFile(std::filesystem::path path) try : file_(std::move(path)) {
+  const std::string file = printable_path(file_.path());
   OSLO_CHECK(file_.size() >= kLengthBytes, file, " has ", file_.size(),
              " bytes and a safetensors file has at least 8: it is cut or no safetensors file");
   uint64_t length = 0;
@@ -173,45 +149,57 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : file_(std::move(p
              " bytes, but ", file_.size() - kLengthBytes, " follow: the file is cut");
   std::string text(length, '\0');
   file_.read(text.data(), length, kLengthBytes);
-  const Json header = parse_header(text, file);
-  OSLO_CHECK(header.is_object(), file, ": the header is not a JSON object");
+  OSLO_CHECK(text.starts_with('{'), file, ": the header of ", length,
+             " bytes does not begin with '{': it is damaged or no safetensors file");
   data_start_ = kLengthBytes + length;
-
-  for (const auto& [key, value] : header.items()) {
-    const std::string where = c10::str(file, ": tensor '", key, "'");
-    OSLO_CHECK(value.is_object(), where, " is not described by a JSON object");
-    if (key == kMetadata) {
-      for (const auto& [name, entry] : value.items()) {
-        OSLO_CHECK(entry.is_string(), file, ": the metadata '", name, "' is not a text");
-        metadata_.emplace(name, entry.get<std::string>());
-      }
-      continue;
-    }
-    const auto dtype = value.find("dtype");
-    OSLO_CHECK(dtype != value.end() && dtype->is_string(), where, " has no dtype");
-    const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto& d) {
-      return dtype->template get_ref<const std::string&>() == d.name;
-    });
-    OSLO_CHECK(known != std::end(kDtypes), where, " has the dtype ", dtype->dump(),
-               ", which LibTorch has no equal of");
-    std::vector<int64_t> shape = numbers(value, "shape", where);
-    const std::vector<int64_t> offsets = numbers(value, "data_offsets", where);
-    OSLO_CHECK(offsets.size() == 2 && offsets[0] <= offsets[1], where, " has data_offsets ",
-               value["data_offsets"].dump(), "; [begin, end] was expected");
-    const std::optional<uint64_t> bytes = byte_count(shape, c10::elementSize(known->dtype));
-    const uint64_t span = static_cast<uint64_t>(offsets[1] - offsets[0]);
-    OSLO_CHECK(bytes == span, where, " of shape ", value["shape"].dump(), " and dtype ",
-               known->name, " does not take the ", span, " bytes of its data_offsets ",
-               value["data_offsets"].dump());
-    keys_.push_back(key);
-    entries_[key] = {std::move(shape), known->dtype, static_cast<uint64_t>(offsets[0]),
-                     static_cast<uint64_t>(offsets[1])};
+  try {
+    // One by one, so that the header is never there as a tree.
+    read_json_members(text, kHeaderLimits,
+                      [&](std::string key, Json value) { add(std::move(key), value); });
+  } catch (const Error& error) {
+    fail(file, ": the header: ", error.what());
   }
   check_layout(file_.size() - data_start_);
+} catch (const std::bad_alloc&) {
+  fail("the header of a safetensors file takes more memory than there is");
+}
+
+void SafetensorsFile::add(std::string key, const Json& value) {
+  const std::string where = c10::str("tensor '", printable(key), "'");
+  OSLO_CHECK(value.is_object(), where, " is not described by a JSON object");
+  if (key == kMetadata) {
+    for (const auto& [name, entry] : value.items()) {
+      OSLO_CHECK(entry.is_string(), "the metadata '", printable(name), "' is not a text");
+      metadata_.emplace(name, entry.get<std::string>());
+    }
+    return;
+  }
+  const auto dtype = value.find("dtype");
+  OSLO_CHECK(dtype != value.end() && dtype->is_string(), where, " has no dtype");
+  const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto& d) {
+    return dtype->template get_ref<const std::string&>() == d.name;
+  });
+  OSLO_CHECK(known != std::end(kDtypes), where, " has the dtype ", shown(*dtype),
+             ", which LibTorch has no equal of");
+  std::vector<int64_t> shape = numbers(value, "shape", where);
+  const std::vector<int64_t> offsets = numbers(value, "data_offsets", where);
+  OSLO_CHECK(shape.size() <= kMostDimensions, where, " has ", shape.size(),
+             " dimensions, and at most ", kMostDimensions, " are read");
+  OSLO_CHECK(offsets.size() == 2 && offsets[0] <= offsets[1], where, " has data_offsets ",
+             shown(value["data_offsets"]), "; [begin, end] was expected");
+  const std::optional<uint64_t> bytes = byte_count(shape, c10::elementSize(known->dtype));
+  const uint64_t span = static_cast<uint64_t>(offsets[1] - offsets[0]);
+  OSLO_CHECK(bytes == span, where, " of shape ", shown(value["shape"]), " and dtype ", known->name,
+             " does not take the ", span, " bytes of its data_offsets ",
+             shown(value["data_offsets"]));
+  keys_.push_back(key);
+  entries_.emplace(std::move(key),
+                   Entry{std::move(shape), known->dtype, static_cast<uint64_t>(offsets[0]),
+                         static_cast<uint64_t>(offsets[1])});
 }
 
 void SafetensorsFile::check_layout(uint64_t data_bytes) {
-  const std::string file = path().string();
+  const std::string file = printable_path(path());
   std::sort(keys_.begin(), keys_.end(), [&](const std::string& a, const std::string& b) {
     const Entry& left = entries_.at(a);
     const Entry& right = entries_.at(b);
@@ -220,13 +208,13 @@ void SafetensorsFile::check_layout(uint64_t data_bytes) {
   uint64_t reached = 0;
   for (const std::string& key : keys_) {
     const Entry& entry = entries_.at(key);
-    OSLO_CHECK(entry.begin == reached, file, ": tensor '", key, "' begins at data byte ",
+    OSLO_CHECK(entry.begin == reached, file, ": tensor '", printable(key), "' begins at data byte ",
                entry.begin, ", but the one before it ends at ", reached, ": the two ",
                entry.begin < reached ? "overlap" : "leave a hole");
     reached = entry.end;
   }
   OSLO_CHECK(reached <= data_bytes, file, ": its tensors take ", reached, " bytes up to '",
-             keys_.empty() ? "" : keys_.back(), "', but ", data_bytes,
+             keys_.empty() ? "" : printable(keys_.back()), "', but ", data_bytes,
              " follow the header: the file is cut; copy or save it again");
   OSLO_CHECK(reached == data_bytes, file, ": its tensors take ", reached, " bytes, but ",
              data_bytes, " follow the header: ", data_bytes - reached, " belong to no tensor");
@@ -234,20 +222,24 @@ void SafetensorsFile::check_layout(uint64_t data_bytes) {
 
 const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& key) const {
   const auto found = entries_.find(key);
-  OSLO_CHECK(found != entries_.end(), path().string(), " has no tensor '", key, "' among its ",
-             keys_.size());
+  OSLO_CHECK(found != entries_.end(), printable_path(path()), " has no tensor '", printable(key),
+             "' among its ", keys_.size());
   return found->second;
 }
 
-at::Tensor SafetensorsFile::read(const std::string& key) const {
+at::Tensor SafetensorsFile::read(const std::string& key) const try {
   const Entry& found = entry(key);
   at::Tensor tensor = at::empty(found.shape, at::TensorOptions(found.dtype).device(at::kCPU));
   file_.read(tensor.mutable_data_ptr(), found.end - found.begin, data_start_ + found.begin);
   if (found.dtype == at::kBool) {
     check_bool_bytes(tensor.const_data_ptr(), found.end - found.begin,
-                     c10::str(path().string(), ": tensor '", key, "'"));
+                     c10::str(printable_path(path()), ": tensor '", printable(key), "'"));
   }
   return tensor;
+} catch (const c10::Error& error) {
+  // No memory for it.
+  fail(printable_path(path()), ": tensor '", printable(key),
+       "' cannot be read: ", error.what_without_backtrace());
 }
 
 StateDict read_safetensors(const std::filesystem::path& path) {

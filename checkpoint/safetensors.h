@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,7 +33,9 @@ void write_safetensors(const std::filesystem::path& path, const StateDict& state
 
 /// A safetensors file whose header is read and checked: every tensor's shape, dtype and bytes fit
 /// each other, the bytes of all tensors lie end to end without a hole or an overlap, and they fill
-/// the file exactly. Tensors are read one by one on demand, on the CPU.
+/// the file exactly. Tensors are read one by one on demand, on the CPU. Opening takes time and
+/// memory in proportion to the header, which has at most 100 MB: about four times as much, and no
+/// tree of it.
 class SafetensorsFile {
  public:
   /// Throws `Error` naming the file, the tensor and the numbers for anything above that fails.
@@ -57,6 +60,7 @@ class SafetensorsFile {
     uint64_t end;
   };
 
+  void add(std::string key, const nlohmann::json& value);
   const Entry& entry(const std::string& key) const;
   void check_layout(uint64_t data_bytes);
 

@@ -2,12 +2,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace oslo {
+
+/// What LibTorch's kernels can take; a list of sizes that is longer is no shape.
+inline constexpr size_t kMostDimensions = 64;
 
 /// Bytes that a contiguous tensor of `shape` takes, or nothing where LibTorch could not count
 /// them (2^63 or more). Sizes are not negative.

@@ -127,7 +127,10 @@ TEST_F(SafetensorsTest, WhatCannotBeWrittenIsNamed) {
             std::string::npos);
   refused("s", at::ones({2, 2}).to_sparse());
   refused("__metadata__", at::ones({1}));
-  refused("\xff", at::ones({1}));
+  EXPECT_NE(error_of([&] {
+              write_safetensors(path_, {{"\xff", at::ones({1})}});
+            }).find("not valid UTF-8"),
+            std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(path_));
   const std::string message = error_of([&] {
     write_safetensors(folder_ / "absent/file", {{"a", at::ones({1})}});
@@ -204,19 +207,75 @@ TEST_F(SafetensorsTest, HeadersThatLie) {
   refused("{\"w\":" + tensor("[1]", "[4,8]") + "}", {"'w'", "hole"});
   refused("{\"w\":" + tensor("[3]", "[0,12]") + "}", {"'w'", "12 bytes", "8 follow", "cut"});
   refused("{\"w\":" + tensor("[1]", "[0,4]") + ",\"w\":" + tensor("[1]", "[4,8]") + "}",
-          {"'w' twice"});
+          {"duplicate key 'w'"});
+  refused(R"({"w":{"dtype":"F32","shape":[2],"shape":[2],"data_offsets":[0,8]}})",
+          {"duplicate key 'w.shape'"});
   refused(
       "{\"__metadata__\":{\"format\":3},"
       "\"w\":" +
           tensor("[2]", "[0,8]") + "}",
       {"format", "not a text"});
-  refused("[1]", {"not a JSON object"});
+  refused("[1]", {"does not begin with '{'"});
+  refused("{\"w\":" + tensor("[2]", "[0,8]") + "}" + std::string(5, '\0'), {"NUL"});
+  refused("{\"a\\u0000b\":" + tensor("[2]", "[0,8]") + "}", {"a\\u0000b", "NUL"});
+  refused("{\"w\":" + tensor("[2]", "[0,8]", '"' + std::string(5'000, 'F') + '"') + "}", {"..."});
   refused("{\"w\":" + std::string(200'000, '['), {"nested"});
-  refused("{\"w\":", {"not JSON"});
-  refused("", {"not JSON"});
+  refused("{\"w\":", {"not valid JSON"});
+  refused("", {"does not begin with '{'"});
   expect_refused(file_of("", "").replace(0, 8, 8, '\x7f'), {"header of"});
   expect_refused(file_of("{\"w\":" + tensor("[2]", "[0,2]", "\"BOOL\"") + "}", "\x01\x02"),
                  {"'w'", "byte 1 is 2"});
+}
+
+// The vectors of the reference implementation's own tests (safetensors, tensor.rs).
+TEST_F(SafetensorsTest, TheReferencesVectors) {
+  const auto i32 = [](const std::string& shape, const std::string& offsets) {
+    return R"({"test":{"dtype":"I32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  };
+  const std::string zeros(16, '\0');
+  const std::string good = "<" + std::string(7, '\0') + i32("[2,2]", "[0,16]") + zeros;
+  write_contents(path_, good);
+  EXPECT_TRUE(at::equal(read_safetensors(path_).at("test"), at::zeros({2, 2}, at::kInt)));
+  expect_refused(good + "extra_bogus_data_for_polyglot_file", {"belong to no tensor"});
+  expect_refused(good.substr(0, good.size() - 2), {"cut"});
+  expect_refused("<" + std::string(7, '\xff'), {"claims a header"});
+  expect_refused("", {"at least 8"});
+  expect_refused("<" + std::string(7, '\0'), {"cut"});
+  expect_refused(file_of("\xff", ""), {"does not begin with '{'"});
+  expect_refused(file_of("{", ""), {"not valid JSON"});
+  expect_refused(file_of(" " + i32("[2,2]", "[0,16]"), zeros), {"does not begin with '{'"});
+  expect_refused(file_of(i32("[2,2]", "[0,4]"), zeros.substr(0, 4)), {"[2,2]", "4 bytes"});
+  expect_refused(file_of(i32("[2,18446744073709551614]", "[0,16]"), zeros), {"'test'"});
+  expect_refused(file_of(i32("[2,9223372036854775807]", "[0,16]"), zeros), {"'test'"});
+  for (const char* shape : {"[2,0]", "[0]"}) {
+    write_contents(path_, file_of(i32(shape, "[0,0]"), ""));
+    EXPECT_EQ(read_safetensors(path_).at("test").numel(), 0);
+  }
+  write_contents(path_, file_of(i32("[]", "[0,4]") + "   ", zeros.substr(0, 4)));
+  EXPECT_EQ(read_safetensors(path_).at("test").dim(), 0);
+}
+
+// At a cost that is quadratic in the tensors this would take half an hour.
+TEST_F(SafetensorsTest, AsManyTensorsAsModelsWithExpertsHave) {
+  constexpr int kTensors = 200'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    header += c10::str(i == 0 ? "" : ",", "\"layers.", i,
+                       ".weight\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[", i, ",",
+                       i + 1, "]}");
+  }
+  write_contents(path_, file_of(header + "}", std::string(kTensors, '\7')));
+  const SafetensorsFile file(path_);
+  EXPECT_EQ(file.keys().size(), size_t{kTensors});
+  EXPECT_EQ(file.keys().back(), "layers.199999.weight");
+  EXPECT_EQ(file.read("layers.123456.weight").item<int>(), 7);
+}
+
+// Lists longer than the values that are read of one tensor.
+TEST_F(SafetensorsTest, AHeaderOfOneEndlessList) {
+  std::string list = "{\"w\":{\"shape\":[0";
+  for (int i = 0; i < 2'000'000; ++i) list += ",0";
+  expect_refused(file_of(list + "]}}", ""), {"values"});
 }
 
 TEST_F(SafetensorsTest, MissingFilesAndFolders) {
