@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -32,7 +33,8 @@ struct TypedStorage {
 
 struct None {};
 
-using Value = std::variant<None, bool, int64_t, double, std::string, Sequence*, Dict*, Global,
+/// A text lies in the program, so that a value recalled many times takes no more memory.
+using Value = std::variant<None, bool, int64_t, double, std::string_view, Sequence*, Dict*, Global,
                            TypedStorage, at::Tensor>;
 
 /// A tuple or a list: nothing here depends on which.

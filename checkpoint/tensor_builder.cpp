@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "checkpoint/outside_text.h"
 #include "checkpoint/tensor_bytes.h"
 #include "checkpoint/torch_dtypes.h"
 
@@ -40,32 +41,39 @@ Global TensorBuilder::find_global(std::string_view module, std::string_view name
       }
     }
   }
-  refuse("it asks for ", module, ".", name,
+  refuse("it asks for ", printable(module), ".", printable(name),
          ", which no state_dict of plain tensors needs; it is refused. Save model.state_dict()");
 }
 
 TypedStorage TensorBuilder::load(const Value& id) const {
   const std::vector<Value>& parts = as<Sequence*>(id, "a storage's tuple")->items;
-  if (parts.size() != 5 || as<std::string>(parts[0], "the word 'storage'") != "storage") {
+  if (parts.size() != 5 || as<std::string_view>(parts[0], "the word 'storage'") != "storage") {
     refuse("the pickle refers to something that is not a storage");
   }
   const Global& type = as<Global>(parts[1], "a storage class");
-  const std::string& key = as<std::string>(parts[2], "a storage's key");
+  const std::string_view key = as<std::string_view>(parts[2], "a storage's key");
   const int64_t count = as<int64_t>(parts[4], "a storage's length");
   const auto bytes = count < 0 ? std::nullopt : byte_count({count}, c10::elementSize(type.dtype));
   if (type.kind != Global::Kind::kStorage || !bytes) {
-    refuse("storage '", key, "' has no storage class or the length ", count, ": it is damaged");
+    refuse("storage '", printable(key), "' has no storage class or the length ", count,
+           ": it is damaged");
   }
   c10::Storage storage = load_storage_(key, *bytes);
   if (type.dtype == at::kBool) {
-    check_bool_bytes(storage.data(), *bytes, c10::str(file_, ": storage '", key, "'"));
+    check_bool_bytes(storage.data(), *bytes, c10::str(file_, ": storage '", printable(key), "'"));
   }
   return {std::move(storage), type.dtype};
 }
 
 std::vector<int64_t> TensorBuilder::sizes(const Value& value, const char* what) const {
+  const std::vector<Value>& items = as<Sequence*>(value, what)->items;
+  // A list may be recalled for many tensors, each of which copies it.
+  if (items.size() > kMostDimensions) {
+    refuse("a tensor has ", items.size(), " dimensions, and at most ", kMostDimensions,
+           " are read");
+  }
   std::vector<int64_t> out;
-  for (const Value& item : as<Sequence*>(value, what)->items) {
+  for (const Value& item : items) {
     out.push_back(as<int64_t>(item, what));
     if (out.back() < 0) {
       refuse("a tensor has the ", what, " ", out.back(), ": the pickle is damaged");

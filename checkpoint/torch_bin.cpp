@@ -4,16 +4,20 @@
 #include <caffe2/serialize/inline_container.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <map>
-#include <stdexcept>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/file_io.h"
+#include "checkpoint/outside_text.h"
+#include "checkpoint/stored_zip.h"
 #include "checkpoint/tensor_bytes.h"
 #include "checkpoint/torch_dtypes.h"
 #include "checkpoint/unpickler.h"
@@ -118,7 +122,29 @@ void cover(std::map<StorageKey, Span>& spans, const at::Tensor& tensor) {
   span.end = first ? end : std::max(span.end, end);
 }
 
-/// The first line of what LibTorch's zip reader has to say.
+// Twice what 200,000 tensors take.
+constexpr uint64_t kLargestPickle = 100'000'000;
+/// Of the records that hold a word or a number.
+constexpr uint64_t kLongestWord = 32;
+
+/// Throws unless the archive is of a version that this LibTorch reads, too.
+void check_version(const StoredZip& archive, const std::string& file) {
+  const char* record = archive.contains(".data/version") ? ".data/version" : "version";
+  OSLO_CHECK(archive.contains(record), file, " has no record version: torch.save did not write it");
+  const std::string text = archive.read_text(record, kLongestWord);
+  uint64_t version = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  const std::string_view rest(stop, text.data() + text.size() - stop);
+  OSLO_CHECK(error == std::errc() && (rest.empty() || rest == "\n"), file,
+             " is damaged: its version '", printable(text), "' is no number");
+  OSLO_CHECK(version >= caffe2::serialize::kMinSupportedFileFormatVersion &&
+                 version <= caffe2::serialize::kMaxSupportedFileFormatVersion,
+             file, " has format version ", version, ", this LibTorch reads ",
+             caffe2::serialize::kMinSupportedFileFormatVersion, " to ",
+             caffe2::serialize::kMaxSupportedFileFormatVersion);
+}
+
+/// The first line of what LibTorch has to say.
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -182,62 +208,55 @@ void write_torch_bin(const std::filesystem::path& path, const StateDict& state) 
   file.close();
 }
 
-StateDict read_torch_bin(const std::filesystem::path& path) {
-  const std::string file = path.string();
-  const InputFile opened(path);
-  std::string magic(std::min<uint64_t>(opened.size(), 4), '\0');
-  opened.read(magic.data(), magic.size(), 0);
-  OSLO_CHECK(magic.substr(0, 2) != "\x80\x02", file,
-             " is in torch.save's format from before 2020; save it again with a current PyTorch");
-  OSLO_CHECK(magic == "PK\x03\x04", file, " is not a file of torch.save (no zip archive)");
-
-  try {
-    caffe2::serialize::PyTorchStreamReader archive(file);
-    const auto read_text = [&](const std::string& name) {
-      const uint64_t bytes = archive.getRecordSize(name);
-      OSLO_CHECK(bytes <= opened.size(), file, ": the record ", name, " claims ", bytes,
-                 " bytes in a file of ", opened.size(), ": it is damaged");
-      std::string text(bytes, '\0');
-      archive.getRecord(name, text.data(), bytes);
-      return text;
-    };
-    OSLO_CHECK(archive.hasRecord("data.pkl"), file,
-               " has no record data.pkl: torch.save did not "
-               "write it");
-    OSLO_CHECK(!archive.hasRecord("constants.pkl"), file,
-               " is a TorchScript archive, not a state_dict");
-    OSLO_CHECK(!archive.hasRecord("byteorder") || read_text("byteorder") == "little", file,
-               " was saved on a big-endian machine; save it again on a little-endian one");
-
-    std::map<std::string, c10::Storage> loaded;
-    uint64_t total = 0;
-    const auto load_storage = [&](const std::string& key, uint64_t bytes) {
-      const auto known = loaded.find(key);
-      if (known != loaded.end()) {
-        OSLO_CHECK(known->second.nbytes() == bytes, file, ": storage '", key, "' has ", bytes,
-                   " bytes in one place and ", known->second.nbytes(), " in another");
-        return known->second;
-      }
-      const std::string record = "data/" + key;
-      OSLO_CHECK(archive.hasRecord(record), file, " lacks the storage '", key, "' of ", bytes,
-                 " bytes: it is damaged");
-      const uint64_t held = archive.getRecordSize(record);
-      OSLO_CHECK(held == bytes, file, ": storage '", key, "' should have ", bytes,
-                 " bytes and has ", held);
-      // Storages are stored as they are, so together they cannot outgrow the file.
-      total += bytes;
-      OSLO_CHECK(bytes <= opened.size() && total <= opened.size(), file, ": its storages claim ",
-                 total, " bytes in a file of ", opened.size(), ": it is damaged or compressed");
-      const at::Tensor data = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
-      archive.getRecord(record, data.mutable_data_ptr(), bytes);
-      return loaded.emplace(key, data.storage()).first->second;
-    };
-    return unpickle_state_dict(read_text("data.pkl"), file, load_storage);
-  } catch (const c10::Error& error) {
-    fail(file, " is damaged or cut: ", first_line(error.what_without_backtrace()));
-  } catch (const std::logic_error& error) {
-    fail(file, " is damaged: its version is no number (", error.what(), ")");
+StateDict read_torch_bin(const std::filesystem::path& path) try {
+  const std::string file = printable_path(path);
+  {
+    const InputFile opened(path);
+    std::string magic(std::min<uint64_t>(opened.size(), 4), '\0');
+    opened.read(magic.data(), magic.size(), 0);
+    OSLO_CHECK(magic.substr(0, 2) != "\x80\x02", file,
+               " is in torch.save's format from before 2020; save it again with a current PyTorch");
+    OSLO_CHECK(magic == "PK\x03\x04", file, " is not a file of torch.save (no zip archive)");
   }
+  const StoredZip archive(path);
+  OSLO_CHECK(archive.contains("data.pkl"), file,
+             " has no record data.pkl: torch.save did not write it");
+  OSLO_CHECK(!archive.contains("constants.pkl"), file,
+             " is a TorchScript archive, not a state_dict");
+  OSLO_CHECK(
+      !archive.contains("byteorder") || archive.read_text("byteorder", kLongestWord) == "little",
+      file, " was saved on a big-endian machine; save it again on a little-endian one");
+  check_version(archive, file);
+
+  std::map<std::string, c10::Storage, std::less<>> loaded;
+  uint64_t total = 0;
+  const auto load_storage = [&](std::string_view key, uint64_t bytes) {
+    const auto known = loaded.find(key);
+    if (known != loaded.end()) {
+      OSLO_CHECK(known->second.nbytes() == bytes, file, ": storage '", printable(key), "' has ",
+                 bytes, " bytes in one place and ", known->second.nbytes(), " in another");
+      return known->second;
+    }
+    const std::string record = c10::str("data/", key);
+    OSLO_CHECK(archive.contains(record), file, " lacks the storage '", printable(key), "' of ",
+               bytes, " bytes: it is damaged");
+    const uint64_t held = archive.size(record);
+    OSLO_CHECK(held == bytes, file, ": storage '", printable(key), "' should have ", bytes,
+               " bytes and has ", held);
+    // Records may lie over each other, but what torch.save wrote cannot outgrow the file.
+    total += bytes;
+    OSLO_CHECK(total <= archive.file_size(), file, ": its storages claim ", total,
+               " bytes in a file of ", archive.file_size(), ": it is damaged");
+    const at::Tensor data = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+    archive.read(record, data.mutable_data_ptr());
+    return loaded.emplace(key, data.storage()).first->second;
+  };
+  const std::string program = archive.read_text("data.pkl", kLargestPickle);
+  return unpickle_state_dict(program, file, load_storage);
+} catch (const c10::Error& error) {
+  fail(printable_path(path), " cannot be read: ", first_line(error.what_without_backtrace()));
+} catch (const std::bad_alloc&) {
+  fail(printable_path(path), " takes more memory than there is");
 }
 
 }  // namespace oslo

@@ -21,8 +21,9 @@ void write_torch_bin(const std::filesystem::path& path, const StateDict& state);
 /// The pickle inside is a program, so only the few operations and names that a state_dict needs
 /// are understood; everything else is refused by name, and nothing is ever imported or called.
 /// Throws `Error` naming the file, and the tensor or storage where there is one, for that, for a
-/// cut file, a missing storage, sizes that do not fit it, the pre-2020 format without zip, a
-/// TorchScript archive, or a value that is no tensor.
+/// cut file, a record that does not have its CRC-32 or is compressed, a missing storage, sizes that
+/// do not fit it, the pre-2020 format without zip, a TorchScript archive, or a value that is no
+/// tensor. Memory: the file, and at most half a gigabyte for the program inside.
 StateDict read_torch_bin(const std::filesystem::path& path);
 
 }  // namespace oslo

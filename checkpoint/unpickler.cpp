@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/outside_text.h"
 #include "checkpoint/pickle_value.h"
 #include "checkpoint/tensor_builder.h"
 #include "mpu/error.h"
@@ -16,6 +17,9 @@
 namespace oslo {
 namespace pickle {
 namespace {
+
+/// Of stack, memo and marks together: enough for 150,000 tensors.
+constexpr size_t kMostValues = size_t{1} << 22;
 
 class Machine {
  public:
@@ -39,8 +43,10 @@ class Machine {
   // The stack.
   template <typename T>
   void push(T&& value) {
+    count_value();
     stack_.emplace_back(std::forward<T>(value));
   }
+  void count_value();
   Value pop();
   Value& top();
   std::vector<Value> pop_to_mark();
@@ -50,7 +56,10 @@ class Machine {
   void step(uint8_t operation);
   void set_items(std::vector<Value> items);
   void append(std::vector<Value> items);
-  void memoize(uint64_t slot) { memo_[slot] = top(); }
+  void memoize(uint64_t slot) {
+    count_value();
+    memo_[slot] = top();
+  }
   void recall(uint64_t slot);
 
   Value reduce(const Global& function, const std::vector<Value>& arguments);
@@ -64,6 +73,7 @@ class Machine {
   const std::string& file_;
   const TensorBuilder builder_;
   size_t at_ = 0;
+  size_t values_ = 0;
   std::vector<Value> stack_;
   std::vector<size_t> marks_;
   std::unordered_map<uint64_t, Value> memo_;
@@ -71,6 +81,12 @@ class Machine {
   std::deque<Sequence> sequences_;
   std::deque<Dict> dicts_;
 };
+
+void Machine::count_value() {
+  if (++values_ > kMostValues) {
+    refuse("the pickle makes more than the ", kMostValues, " values that are read at most");
+  }
+}
 
 std::string_view Machine::take(uint64_t bytes) {
   if (bytes > program_.size() - at_) {
@@ -195,9 +211,10 @@ void Machine::step(uint8_t operation) {
       return push(std::bit_cast<double>(bits));
     }
     case 'X':
-      return push(std::string(take(take_unsigned(4))));
-    case '(':
-      return marks_.push_back(stack_.size());  // MARK
+      return push(take(take_unsigned(4)));
+    case '(':  // MARK
+      count_value();
+      return marks_.push_back(stack_.size());
     case ')':
       return push_sequence({});  // EMPTY_TUPLE
     case ']':
@@ -297,13 +314,16 @@ StateDict Machine::run() {
   }
   StateDict state;
   for (const auto& [key, value] : std::get<Dict*>(result)->items) {
-    const std::string& name = as<std::string>(key, "a tensor's name");
+    const std::string name(as<std::string_view>(key, "a tensor's name"));
     if (!std::holds_alternative<at::Tensor>(value)) {
-      refuse("the entry '", name, "' is ", kind_of(value),
+      refuse("the entry '", printable(name), "' is ", kind_of(value),
              ", not a tensor; save model.state_dict() alone");
     }
     if (state.contains(name)) {
-      refuse("the entry '", name, "' is there twice");
+      refuse("the entry '", printable(name), "' is there twice");
+    }
+    if (!is_utf8(name) || name.find('\0') != std::string::npos) {
+      refuse("the name '", printable(name), "' of a tensor is not UTF-8, or holds a NUL byte");
     }
     state.insert(name, std::get<at::Tensor>(value));
   }
