@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
+#include "checkpoint/file_io.h"
 #include "checkpoint/hash.h"
+#include "checkpoint/outside_text.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/staging_directory.h"
 #include "checkpoint/torch_bin.h"
@@ -31,10 +34,14 @@ class CheckpointFolder::TensorFile {
   at::Tensor read(const std::string& name) const {
     if (file_) return file_->read(name);
     const at::Tensor* tensor = state_.find(name);
-    OSLO_CHECK(tensor != nullptr, path_.string(), " has no tensor '", name, "' among its ",
-               state_.size());
+    OSLO_CHECK(tensor != nullptr, printable_path(path_), " has no tensor '", printable(name),
+               "' among its ", state_.size());
     return *tensor;
   }
+
+  /// Whether a save of this library put an index with its hash beside it. A .bin has checksums of
+  /// its own.
+  bool was_indexed() const { return file_ && file_->metadata().count(kIndexName) > 0; }
 
   /// Lists the file's tensors in an index, each as a whole.
   void list_in(CheckpointIndex& index, const std::string& name) const {
@@ -57,25 +64,44 @@ class CheckpointFolder::TensorFile {
   StateDict state_;
 };
 
-CheckpointFolder::CheckpointFolder(const fs::path& path) : path_(find_committed(path)) {
-  if (fs::is_regular_file(path_)) {
-    const std::string file = path_.filename();
-    path_ = path_.parent_path();
-    index_file(file);
+CheckpointFolder::CheckpointFolder(const fs::path& path) try {
+  OSLO_CHECK(!path.empty(), "there is no checkpoint under an empty path; give a folder or a file");
+  OSLO_CHECK(path.native().find('\0') == std::string::npos, "there is no checkpoint ",
+             printable_path(path), ": no file has a NUL byte in its name");
+  if (fs::is_regular_file(path)) {
+    // By the name that was given, not by that of the file a link leads to: caches keep files under
+    // their hashes.
+    const fs::path file = fs::absolute(path);
+    path_ = file.parent_path();
+    index_file(file.filename());
     return;
   }
-  OSLO_CHECK(fs::is_directory(path_), "there is no checkpoint ", path_.string(),
+  path_ = find_committed(path);
+  const fs::file_status status = fs::status(path_);
+  OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),
              ": the folder does not exist");
+  OSLO_CHECK(fs::is_directory(status), printable_path(path_),
+             " is no checkpoint: it is neither a folder nor a regular file");
+  open_folder();
+} catch (const fs::filesystem_error& error) {
+  fail("cannot read the checkpoint ", printable_path(path), ": ", error.code().message());
+} catch (const std::bad_alloc&) {
+  fail("the checkpoint ", printable_path(path), " takes more memory than there is");
+}
+
+void CheckpointFolder::open_folder() {
   if (fs::exists(path_ / kIndexName)) {
-    hashed_ = true;
     index_ = CheckpointIndex::read(path_ / kIndexName);
+    for (const auto& [name, file] : index_.files) {
+      if (fs::exists(path_ / name)) hashed_.emplace(name, file);
+    }
     drop_spare_files();
   } else if (fs::exists(path_ / "model.safetensors")) {
     index_file("model.safetensors");
   } else if (fs::exists(path_ / "pytorch_model.bin")) {
     index_file("pytorch_model.bin");
   } else {
-    fail("there is no checkpoint in ", path_.string(), ": ",
+    fail("there is no checkpoint in ", printable_path(path_), ": ",
          fs::is_empty(path_) ? "the folder is empty"
                              : c10::str("it has neither ", kIndexName,
                                         ", model.safetensors nor pytorch_model.bin"));
@@ -86,16 +112,27 @@ CheckpointFolder::~CheckpointFolder() = default;
 
 void CheckpointFolder::index_file(const std::string& file) {
   const std::string kind = fs::path(file).extension();
-  OSLO_CHECK(kind == ".safetensors" || kind == ".bin", (path_ / file).string(),
+  OSLO_CHECK(kind == ".safetensors" || kind == ".bin", printable_path(path_ / file),
              " is no checkpoint: give a folder, a .safetensors or a .bin file");
-  index_.files[file] = {fs::file_size(path_ / file), ""};
-  open(file).list_in(index_, file);
+  CheckpointIndex::File entry{InputFile(path_ / file).size(), ""};
+  if (fs::exists(path_ / kIndexName)) {
+    const CheckpointIndex beside = CheckpointIndex::read(path_ / kIndexName);
+    const auto listed = beside.files.find(file);
+    if (listed != beside.files.end()) hashed_.emplace(file, entry = listed->second);
+  }
+  index_.files[file] = entry;
+  const TensorFile& opened = open(file);
+  opened.list_in(index_, file);
+  if (hashed_.empty() && opened.was_indexed()) {
+    warning_ = c10::str(printable_path(path_ / file), " was saved with ", kIndexName,
+                        ", which is gone: its contents are not checked");
+  }
 }
 
 void CheckpointFolder::drop_spare_files() {
   using Part = CheckpointIndex::Part;
   std::map<std::string, bool> there;
-  for (const auto& [name, _] : index_.files) there[name] = fs::exists(path_ / name);
+  for (const auto& [name, _] : index_.files) there[name] = hashed_.count(name) > 0;
   // Backwards, because of two equal files the first is kept: safetensors before bin.
   for (auto file = there.rbegin(); file != there.rend(); ++file) {
     const std::string& name = file->first;
@@ -113,7 +150,7 @@ void CheckpointFolder::drop_spare_files() {
       }
       if (only_here != nullptr) break;
     }
-    if (used && only_here == nullptr) {
+    if (only_here == nullptr && (used || !file->second)) {
       for (auto& [_, tensor] : index_.tensors) {
         std::erase_if(tensor.parts, [&](const Part& part) { return part.file == name; });
       }
@@ -121,24 +158,22 @@ void CheckpointFolder::drop_spare_files() {
       file->second = false;
       continue;
     }
-    OSLO_CHECK(file->second, "the checkpoint ", path_.string(), " lacks its file ", name,
-               only_here == nullptr ? "" : c10::str(", which holds '", *only_here, "'"));
+    OSLO_CHECK(file->second, "the checkpoint ", printable_path(path_), " lacks its file ",
+               printable(name), ", which holds '", printable(*only_here), "'");
   }
 }
 
 void CheckpointFolder::verify(int share, int shares) const {
-  if (!hashed_) return;
   int number = 0;
-  for (const auto& [name, file] : index_.files) {
+  for (const auto& [name, file] : hashed_) {
     if (number++ % shares != share) continue;
     const fs::path path = path_ / name;
-    const uint64_t bytes = fs::file_size(path);
-    OSLO_CHECK(bytes == file.bytes, path.string(), " has ", bytes, " bytes, ", kIndexName, " says ",
-               file.bytes, ": it is cut or from another save");
-    OSLO_CHECK(sha256_file(path) == file.sha256, path.string(),
-               " is damaged: its contents do not "
-               "have the hash that ",
-               kIndexName, " says; copy or save the checkpoint again");
+    const uint64_t bytes = InputFile(path).size();
+    OSLO_CHECK(bytes == file.bytes, printable_path(path), " has ", bytes, " bytes, ", kIndexName,
+               " says ", file.bytes, ": it is cut or from another save");
+    OSLO_CHECK(sha256_file(path) == file.sha256, printable_path(path),
+               " is damaged: its contents do not have the hash that ", kIndexName,
+               " says; copy or save the checkpoint again");
   }
 }
 
@@ -155,8 +190,9 @@ at::Tensor CheckpointFolder::read_part(const std::string& name,
   for (const auto& [dim, rank, cut] : part.cuts) shape[dim] = cut->local_size(rank);
   at::Tensor tensor = open(part.file).read(name);
   OSLO_CHECK(tensor.sizes() == shape && tensor.scalar_type() == saved.dtype,
-             (path_ / part.file).string(), ": '", name, "' is ", tensor.scalar_type(), " ",
-             tensor.sizes(), ", the index says ", saved.dtype, " ", c10::IntArrayRef(shape));
+             printable_path(path_ / part.file), ": '", printable(name), "' is ",
+             tensor.scalar_type(), " ", tensor.sizes(), ", the index says ", saved.dtype, " ",
+             c10::IntArrayRef(shape));
   return tensor;
 }
 
@@ -171,9 +207,9 @@ at::Tensor CheckpointFolder::read(const std::string& name, const LayoutPtr& want
     // A copy, so that the whole one can go.
     return local_part(read_part(name, part), *wanted).clone(at::MemoryFormat::Contiguous);
   }
-  fail("the checkpoint ", path_.string(), " was saved in another layout (", describe(index_.mesh),
-       "): '", name, "' lies there as [", to_string(saved.parts.front().cuts),
-       "], this model wants it as [", to_string(cuts),
+  fail("the checkpoint ", printable_path(path_), " was saved in another layout (",
+       describe(index_.mesh), "): '", printable(name), "' lies there as [",
+       to_string(saved.parts.front().cuts), "], this model wants it as [", to_string(cuts),
        "]. Load it in the layout it was saved in, save it with "
        "SaveOptions().merge_checkpoints(true), and load the merged folder");
 }

@@ -15,10 +15,11 @@ namespace oslo {
 /// library saved (with an index), or another program's model.safetensors or pytorch_model.bin.
 class CheckpointFolder {
  public:
-  /// `path` is a folder, or one *.safetensors or *.bin file; a folder whose save was killed while
-  /// it took its name is found under its other one. Of a merged checkpoint's two files one is
-  /// enough, and safetensors is preferred. Throws `Error` naming the folder or file: missing,
-  /// empty, no checkpoint, a file that the index lists and that is not there.
+  /// `path` is a folder, or one *.safetensors or *.bin file; either may be a link to where it lies,
+  /// under any name. A folder whose save was killed while it took its name is found under its other
+  /// one. Of a merged checkpoint's two files one is enough, and safetensors is preferred. Throws
+  /// `Error` naming the folder or file: missing, empty, no checkpoint, a file that the index lists
+  /// and that is not there.
   explicit CheckpointFolder(const std::filesystem::path& path);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
@@ -27,9 +28,14 @@ class CheckpointFolder {
   const CheckpointIndex& index() const { return index_; }
   const std::filesystem::path& path() const { return path_; }
 
-  /// Compares sizes and hashes of the files with the index, where there is one: every `shares`-th
-  /// file from `share` on, so that ranks can divide the work. Throws `Error` naming the file.
+  /// Compares sizes and hashes of the files with the index, where there is one, also of those that
+  /// are not read: every `shares`-th file from `share` on, so that ranks can divide the work.
+  /// Throws `Error` naming the file.
   void verify(int share = 0, int shares = 1) const;
+
+  /// A line for whoever loads: that the contents were saved with hashes, and the index that has
+  /// them is gone. Empty where there is nothing to say.
+  const std::string& warning() const { return warning_; }
 
   /// What a rank that wants the tensor under `wanted` (null: all of it) holds, on the CPU, not
   /// marked. All loading comes through here. In this version a cut tensor is read under the cut
@@ -46,14 +52,17 @@ class CheckpointFolder {
  private:
   class TensorFile;
 
+  void open_folder();
   void index_file(const std::string& file);
   void drop_spare_files();
   TensorFile& open(const std::string& file) const;
   at::Tensor read_part(const std::string& name, const CheckpointIndex::Part& part) const;
 
   std::filesystem::path path_;
-  bool hashed_ = false;
   CheckpointIndex index_;
+  /// What `verify` compares, by name: all that are there.
+  std::map<std::string, CheckpointIndex::File> hashed_;
+  std::string warning_;
   mutable std::map<std::string, std::unique_ptr<TensorFile>> open_;
 };
 

@@ -1,11 +1,15 @@
 #include "checkpoint/checkpoint_index.h"
 
 #include <algorithm>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/bounded_json.h"
 #include "checkpoint/file_io.h"
 #include "checkpoint/hash.h"
+#include "checkpoint/outside_text.h"
+#include "checkpoint/tensor_bytes.h"
 #include "checkpoint/torch_dtypes.h"
 #include "mpu/error.h"
 
@@ -17,6 +21,8 @@ using Json = nlohmann::json;
 constexpr char kFormat[] = "oslo_checkpoint";
 // A reader refuses other versions: whatever a version 1 reader must not overlook raises it.
 constexpr int64_t kVersion = 1;
+// Enough for 50,000 tensors in 8 parts each. As a tree that takes a gigabyte.
+constexpr JsonLimits kLimits = {.bytes = 256 << 20, .values = 8 << 20, .depth = 12};
 
 /// A value of the index and the words that lead to it, for errors.
 class Node {
@@ -29,7 +35,11 @@ class Node {
     return {*found, c10::str(where_, ", ", key)};
   }
   const Json& object() const { return typed(json_.is_object(), "an object"); }
-  std::string text() const { return typed(json_.is_string(), "a text").get<std::string>(); }
+  std::string text() const {
+    const auto& text = typed(json_.is_string(), "a text").get_ref<const std::string&>();
+    OSLO_CHECK(text.find('\0') == std::string::npos, where_, " holds a NUL byte");
+    return text;
+  }
   int64_t number() const {
     typed(json_.is_number_unsigned() && json_.get<uint64_t>() <= uint64_t{INT64_MAX},
           "a whole number from 0");
@@ -56,7 +66,7 @@ class Node {
   std::vector<std::pair<std::string, Node>> items() const {
     std::vector<std::pair<std::string, Node>> nodes;
     for (const auto& [key, value] : object().items()) {
-      nodes.emplace_back(key, Node(value, c10::str(where_, ", '", key, "'")));
+      nodes.emplace_back(key, Node(value, c10::str(where_, ", '", printable(key), "'")));
     }
     return nodes;
   }
@@ -64,7 +74,7 @@ class Node {
 
  private:
   const Json& typed(bool fits, const char* expected) const {
-    OSLO_CHECK(fits, where_, " should be ", expected, ", not ", json_.dump().substr(0, 40));
+    OSLO_CHECK(fits, where_, " should be ", expected, ", not ", printable(json_.dump(), 40));
     return json_;
   }
 
@@ -113,7 +123,8 @@ c10::ScalarType read_dtype(const Node& node) {
   const std::string name = node.text();
   const auto* known = std::find_if(std::begin(kTorchDtypes), std::end(kTorchDtypes),
                                    [&](const TorchDtype& dtype) { return dtype.name == name; });
-  OSLO_CHECK(known != std::end(kTorchDtypes), node.where(), " is '", name, "', which is no dtype");
+  OSLO_CHECK(known != std::end(kTorchDtypes), node.where(), " is '", printable(name),
+             "', which is no dtype");
   return known->dtype;
 }
 
@@ -164,14 +175,16 @@ CheckpointIndex from_json(const Node& root) {
   for (const auto& [name, file] : root["files"].items()) {
     // A name, so that nobody is led out of the folder.
     OSLO_CHECK(std::filesystem::path(name).filename() == name && name != ".." && name != ".",
-               root.where(), ": '", name, "' is not the name of a file in this folder");
+               root.where(), ": '", printable(name), "' is not the name of a file in this folder");
     index.files[name] = {static_cast<uint64_t>(file["bytes"].number()), file["sha256"].text()};
   }
   for (const auto& [name, node] : root["tensors"].items()) {
     CheckpointIndex::Tensor tensor{node["shape"].numbers(), read_dtype(node["dtype"]), {}};
+    OSLO_CHECK(tensor.shape.size() <= kMostDimensions, node.where(), " has ", tensor.shape.size(),
+               " dimensions, and at most ", kMostDimensions, " are read");
     for (const Node& part : node["parts"].list()) {
       const std::string file = part["file"].text();
-      OSLO_CHECK(index.files.count(file) > 0, part.where(), " lies in '", file,
+      OSLO_CHECK(index.files.count(file) > 0, part.where(), " lies in '", printable(file),
                  "', which is not listed");
       tensor.parts.push_back({file, read_cuts(part["cuts"], tensor.shape)});
     }
@@ -181,7 +194,7 @@ CheckpointIndex from_json(const Node& root) {
   for (const auto& [name, node] : root["ties"].items()) {
     const std::string tensor = node.text();
     OSLO_CHECK(index.tensors.count(tensor) > 0 && index.tensors.count(name) == 0, node.where(),
-               " is a second name of '", tensor, "', which does not fit the tensors");
+               " is a second name of '", printable(tensor), "', which does not fit the tensors");
     index.ties[name] = tensor;
   }
   return index;
@@ -207,31 +220,36 @@ void CheckpointIndex::write(const std::filesystem::path& path) const {
   Json json = to_json(*this);
   json["checksum"] = sha256(json.dump());
   const std::string text = json.dump(1) + "\n";
+  OSLO_CHECK(text.size() <= kLimits.bytes, "cannot write ", path.string(), ": it would take ",
+             text.size(), " bytes, and readers accept ", kLimits.bytes);
   OutputFile file(path);
   file.write(text.data(), text.size());
   file.close();
 }
 
-CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) {
-  const InputFile file(path);
-  std::string text(file.size(), '\0');
-  file.read(text.data(), text.size(), 0);
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  OSLO_CHECK(!json.is_discarded(), path.string(), " is cut or damaged: it is no JSON");
-  const Node root(json, path.string());
-  OSLO_CHECK(root["format"].text() == kFormat, path.string(), " is no index of a checkpoint");
+CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) try {
+  const std::string file = printable_path(path);
+  Json json;
+  {
+    const std::string text = read_file(InputFile(path), kLimits.bytes);
+    try {
+      json = read_json(text, kLimits);
+    } catch (const Error& error) {
+      fail(file, " is cut or damaged: ", error.what());
+    }
+  }
+  const Node root(json, file);
+  OSLO_CHECK(root["format"].text() == kFormat, file, " is no index of a checkpoint");
   const int64_t version = root["version"].number();
-  OSLO_CHECK(version == kVersion, path.string(), " has format version ", version,
+  OSLO_CHECK(version == kVersion, file, " has format version ", version,
              ", this library reads version ", kVersion, "; use the library that wrote it or newer");
   const std::string checksum = root["checksum"].text();
   json.erase("checksum");
-  try {
-    OSLO_CHECK(sha256(json.dump()) == checksum, path.string(),
-               " is damaged: its checksum does not fit; copy or save the checkpoint again");
-  } catch (const Json::exception&) {
-    fail(path.string(), " is damaged: it holds text that is not UTF-8");
-  }
+  OSLO_CHECK(sha256(json.dump()) == checksum, file,
+             " is damaged: its checksum does not fit; copy or save the checkpoint again");
   return from_json(root);
+} catch (const std::bad_alloc&) {
+  fail(printable_path(path), " takes more memory than there is");
 }
 
 CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout) {

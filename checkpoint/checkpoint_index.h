@@ -56,6 +56,7 @@ struct CheckpointIndex {
 
   /// The ranks that saved. The data size says how many copies were trained, nothing more.
   RankGrid mesh;
+  /// Also those that no tensor lies in (config.json).
   std::map<std::string, File> files;
   std::map<std::string, Tensor> tensors;
   /// Other names of tensors.
@@ -68,9 +69,10 @@ struct CheckpointIndex {
   /// Throws `Error` naming the file if it cannot be written.
   void write(const std::filesystem::path& path) const;
 
-  /// Throws `Error` naming the file, and the tensor and entry where there is one: no JSON, another
-  /// version, a missing entry, one of the wrong type, cuts that do not fit the shape, a part in a
-  /// file that is not listed, or a checksum that does not fit (a flipped byte, an edit by hand).
+  /// Throws `Error` naming the file, and the tensor and entry where there is one: no JSON, more
+  /// than 256 MB, another version, a missing entry, one of the wrong type, cuts that do not fit the
+  /// shape, a part in a file that is not listed, or a checksum that does not fit (a flipped byte,
+  /// an edit by hand).
   static CheckpointIndex read(const std::filesystem::path& path);
 };
 

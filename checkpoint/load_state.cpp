@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iostream>
 #include <unordered_set>
 
+#include "checkpoint/outside_text.h"
 #include "checkpoint/tensor_bytes.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/key.h"
@@ -26,8 +28,8 @@ void check_nothing_is_left_over(const ModelState& state, const CheckpointFolder&
   std::unordered_set<std::string> wanted;
   for (const auto& [name, _] : state.names) wanted.insert(name);
   const auto check = [&](const std::string& name) {
-    OSLO_CHECK(wanted.count(name) > 0, "the checkpoint ", folder.path().string(), " has '", name,
-               "', the model has not; load it into the model that saved it");
+    OSLO_CHECK(wanted.count(name) > 0, "the checkpoint ", printable_path(folder.path()), " has '",
+               printable(name), "', the model has not; load it into the model that saved it");
   };
   for (const auto& [name, _] : folder.index().tensors) check(name);
   for (const auto& [name, _] : folder.index().ties) check(name);
@@ -51,7 +53,7 @@ std::vector<std::string> saved_names(const ModelState& state, size_t number,
 }  // namespace
 
 std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder) {
-  const std::string where = folder.path().string();
+  const std::string where = printable_path(folder.path());
   // Everything that the index alone can tell comes before the first tensor is read.
   std::vector<std::vector<std::string>> saved;
   for (size_t i = 0; i < state.tensors.size(); ++i) {
@@ -101,6 +103,7 @@ void load_state(torch::nn::Module& module, const std::filesystem::path& path) {
   }
   const CheckpointFolder folder(path);
   folder.verify();
+  if (!folder.warning().empty()) std::cerr << "oslo: " << folder.warning() << std::endl;
   copy_into(state, read_state(state, folder));
 }
 

@@ -15,7 +15,8 @@ namespace oslo {
 /// and shapes and dtypes the same; of tied weights one name is enough. Values are written into the
 /// module's tensors in place, so optimizers made before keep theirs. Reads everything before it
 /// writes anything: it succeeds, or throws `Error` naming file and tensor and changes nothing.
-/// A folder that this library saved is also checked by its hashes.
+/// A folder that this library saved is also checked by its hashes; where the index that has them is
+/// gone, a line on standard error says so.
 void load_state(torch::nn::Module& module, const std::filesystem::path& path);
 
 /// The values for `state.tensors`, one each, from `folder`: this rank's parts, checked as above,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -53,6 +54,13 @@ bool is_in_my_file(const ModelState::Tensor& tensor, const MPU& mpu) {
   return true;
 }
 
+/// Waits until the file is on the disk, and adds it to `index`.
+std::string list_file(const fs::path& file, CheckpointIndex& index) {
+  sync_file(file);
+  index.files[file.filename()] = {fs::file_size(file), sha256_file(file)};
+  return file.filename();
+}
+
 /// Writes `state` to `path` plus the format's extension, waits until it is on the disk, and adds it
 /// to `index`.
 std::string write_tensors(const fs::path& path, const std::string& format, const StateDict& state,
@@ -63,9 +71,7 @@ std::string write_tensors(const fs::path& path, const std::string& format, const
   } else {
     write_safetensors(file, state, std::move(metadata));
   }
-  sync_file(file);
-  index.files[file.filename()] = {fs::file_size(file), sha256_file(file)};
-  return file.filename();
+  return list_file(file, index);
 }
 
 std::map<std::string, std::string> ties_of(const ModelState& state) {
@@ -132,7 +138,10 @@ CheckpointIndex write_merged(const ModelState& state, const std::vector<at::Tens
   if (format != "bin") {
     StateDict once;
     for (size_t i = 0; i < whole.size(); ++i) once.insert(state.tensors[i].name, whole[i]);
-    files.push_back(write_tensors(folder / "model", "safetensors", once, index.ties, index));
+    SafetensorsMetadata metadata = index.ties;
+    // Whoever finds this file without the index knows what is missing.
+    metadata[kIndexName] = "has the hash of this file";
+    files.push_back(write_tensors(folder / "model", "safetensors", once, metadata, index));
   }
   if (format != "safetensors") {
     StateDict all;
@@ -218,6 +227,7 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
     if (!merge) index = join_parts(mpu, folder);
     if (!options.config().is_null()) {
       write_text(folder / "config.json", options.config().dump(2) + "\n");
+      list_file(folder / "config.json", index);
     }
     index.write(folder / kIndexName);
     staging->commit();
@@ -233,6 +243,9 @@ void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::str
     state.emplace(module);
     const CheckpointFolder folder(directory);
     folder.verify(world.rank(), world.size());
+    if (world.rank() == 0 && !folder.warning().empty()) {
+      std::cerr << "oslo: " << folder.warning() << std::endl;
+    }
     try {
       values = read_state(*state, folder);
     } catch (const Error& error) {

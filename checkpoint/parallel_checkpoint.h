@@ -29,8 +29,8 @@ namespace oslo {
 /// others. Tensors are gathered one by one over data rank 0's tensor group; rank 0 keeps them, so
 /// it needs memory for the whole model, the others for one tensor.
 ///
-/// Either kind gets `config.json` when `SaveOptions::config` has it. At world size 1 a parallel
-/// checkpoint is one file of whole tensors.
+/// Either kind gets `config.json` when `SaveOptions::config` has it; the index has its hash, too.
+/// At world size 1 a parallel checkpoint is one file of whole tensors.
 void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
                        const std::string& directory, const SaveOptions& options = {});
 

@@ -24,7 +24,8 @@ class SaveOptions {
     return format_ = format, *this;
   }
 
-  /// The model's hyperparameters, written beside the tensors as config.json. A JSON object.
+  /// The model's hyperparameters, written beside the tensors as config.json. A JSON object;
+  /// throws `Error` for one nested deeper than 16 levels, or with text that is not UTF-8.
   SaveOptions& config(nlohmann::json config);
 
   bool merge_checkpoints() const { return merge_; }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "checkpoint/file_io.h"
+#include "checkpoint/outside_text.h"
 #include "mpu/error.h"
 
 namespace oslo {
@@ -24,8 +25,11 @@ namespace fs = std::filesystem;
 /// Absolute, links followed, without a trailing slash.
 fs::path resolve(const fs::path& path) {
   std::error_code error;
-  fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
-  OSLO_CHECK(!error, "cannot resolve the folder ", path.string(), ": ", error.message());
+  fs::path whole = fs::absolute(path, error);
+  if (!error) {
+    whole = fs::weakly_canonical(whole, error);
+  }
+  OSLO_CHECK(!error, "cannot resolve the folder '", printable_path(path), "': ", error.message());
   if (!whole.has_filename()) {
     whole = whole.parent_path();
   }

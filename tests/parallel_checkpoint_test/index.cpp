@@ -52,7 +52,7 @@ TEST_F(TwoByTwo, RefusesADamagedIndex) {
     EXPECT_SAYS(message, index_);
   }
   write_contents(index_, text.substr(0, text.size() / 2));
-  EXPECT_SAYS(failed_load(), "oslo_checkpoint.json is cut or damaged: it is no JSON");
+  EXPECT_SAYS(failed_load(), "oslo_checkpoint.json is cut or damaged: not valid JSON");
   fs::remove(index_);
   EXPECT_SAYS(failed_load(), "it has neither oslo_checkpoint.json");
 }
