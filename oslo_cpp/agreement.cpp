@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "checkpoint/hash.h"
 #include "mpu/digest.h"
 #include "mpu/error.h"
 
@@ -74,10 +75,11 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   }
 }
 
-/// Exchanges a hash first, and the text itself only where hashes differ (they differ for all).
+/// Exchanges a hash first, of a kind that is the same in every build, and the text itself only
+/// where hashes differ (they differ for all).
 void compare(const World& world, const std::string& what, const std::string& text,
              const std::string& fix, const std::vector<std::vector<int>>& groups) {
-  const auto hashes = world.exchange(what, std::to_string(std::hash<std::string>()(text)));
+  const auto hashes = world.exchange(what, sha256(text));
   bool same = true;
   for (const auto& ranks : groups) {
     for (const int rank : ranks) same &= hashes[rank] == hashes[ranks[0]];
