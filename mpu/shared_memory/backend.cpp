@@ -41,7 +41,7 @@ SharedMemoryBackend::SharedMemoryBackend(const c10::intrusive_ptr<c10d::Store>& 
     : Backend(rank, size),
       options_(std::move(options)),
       executor_(std::make_shared<Executor>(join(*store, rank, size, *options_))),
-      messenger_(std::make_shared<Messenger>(executor_)) {}
+      messenger_(std::make_shared<Messenger>(executor_, options_->aside_bytes)) {}
 
 SharedMemoryBackend::~SharedMemoryBackend() {
   // What has been started still arrives, unless this rank is failing.

@@ -43,6 +43,9 @@ class SharedMemoryBackend final : public c10d::Backend {
     size_t chunk_bytes = 256 * 1024;
     /// What can be under way from one rank to another without being received.
     size_t ring_bytes = 256 * 1024;
+    /// Of messages that were sent before one that has been received, and wait to be asked for:
+    /// with more of them, or a larger one, the group fails. A single message may be larger.
+    size_t aside_bytes = size_t{1} << 30;
     /// Ranks with different ones do not share memory; host_identity() unless given. (Tests give
     /// it.)
     std::string host;

@@ -62,8 +62,8 @@ Transfer::Transfer(const at::Tensor& tensor, bool sends, int peer, int tag,
       peer(peer),
       buffer(sends ? Buffer::input(tensor) : Buffer::output(tensor, false)) {}
 
-Messenger::Messenger(std::shared_ptr<Executor> executor)
-    : executor_(std::move(executor)), inboxes_(member().size()) {}
+Messenger::Messenger(std::shared_ptr<Executor> executor, size_t most_aside)
+    : executor_(std::move(executor)), most_aside_(most_aside), inboxes_(member().size()) {}
 
 c10::intrusive_ptr<c10d::Work> Messenger::start(std::shared_ptr<Transfer> transfer) {
   Lock lock(mutex_);

@@ -43,13 +43,15 @@ struct Transfer : std::enable_shared_from_this<Transfer> {
 
 /// Sends and receives between two ranks of a group, matched by tag, in the order of the calls for
 /// each tag. A channel is a stream of messages; one that nobody has asked for yet stays in it, and
-/// is put aside when something behind it is asked for.
+/// is put aside when something behind it is asked for. So a rank keeps at most `most_aside` bytes
+/// that nobody may ever ask for, or one message.
 ///
 /// Every call moves at once what can be moved. Whoever waits moves what there is, of all transfers;
 /// while nobody waits, a thread does.
 class Messenger : public std::enable_shared_from_this<Messenger> {
  public:
-  explicit Messenger(std::shared_ptr<Executor> executor);
+  /// `most_aside`: bytes of messages put aside, above which the group fails.
+  Messenger(std::shared_ptr<Executor> executor, size_t most_aside);
 
   c10::intrusive_ptr<c10d::Work> start(std::shared_ptr<Transfer> transfer);
 
@@ -90,6 +92,7 @@ class Messenger : public std::enable_shared_from_this<Messenger> {
   void push(Transfer& transfer);
   void pull(int from);
   void begin_message(int from, Ring& source);
+  void put_aside(int from);
   void end_message(int from);
   void take_aside(const std::shared_ptr<Transfer>& receive);
   Transfers::iterator find_receive(int from, int tag);
@@ -108,9 +111,11 @@ class Messenger : public std::enable_shared_from_this<Messenger> {
 
   std::shared_ptr<Executor> executor_;
   std::mutex mutex_;
-  std::condition_variable wake_;                    ///< for the thread
-  Transfers sends_;                                 ///< not done, in the order of the calls
-  Transfers receives_;                              ///< not matched yet
+  std::condition_variable wake_;  ///< for the thread
+  Transfers sends_;               ///< not done, in the order of the calls
+  Transfers receives_;            ///< not matched yet
+  const size_t most_aside_;
+  size_t aside_ = 0;                                ///< bytes put aside, headers included
   int receiving_ = 0;                               ///< matched, not done
   std::vector<Inbox> inboxes_;                      ///< by rank
   std::set<std::pair<int, int>> committed_;         ///< channels, as from and to

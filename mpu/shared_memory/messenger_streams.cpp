@@ -86,7 +86,7 @@ void Messenger::begin_message(int from, Ring& source) {
   source.read(&inbox.envelope, sizeof(Envelope));
   const auto receive = find_receive(from, inbox.envelope.tag);
   if (receive == receives_.end()) {
-    inbox.bytes.assign(inbox.envelope.bytes, std::byte{});
+    put_aside(from);
   } else {
     check_fit(**receive, from, inbox.envelope);
     inbox.transfer = *receive;
@@ -96,6 +96,22 @@ void Messenger::begin_message(int from, Ring& source) {
   }
   inbox.in_message = true;
   inbox.moved = 0;
+}
+
+void Messenger::put_aside(int from) {
+  Inbox& inbox = inboxes_[from];
+  // Before there is memory for it.
+  const size_t bytes = inbox.envelope.bytes + sizeof(Aside);
+  if (aside_ > 0 && aside_ + bytes > most_aside_) {
+    member().fail_group(c10::str(
+        member().name_of_rank(rank()), " of group ", member().group(), " keeps ", aside_,
+        " bytes of messages that it has not received yet, and ", member().name_of_rank(from),
+        " has sent another of ", inbox.envelope.bytes, " bytes with tag ", inbox.envelope.tag,
+        ": receive messages in the order in which they are sent (the limit is ", most_aside_,
+        " bytes)"));
+  }
+  aside_ += bytes;
+  inbox.bytes.assign(inbox.envelope.bytes, std::byte{});
 }
 
 void Messenger::end_message(int from) {
@@ -123,6 +139,7 @@ void Messenger::take_aside(const std::shared_ptr<Transfer>& receive) {
     if (message == aside.end()) continue;
     check_fit(*receive, from, message->envelope);
     copy_bytes(receive->buffer.data(), message->bytes.data(), message->bytes.size());
+    aside_ -= message->bytes.size() + sizeof(Aside);
     aside.erase(message);
     receives_.remove(receive);
     receive->peer = from;
@@ -159,6 +176,8 @@ void Messenger::fail_if(const std::function<bool(const Transfer&)>& hopeless,
   for (Inbox& inbox : inboxes_) {
     if (!inbox.transfer || !hopeless(*inbox.transfer)) continue;
     --receiving_;
+    // The rest of it still comes, and goes nowhere else.
+    aside_ += inbox.envelope.bytes + sizeof(Aside);
     inbox.bytes.assign(inbox.envelope.bytes, std::byte{});
     finish(*std::exchange(inbox.transfer, nullptr), error);
   }

@@ -195,6 +195,45 @@ TEST(SharedMemoryMessages, MatchByTagInAnyOrderAndBothWaysAtOnce) {
   each_rank(2, body);
 }
 
+// What nobody asks for is kept only up to a limit.
+TEST(SharedMemoryMessages, UnaskedOnesAreBounded) {
+  for (const int64_t numel : {50, 0}) {
+    const auto body = [&](SharedMemoryBackend& group, int rank) {
+      std::vector<WorkPointer> works;
+      const auto act = [&] {
+        for (int tag = 0; rank == 0 && tag <= 1'000; ++tag) {
+          Tensors tensors{at::ones({numel})};
+          works.push_back(group.send(tensors, 1, tag));
+        }
+        Tensors tensors{at::ones({numel})};
+        works.push_back(group.recv(tensors, 1 - rank, 1'000));
+        works.back()->wait();
+      };
+      EXPECT_THAT(error_of(act), AllOf(HasSubstr("keeps"), HasSubstr("the limit is 20000 bytes")));
+    };
+    const auto adjust = [](test::ShmOptions& options, int) { options.aside_bytes = 20'000; };
+    EXPECT_THAT(test::on_group(2, body, adjust), ::testing::Each(::testing::IsEmpty()));
+  }
+}
+
+TEST(SharedMemoryMessages, OneMayBeLargerThanTheLimit) {
+  const auto body = [](SharedMemoryBackend& group, int rank) {
+    if (rank == 0) {
+      Tensors large{at::full({100'000}, 7.0)}, small{at::ones({1})};
+      const auto first_work = group.send(large, 1, 0);
+      group.send(small, 1, 1)->wait();
+      first_work->wait();
+    } else {
+      Tensors large{at::zeros({100'000})}, small{at::zeros({1})};
+      group.recv(small, 0, 1)->wait();
+      group.recv(large, 0, 0)->wait();
+      EXPECT_EQ(first(large[0]), 7);
+    }
+  };
+  const auto adjust = [](test::ShmOptions& options, int) { options.aside_bytes = 20'000; };
+  EXPECT_THAT(test::on_group(2, body, adjust), ::testing::Each(::testing::IsEmpty()));
+}
+
 TEST(SharedMemoryMessages, FromAnyRankAndWithFutures) {
   const auto body = [](SharedMemoryBackend& group, int rank) {
     if (rank == 0) {
