@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "mpu/error.h"
 #include "mpu/launch_environment.h"
@@ -48,6 +50,9 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
   return c10::make_intrusive<c10d::PrefixStore>("oslo" + launch.restart_prefix, store);
 }
 
+/// As `oslo plan -n` has it.
+constexpr int kMostPlannedRanks = 65536;
+
 /// How an entry of an exchange begins.
 constexpr char kText = 't', kFailure = 'f';
 
@@ -77,15 +82,34 @@ std::string read_entry(c10d::Store& store, int64_t turn, int rank, const std::st
   return text;
 }
 
+/// How many ranks `oslo plan` pretends to have here; 0 where it did not start this process.
+int planned_ranks() {
+  const char* const ranks = std::getenv("OSLO_PLAN_RANKS");
+  if (ranks == nullptr) return 0;
+  const char* const launcher = std::getenv("OSLO_LAUNCHER");
+  if (launcher == nullptr || std::string_view(launcher) != "plan") {
+    // Left over in a shell it would end training at once, as if all were well.
+    std::cerr << "oslo: OSLO_PLAN_RANKS=" << ranks
+              << " is ignored: it is for the processes that `oslo plan` starts; unset it"
+              << std::endl;
+    return 0;
+  }
+  int size = 0;
+  const std::string_view text = ranks;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  OSLO_CHECK(error == std::errc() && stop == text.data() + text.size() && size >= 1 &&
+                 size <= kMostPlannedRanks,
+             "OSLO_PLAN_RANKS=", ranks, " is no number of ranks from 1 to ", kMostPlannedRanks);
+  return size;
+}
+
 }  // namespace
 
 World World::from_environment() {
   static std::mutex mutex;
   static std::shared_ptr<State> joined;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (const char* ranks = std::getenv("OSLO_PLAN_RANKS"); !joined && ranks != nullptr) {
-    const int size = std::atoi(ranks);
-    OSLO_CHECK(size >= 1, "OSLO_PLAN_RANKS=", ranks, " is no number of ranks");
+  if (const int size = joined ? 0 : planned_ranks(); size > 0) {
     joined = fake(0, size).state_;
     joined->source = "oslo plan";
     joined->plan_only = true;

@@ -37,8 +37,9 @@ int plan_library_model(const std::function<LibraryModel()>& make, int word_count
   try {
     LibraryModel made = make();
     made.options.world = World::from_environment();
-    OSLO_CHECK(made.options.world.plan_only(),
-               "a model library is for `oslo plan`, which sets OSLO_PLAN_RANKS");
+    OSLO_CHECK(
+        made.options.world.plan_only(),
+        "a model library is for `oslo plan`, which sets OSLO_LAUNCHER=plan and OSLO_PLAN_RANKS");
     const Config config = config_of(word_count, words, made.options.world.size());
     initialize(made.model, config, made.options);  // prints, and does not come back
   } catch (const c10::Error& error) {

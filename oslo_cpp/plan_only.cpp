@@ -15,6 +15,7 @@ void print_plan_and_exit(const ParallelModel& parallel) {
   } else {
     std::cout << plan.to_string() << std::flush;
   }
+  std::cerr << "oslo plan: this was the plan; the program ends here" << std::endl;
   // Not exit(): the program is in the middle of its work, perhaps with threads.
   std::_Exit(std::cout ? 0 : 1);
 }

@@ -91,6 +91,32 @@ TEST(OsloPlan, WhatCannotBePlannedFails) {
   EXPECT_EQ(nothing.finish(), 2);
 }
 
+// A rank would print its plan and end with 0, as if it had trained.
+TEST(OsloPlan, ItsVariablesLeftInAnEnvironmentEndNoTraining) {
+  const auto run = [](const char* launcher, const char* ranks) {
+    std::vector<std::string> words = {"env", "-u", "OSLO_LAUNCHER",
+                                      std::string("OSLO_PLAN_RANKS=") + ranks};
+    if (*launcher != '\0') words.push_back(std::string("OSLO_LAUNCHER=") + launcher);
+    words.insert(words.end(), {self(), "--model", "1"});
+    std::string command;
+    for (const std::string& word : words) command += "'" + word + "' ";
+    FILE* const pipe = popen((command + "2>&1").c_str(), "r");
+    std::string output;
+    for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) output += static_cast<char>(c);
+    pclose(pipe);
+    return output;
+  };
+  EXPECT_THAT(run("", "8"),
+              AllOf(HasSubstr("training\n"), HasSubstr("OSLO_PLAN_RANKS=8 is ignored")));
+  EXPECT_THAT(run("plan", "8"),
+              AllOf(HasSubstr("the program ends here"), Not(HasSubstr("training\n"))));
+  for (const char* ranks : {"8x", "", "0", "-1", " 8", "99999999999", "65537"}) {
+    EXPECT_THAT(run("plan", ranks),
+                AllOf(HasSubstr("is no number of ranks"), Not(HasSubstr("training\n"))))
+        << ranks;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {

@@ -45,6 +45,8 @@ int plan(const Invocation& invocation, const PlanOptions& options) {
               << " ./program arguments`\n";
     return 2;
   }
+  // Both: ranks alone may be left over in a shell.
+  setenv("OSLO_LAUNCHER", "plan", 1);
   setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
   setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
   if (is_library(invocation.program[0])) return plan_library(invocation.program);
