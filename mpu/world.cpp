@@ -82,6 +82,25 @@ std::string read_entry(c10d::Store& store, int64_t turn, int rank, const std::st
   return text;
 }
 
+/// The store lives in rank 0's process, which may end as soon as it knows enough: it stays until
+/// the others have read this turn. They all take part, or rank 0 would not be here.
+void let_all_read(c10d::Store& store, int64_t turn, int rank, int size,
+                  std::chrono::milliseconds timeout) {
+  const std::string readers = c10::str("exchange/", turn, "/readers");
+  const std::string all = c10::str("exchange/", turn, "/all_read");
+  if (rank != 0) {
+    if (store.add(readers, 1) == size - 1) store.set(all, bytes_of("1"));
+    return;
+  }
+  try {
+    store.wait({all}, std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(10)));
+  } catch (const std::exception&) {
+    return;  // A rank has died meanwhile. Nobody needs what it did not read.
+  }
+  store.deleteKey(readers);
+  store.deleteKey(all);
+}
+
 /// How many ranks `oslo plan` pretends to have here; 0 where it did not start this process.
 int planned_ranks() {
   const char* const ranks = std::getenv("OSLO_PLAN_RANKS");
@@ -209,6 +228,7 @@ std::vector<std::string> World::exchange(const std::string& topic, const std::st
   }
   // Whoever has answered this turn has read all of the one before.
   if (turn > 0) store.deleteKey(exchange_key(turn - 1, rank()));
+  let_all_read(store, turn, rank(), size(), state_->rendezvous.timeout);
   return texts;
 }
 

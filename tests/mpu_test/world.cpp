@@ -1,0 +1,105 @@
+// Exchanges over the store, which lives in rank 0's process.
+#include "mpu/world.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <vector>
+
+namespace oslo {
+namespace {
+
+/// What the two ranks' stores know of each other.
+struct Watch {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int read_by_rank_zero = 0;
+  bool rank_zero_waits = false;  // for something else than the two entries
+  bool rank_zero_left = false;
+  bool left_while_rank_one_read = false;
+};
+
+/// One rank's view of a store. Rank 1 comes to its second entry only when rank 0 has read both and
+/// does something else: waits, or has left.
+class WatchedStore final : public c10d::Store {
+ public:
+  WatchedStore(c10::intrusive_ptr<c10d::Store> store, int rank, Watch& watch)
+      : store_(std::move(store)), rank_(rank), watch_(watch) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override { return store_->clone(); }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    store_->set(key, value);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    std::unique_lock<std::mutex> lock(watch_.mutex);
+    if (rank_ == 0) ++watch_.read_by_rank_zero;
+    if (rank_ == 1 && key.ends_with("/1")) {
+      watch_.changed.wait(lock, [&] { return watch_.rank_zero_waits || watch_.rank_zero_left; });
+      watch_.left_while_rank_one_read = watch_.rank_zero_left;
+    }
+    lock.unlock();
+    return store_->get(key);
+  }
+  int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
+  bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }
+  bool check(const std::vector<std::string>& keys) override { return store_->check(keys); }
+  int64_t getNumKeys() override { return store_->getNumKeys(); }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
+    if (rank_ == 0) {
+      const std::lock_guard<std::mutex> lock(watch_.mutex);
+      if (watch_.read_by_rank_zero == 2) watch_.rank_zero_waits = true;
+      watch_.changed.notify_all();
+    }
+    store_->wait(keys, timeout);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_;
+  Watch& watch_;
+};
+
+TEST(World, RankZeroStaysUntilAllHaveRead) {
+  Watch watch;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const World world =
+          World::over_store(c10::make_intrusive<WatchedStore>(store, rank, watch), rank, 2);
+      const auto texts = world.exchange("test", std::to_string(rank));
+      EXPECT_EQ(texts, (std::vector<std::string>{"0", "1"}));
+      const std::lock_guard<std::mutex> lock(watch.mutex);
+      if (rank == 0) watch.rank_zero_left = true;
+      watch.changed.notify_all();
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_FALSE(watch.left_while_rank_one_read);
+}
+
+TEST(World, ExchangesLeaveNoKeysButTheLast) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto keys_after = [&](int exchanges) {
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const World world = World::over_store(store, rank, 3);
+        for (int i = 0; i < exchanges; ++i) world.exchange("test", "x");
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    return store->getNumKeys();
+  };
+  const int64_t once = keys_after(1);
+  EXPECT_EQ(keys_after(5) - once, once - 3);  // three keys count the worlds of each rank
+}
+
+}  // namespace
+}  // namespace oslo
