@@ -186,7 +186,35 @@ TEST_F(OsloRun, NamesTheSignalThatKilledARank) {
   const Result result = run_shell(2, "[ $RANK = 1 ] && kill -SEGV $$; sleep 1000");
   EXPECT_EQ(result.exit_code, 128 + SIGSEGV);
   EXPECT_THAT(result.error, HasSubstr("rank 1 failed first: killed by SIGSEGV"));
-  EXPECT_THAT(result.error, HasSubstr("wrote nothing to standard error"));
+  EXPECT_THAT(result.error, HasSubstr("it wrote nothing\n"));
+}
+
+// All ranks fail alike, one of them says why, and another one is faster: what is said is not lost.
+TEST_F(OsloRun, RanksThatFailTogetherEndByThemselves) {
+  const Result result = run_shell(3,
+                                  "if [ $RANK = 1 ]; then : < $FIFO; exit 1; fi;"
+                                  "trap 'echo asked to end; exit 9' TERM;"
+                                  "if [ $RANK = 2 ]; then exit 1; fi;"
+                                  ": > $FIFO; sleep 0.2; echo the sizes do not fit; exit 1");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("[rank 0] the sizes do not fit\n"));
+  EXPECT_THAT(result.output, Not(HasSubstr("asked to end")));
+}
+
+TEST_F(OsloRun, ShowsWhatAFailedRankWroteToStandardOutput) {
+  const Result result = run_shell(1, "echo error: no data; exit 1");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.output, "[rank 0] error: no data\n");
+  EXPECT_EQ(result.error,
+            "oslo run: rank 0 failed first: exit code 1; it wrote nothing to standard error; its "
+            "last lines on standard output:\n  error: no data\n");
+}
+
+TEST_F(OsloRun, APlanLeftInTheEnvironmentEndsNothing) {
+  setenv("OSLO_PLAN_RANKS", "8", 1);
+  const Result result = run_shell(1, "echo [$OSLO_PLAN_RANKS] $OSLO_LAUNCHER");
+  unsetenv("OSLO_PLAN_RANKS");
+  EXPECT_EQ(result.output, "[rank 0] [] 1\n");
 }
 
 TEST_F(OsloRun, ARankThatEndsWellLeavesTheOthersRunning) {

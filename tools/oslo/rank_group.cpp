@@ -29,6 +29,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// What the other ranks have after the first has failed, before they are asked to end.
+constexpr Clock::duration kLastWords = std::chrono::seconds(1);
+
 struct Rank {
   RankProcess process;
   LinePrefixer output;
@@ -62,8 +65,8 @@ FileDescriptor catch_signals() {
 // This process's environment without what any launcher says about ranks.
 std::vector<std::string> inherited_environment() {
   constexpr std::string_view kReplaced[] = {
-      "RANK=",        "WORLD_SIZE=",  "LOCAL_RANK=",    "LOCAL_WORLD_SIZE=",
-      "MASTER_ADDR=", "MASTER_PORT=", "OSLO_LAUNCHER=", "TORCHELASTIC_"};
+      "RANK=",        "WORLD_SIZE=",    "LOCAL_RANK=", "LOCAL_WORLD_SIZE=", "MASTER_ADDR=",
+      "MASTER_PORT=", "OSLO_LAUNCHER=", "OSLO_PLAN_",  "TORCHELASTIC_"};
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -135,6 +138,7 @@ class RankGroup {
   OutputQueue err_{STDERR_FILENO};
   std::vector<Rank> ranks_;
   int first_failed_ = -1;
+  std::optional<Clock::time_point> end_at_;  // of the others, after the first failure
   int exit_code_ = 0;
   bool ending_ = false;
   bool abandoned_ = false;  // somebody insists: what is not written yet stays unwritten
@@ -192,8 +196,8 @@ void RankGroup::wait_once() {
     waited.push_back({reads ? rank.process.standard_error.get() : -1, POLLIN, 0});
   }
   int timeout = -1;
-  if (kill_at_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_at_ - Clock::now());
+  if (const auto next = kill_at_ ? kill_at_ : end_at_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*next - Clock::now());
     timeout = static_cast<int>(std::max<int64_t>(0, left.count()));
   }
   if (poll(waited.data(), waited.size(), timeout) < 0) return;
@@ -210,6 +214,7 @@ void RankGroup::wait_once() {
     }
   }
   note_ended_ranks();
+  if (end_at_ && Clock::now() >= *end_at_) end(exit_code_);
   if (kill_at_ && Clock::now() >= *kill_at_) kill_ranks();
 }
 
@@ -239,9 +244,12 @@ void RankGroup::note_ended_ranks() {
     if (failed < 0 || (crashed && !WIFSIGNALED(*ranks_[failed].status)))
       failed = static_cast<int>(i);
   }
-  if (failed < 0 || ending_) return;
+  if (failed < 0 || ending_ || first_failed_ >= 0) return;
   first_failed_ = failed;
-  end(exit_code_of(*ranks_[failed].status));
+  exit_code_ = exit_code_of(*ranks_[failed].status);
+  // Where all ranks fail alike the others are about to end, too, and one of them perhaps about to
+  // say why: asked to end now they would lose what stands in their buffers.
+  end_at_ = Clock::now() + (WIFSIGNALED(*ranks_[failed].status) ? Clock::duration(0) : kLastWords);
 }
 
 void RankGroup::take_signal() {
@@ -261,6 +269,7 @@ void RankGroup::take_signal() {
 void RankGroup::end(int exit_code) {
   if (ending_) return;
   ending_ = true;
+  end_at_.reset();
   exit_code_ = exit_code;
   kill_at_ = Clock::now() + std::chrono::seconds(options_.grace_seconds);
   // From here on, what a rank's first process leaves behind becomes our child, to be waited for.
@@ -306,10 +315,13 @@ void RankGroup::report() {
   if (first_failed_ < 0) return;
   const Rank& rank = ranks_[first_failed_];
   const std::string name = "rank " + std::to_string(first_failed_);
-  const auto& lines = rank.error.last_lines();
+  const bool on_error = !rank.error.last_lines().empty();
+  const auto& lines = on_error ? rank.error.last_lines() : rank.output.last_lines();
   say(name + " failed first: " + describe(*rank.status) +
-      (lines.empty() ? "; it wrote nothing to standard error"
-                     : "; its last lines on standard error:"));
+      (on_error ? "; its last lines on standard error:"
+       : lines.empty()
+           ? "; it wrote nothing"
+           : "; it wrote nothing to standard error; its last lines on standard output:"));
   for (const std::string& line : lines) err_.add(this, "  " + line + "\n");
 }
 
