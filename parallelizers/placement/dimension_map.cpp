@@ -153,7 +153,7 @@ class AxisResolver {
 
 /// Global sizes: a mismatch must be seen by every rank, and before a collective.
 void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
-  std::array<int64_t, 128> known;
+  std::array<int64_t, 256> known;  // by letter
   known.fill(-1);
   for (size_t i = 0; i < operands.size(); ++i) {
     if (!operands[i].defined()) continue;
@@ -161,7 +161,7 @@ void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
     for (size_t d = 0; d < own.size(); ++d) {
       if (own[d] == kFree || contains(map.whole, own[d])) continue;
       const int64_t size = operands[i].size(static_cast<int64_t>(d)) / map.factor(i, own[d]);
-      int64_t& expected = known[static_cast<size_t>(own[d])];
+      int64_t& expected = known[static_cast<unsigned char>(own[d])];
       if (expected < 0) expected = size;
       if (expected != size) {
         throw ShapeMismatch(c10::str(RuleScope::current(), ": operand ", i, " of shape ",
@@ -182,6 +182,10 @@ int64_t DimensionMap::factor(size_t operand, char letter) const {
 }
 
 std::string letters(int64_t count) {
+  constexpr int64_t kMost = 256 - 'a';
+  OSLO_CHECK(count <= kMost, RuleScope::current(), ": ", count,
+             " dimensions; a tensor that is cut over ranks may have ", kMost,
+             " at most; oslo::full_tensor(t) makes it a plain one");
   std::string text(count, 'a');
   for (int64_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i);
   return text;

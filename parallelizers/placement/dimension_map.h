@@ -41,7 +41,8 @@ class ShapeMismatch : public Error {
   using Error::Error;
 };
 
-/// `count` letters from 'a' on, for dimensions that all operands share.
+/// `count` letters from 'a' on, for dimensions that all operands share. After 'z' come characters
+/// that no rule uses; there are 159 in all, and more are refused.
 std::string letters(int64_t count);
 
 inline bool contains(std::string_view letters, char letter) {

@@ -265,6 +265,43 @@ TEST_P(RulesContraction, Spectral) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesContraction, testing::Values(2, 3));
 
+/// Signs that are no letters, and more unnamed dimensions than there are digits.
+TEST(RulesContraction, UnusualEquations) {
+  const std::vector<int64_t> sizes{1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 3, 5};
+  expect({3},
+         {
+             {"twelve unnamed dimensions", {random(sizes, {cut(1)}), random({3, 5})}, of([](X x) {
+                return at::einsum("...j,...j->...", {x[0], x[1]});
+              })},
+             {"twelve unnamed dimensions, by convention",
+              {random(sizes, {cut(12)}), random({3, 5})},
+              of([](X x) {
+                return at::einsum("...j,...j", {x[0], x[1]});
+              })},
+         });
+  on_ranks({2}, [](const oslo::MeshPtr& mesh) {
+    const at::Tensor x = at::ones({4, 6}), y = at::ones({6});
+    for (const char* equation : {"\xc3\xa9,\xc3->\xa9", "\xff\xfe,\xfe->\xff", "a-,-->a",
+                                 "ab,b->a->b", "a1,1->a", "a{,{->a"}) {
+      std::string expected;
+      try {
+        at::einsum(equation, {x, y});
+      } catch (const c10::Error& error) {
+        expected = error.what_without_backtrace();
+      }
+      ASSERT_FALSE(expected.empty()) << equation;
+      for (const int64_t dim : {0, 1}) {
+        try {
+          at::einsum(equation, {oslo::distribute(x, mesh, {cut(dim)}), y});
+          ADD_FAILURE() << equation << " was accepted";
+        } catch (const c10::Error& error) {
+          EXPECT_EQ(error.what_without_backtrace(), expected);
+        }
+      }
+    }
+  });
+}
+
 TEST(RulesContraction, TwoAxes) {
   expect({2, 2}, {
                      {"einsum over two axes",

@@ -31,49 +31,73 @@ void mark_stretched(DimensionMap& map, c10::ArrayRef<Value> operands) {
   }
 }
 
-/// The dimensions that "..." stands for get digits, aligned from the right.
+/// The letter of dimension `d` from the right, from 1 on, of those that "..." stands for: none that
+/// an equation can spell.
+char unnamed(int64_t d) {
+  return static_cast<char>(127 + d);
+}
+constexpr int64_t kMostUnnamed = 128;
+
+bool is_unnamed(char letter) {
+  return static_cast<unsigned char>(letter) > 127;
+}
+
+/// The dimensions that "..." stands for get letters of their own, aligned from the right.
 std::string without_ellipsis(const std::string& term, int64_t dims) {
   const size_t at = term.find("...");
   if (at == std::string::npos) return term;
-  std::string digits;
-  for (int64_t d = dims - static_cast<int64_t>(term.size() - 3); d > 0; --d) {
-    digits += static_cast<char>('0' + d);
+  std::string own;
+  for (int64_t d = dims - static_cast<int64_t>(term.size() - 3); d > 0; --d) own += unnamed(d);
+  return term.substr(0, at) + own + term.substr(at + 3);
+}
+
+/// Whether the equation is made of letters, "...", "," and one "->".
+bool is_spelt(std::string equation) {
+  if (const size_t arrow = equation.find("->"); arrow != std::string::npos) {
+    equation.replace(arrow, 2, ",");
   }
-  return term.substr(0, at) + digits + term.substr(at + 3);
+  return std::all_of(equation.begin(), equation.end(), [](char sign) {
+    const auto code = static_cast<unsigned char>(sign);
+    return code < 128 && (std::isalpha(code) || sign == '.' || sign == ',');
+  });
 }
 
 /// The map that an einsum equation spells; none where the equation does not fit the operands.
 std::optional<DimensionMap> map_of(std::string equation, c10::ArrayRef<Value> operands) {
   std::erase(equation, ' ');
+  if (!is_spelt(equation)) return std::nullopt;
   const size_t arrow = equation.find("->");
-  std::string left = equation.substr(0, arrow), digits;
+  std::string left = equation.substr(0, arrow);
+  int64_t unnamed_dims = 0;
   DimensionMap map;
   std::map<char, int> seen;
   for (size_t i = 0, start = 0; i < operands.size(); ++i) {
     if (start > left.size()) return std::nullopt;
     const size_t end = std::min(left.find(',', start), left.size());
+    if (operands[i].dim() > kMostUnnamed) return std::nullopt;
     const std::string own = without_ellipsis(left.substr(start, end - start), operands[i].dim());
     if (static_cast<int64_t>(own.size()) != operands[i].dim()) return std::nullopt;
     for (const char letter : own) {
       // A diagonal needs both of its dimensions.
       if (std::count(own.begin(), own.end(), letter) > 1) map.whole += letter;
-      if (std::isdigit(letter)) digits = std::max(digits, std::string(1, letter));
+      if (is_unnamed(letter)) {
+        unnamed_dims = std::max<int64_t>(unnamed_dims, static_cast<unsigned char>(letter) - 127);
+      }
       ++seen[letter];
     }
     map.operands.push_back(own);
     start = end + 1;
   }
-  const int64_t stretched = digits.empty() ? 0 : digits[0] - '0';
   std::string result;
   if (arrow != std::string::npos) {
     result = equation.substr(arrow + 2);
     const int64_t letters = static_cast<int64_t>(result.size()) - 3;
-    result = without_ellipsis(result, letters + stretched);
+    result = without_ellipsis(result, letters + unnamed_dims);
   } else {
     // By convention: what "..." stands for, then the letters that appear once, sorted.
-    result = without_ellipsis("...", stretched);
+    result = without_ellipsis("...", unnamed_dims);
     for (const auto& [letter, times] : seen) {
-      if (times == 1 && !std::isdigit(letter)) result += letter;
+      if (times == 1 && !is_unnamed(letter)) result += letter;
     }
   }
   map.results = {result};

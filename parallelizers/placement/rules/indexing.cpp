@@ -12,6 +12,8 @@ bool is_mask(const Value& index) {
   return type == at::kBool || type == at::kByte;
 }
 
+/// Capital letters, for the dimensions of the shape that indices share.
+constexpr int64_t kMostCommon = 26;
 char common_letter(int64_t i) {
   return static_cast<char>('A' + i);
 }
@@ -43,7 +45,7 @@ Indexing indexing_of(const Call& call) {
     last = at - 1;
     common_dims = std::max<int64_t>(common_dims, mask ? 1 : indices.back().dim());
   }
-  if (indices.empty()) return indexing;
+  if (indices.empty() || common_dims > kMostCommon) return indexing;
   c10::SmallVector<int64_t, 4> longest(common_dims, 1);
   for (const Value& index : indices) {
     for (int64_t d = 0; !is_mask(index) && d < index.dim(); ++d) {
