@@ -41,6 +41,40 @@ Cut::Cut(Runs runs, std::shared_ptr<CutOrigin> origin, int64_t origin_scale)
   tells_strides_ = sizes_[0] > 1 && size_ == sizes_[0] * ranks();
 }
 
+std::shared_ptr<const Cut> Cut::among(Family family) const {
+  auto cut = std::make_shared<Cut>(*this);
+  cut->family_ = std::move(family);
+  for (const auto& other : cut->family_) cut->tells_strides_ &= other->sizes_ == sizes_;
+  return cut;
+}
+
+bool Cut::leaves_a_rank_empty() const {
+  return gives_a_rank(0);
+}
+
+bool Cut::gives_a_rank(int64_t size) const {
+  const auto has = [&](const Cut& cut) {
+    return std::find(cut.sizes_.begin(), cut.sizes_.end(), size) != cut.sizes_.end();
+  };
+  return has(*this) || std::any_of(family_.begin(), family_.end(),
+                                   [&](const auto& other) { return has(*other); });
+}
+
+bool Cut::same_family(const Cut& other) const {
+  return std::equal(family_.begin(), family_.end(), other.family_.begin(), other.family_.end(),
+                    [](const auto& left, const auto& right) { return *left == *right; });
+}
+
+template <typename Change>
+Cut::Family Cut::changed_family(const Change& change) const {
+  Family changed;
+  for (const auto& other : family_) {
+    changed.push_back(change(*other));
+    if (!changed.back()) return {};
+  }
+  return changed;
+}
+
 Cut Cut::balanced(int64_t size, int ranks, int64_t blocks, int64_t unit) {
   OSLO_CHECK(blocks >= 1 && unit >= 1 && size % (blocks * unit) == 0, "a dimension of ", size,
              " cannot be cut as ", blocks, " block(s) in whole units of ", unit, ": ", size,
@@ -57,8 +91,10 @@ CutPtr Cut::scaled(int64_t factor) const {
     for (int64_t& piece : run.pieces) piece *= factor;
   }
   const bool exact = origin_scale_ % factor == 0;
-  return std::make_shared<Cut>(std::move(runs), exact ? origin_ : nullptr,
-                               exact ? origin_scale_ / factor : 1);
+  auto cut = std::make_shared<Cut>(std::move(runs), exact ? origin_ : nullptr,
+                                   exact ? origin_scale_ / factor : 1);
+  cut->family_ = changed_family([&](const Cut& other) { return other.scaled(factor); });
+  return cut;
 }
 
 CutPtr Cut::divided(int64_t divisor) const {
@@ -69,7 +105,11 @@ CutPtr Cut::divided(int64_t divisor) const {
       piece /= divisor;
     }
   }
-  return std::make_shared<Cut>(std::move(runs), origin_, origin_scale_ * divisor);
+  Family family = changed_family([&](const Cut& other) { return other.divided(divisor); });
+  if (family.size() != family_.size()) return nullptr;
+  auto cut = std::make_shared<Cut>(std::move(runs), origin_, origin_scale_ * divisor);
+  cut->family_ = std::move(family);
+  return cut;
 }
 
 CutPtr Cut::repeated(int64_t count) const {
@@ -79,7 +119,9 @@ CutPtr Cut::repeated(int64_t count) const {
   } else {
     for (int64_t i = 1; i < count; ++i) runs.append(runs_.begin(), runs_.end());
   }
-  return std::make_shared<Cut>(std::move(runs), origin_, origin_scale_);
+  auto cut = std::make_shared<Cut>(std::move(runs), origin_, origin_scale_);
+  cut->family_ = changed_family([&](const Cut& other) { return other.repeated(count); });
+  return cut;
 }
 
 at::Tensor Cut::by_rank(const at::Tensor& whole, int64_t dim) const {

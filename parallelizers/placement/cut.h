@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace oslo {
 
@@ -14,6 +15,8 @@ struct CutOrigin {
   std::string parameter;
   int64_t wanted_blocks = 1;  ///< a split wants this many runs
   int64_t wanted_unit = 1;    ///< a view wants whole multiples of this many elements
+  /// Whether a planner reads the wishes; a training run, which nobody plans again, writes none.
+  bool planning = false;
 };
 
 /// How one dimension is cut over the ranks of one mesh axis. The dimension is a sequence of
@@ -23,6 +26,10 @@ struct CutOrigin {
 ///   fused query-key-value, 3 x 8:     a stretch with pieces (4, 4), repeated 3 times
 ///   grouped query attention, 8+2+2:   pieces (4, 4) once, pieces (1, 1) repeated twice
 /// (PyTorch's DTensor calls a repeated stretch a strided shard.) Pieces may be uneven or empty.
+///
+/// A cut inside another one, of the same dimension by an earlier axis, is one of a family: each
+/// rank of the earlier axis has its own. What is decided by a cut must be decided by its family,
+/// or ranks part ways; equality, division and the questions below speak of all of it.
 class Cut {
  public:
   using Sizes = c10::SmallVector<int64_t, 4>;
@@ -34,6 +41,7 @@ class Cut {
     }
   };
   using Runs = c10::SmallVector<Run, 1>;
+  using Family = std::vector<std::shared_ptr<const Cut>>;
 
   explicit Cut(Runs runs, std::shared_ptr<CutOrigin> origin = nullptr, int64_t origin_scale = 1);
 
@@ -41,6 +49,12 @@ class Cut {
   /// `tensor_split` does: the first ranks get one more. Throws when blocks x unit does not divide
   /// `size`.
   static Cut balanced(int64_t size, int ranks, int64_t blocks = 1, int64_t unit = 1);
+
+  /// The same among the cuts that lie in its place on all ranks of the axes that cut the dimension
+  /// before it, in order of those ranks, the first axis's outermost.
+  std::shared_ptr<const Cut> among(Family family) const;
+  /// Empty where no earlier axis cuts the dimension.
+  const Family& family() const { return family_; }
 
   int ranks() const { return static_cast<int>(runs_.front().pieces.size()); }
   const Runs& runs() const { return runs_; }
@@ -53,13 +67,18 @@ class Cut {
   /// Every rank has as many elements, and more than one: what one rank's strides say of the whole,
   /// all say.
   bool tells_strides() const { return tells_strides_; }
+  /// Whether some rank, in the family too, has no element.
+  bool leaves_a_rank_empty() const;
+  /// Whether some rank, in the family too, has `size` elements.
+  bool gives_a_rank(int64_t size) const;
   bool operator==(const Cut& other) const {
-    return this == &other || (size_ == other.size_ && runs_ == other.runs_);
+    return this == &other || (size_ == other.size_ && runs_ == other.runs_ &&
+                              (family_.empty() ? other.family_.empty() : same_family(other)));
   }
 
   /// Every piece times `factor`.
   std::shared_ptr<const Cut> scaled(int64_t factor) const;
-  /// Every piece divided by `divisor`; null when one does not divide.
+  /// Every piece divided by `divisor`; null when one does not divide, in the family too.
   std::shared_ptr<const Cut> divided(int64_t divisor) const;
   /// The whole sequence of stretches `count` times.
   std::shared_ptr<const Cut> repeated(int64_t count) const;
@@ -74,7 +93,13 @@ class Cut {
   int64_t origin_scale() const { return origin_scale_; }
 
  private:
+  bool same_family(const Cut& other) const;
+  /// The family with each of its cuts changed; no family where a change is null.
+  template <typename Change>
+  Family changed_family(const Change& change) const;
+
   Runs runs_;
+  Family family_;
   Sizes sizes_;
   int64_t size_ = 0;
   bool tells_strides_ = false;

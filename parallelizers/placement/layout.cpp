@@ -28,12 +28,29 @@ bool Layout::tells_strides() const {
 }
 
 bool Layout::all_on_one_rank() const {
-  for (const AxisCut& axis : axes_) {
-    if (axis.whole()) continue;
-    const auto& sizes = axis.cut->sizes();
-    if (std::find(sizes.begin(), sizes.end(), axis.cut->size()) == sizes.end()) return false;
+  for (int axis = 0; axis < axes(); ++axis) {
+    if (axes_[axis].whole()) continue;
+    const int64_t dim = axes_[axis].dim;
+    int first = axis, last = axis;
+    for (int other = 0; other < axes(); ++other) {
+      if (axes_[other].dim != dim) continue;
+      first = std::min(first, other);
+      last = std::max(last, other);
+    }
+    if (!axes_[last].cut->gives_a_rank(axes_[first].cut->size())) return false;
   }
   return !whole();
+}
+
+const Cut& Layout::cut_at(int axis, c10::ArrayRef<int> place) const {
+  const Cut& own = *axes_[axis].cut;
+  if (own.family().empty()) return own;
+  size_t index = 0;
+  for (int outer = 0; outer < axis; ++outer) {
+    if (axes_[outer].dim != axes_[axis].dim) continue;
+    index = index * axes_[outer].cut->ranks() + place[outer];
+  }
+  return *own.family()[index];
 }
 
 c10::SmallVector<int64_t, 6> Layout::global_sizes(c10::IntArrayRef local) const {
@@ -69,6 +86,32 @@ std::string Layout::to_string() const {
   return text;
 }
 
+namespace {
+
+/// Of the axes before `axis`, the last that cuts `dim`; null where none does.
+CutPtr innermost_cut(const Layout& layout, int axis, int64_t dim) {
+  CutPtr found;
+  for (int outer = 0; outer < axis; ++outer) {
+    if (layout[outer].dim == dim) found = layout[outer].cut;
+  }
+  return found;
+}
+
+/// The cuts by `placement` of what `outer` leaves on each of its ranks, everywhere.
+Cut::Family family_inside(const Cut& outer, const Placement& placement, int ranks) {
+  Cut::Family family;
+  const auto add = [&](const Cut& cut) {
+    for (const int64_t size : cut.sizes()) {
+      family.push_back(std::make_shared<const Cut>(placement.cut_of(size, ranks)));
+    }
+  };
+  if (outer.family().empty()) add(outer);
+  for (const auto& other : outer.family()) add(*other);
+  return family;
+}
+
+}  // namespace
+
 Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements,
                    c10::IntArrayRef sizes) {
   OSLO_CHECK(static_cast<int>(placements.size()) == mesh->axes(), "the mesh has ", mesh->axes(),
@@ -83,6 +126,9 @@ Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements
     OSLO_CHECK(dim < static_cast<int64_t>(left.size()), placement.to_string(),
                " cuts a dimension that a tensor of shape ", sizes, " does not have");
     auto cut = std::make_shared<const Cut>(placement.cut_of(left[dim], group->size()));
+    if (const CutPtr outer = innermost_cut(layout, axis, dim)) {
+      cut = cut->among(family_inside(*outer, placement, group->size()));
+    }
     left[dim] = cut->local_size(group->rank());
     layout[axis] = {dim, std::move(cut)};
   }

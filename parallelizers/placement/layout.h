@@ -38,7 +38,8 @@ class Layout {
   bool cuts(int64_t dim) const;
   /// Whether every rank reads the same global strides off its local tensor: all its cuts do.
   bool tells_strides() const;
-  /// Whether some rank holds everything, though others hold less (fewer units than ranks).
+  /// Whether some rank, not necessarily this one, holds everything, though others hold less (fewer
+  /// units than ranks).
   bool all_on_one_rank() const;
   bool operator==(const Layout& other) const {
     return this == &other || (mesh_ == other.mesh_ && axes_ == other.axes_);
@@ -46,6 +47,8 @@ class Layout {
 
   /// Global sizes of a local tensor of sizes `local`.
   c10::SmallVector<int64_t, 6> global_sizes(c10::IntArrayRef local) const;
+  /// The cut of `axis` at a place of the mesh: `place` is a rank for each of the axes before it.
+  const Cut& cut_at(int axis, c10::ArrayRef<int> place) const;
   /// Size of `dim` on this rank when only the axes before `axis` cut it.
   int64_t size_before(int axis, int64_t dim, int64_t local_size) const;
 

@@ -264,7 +264,7 @@ TEST(RulesShape, TwoAxes) {
                  [](const auto& x) {
                    return x.view({15, 2}).view({3, 5, 2});
                  },
-                 1),  // parts of 10 and of 5 rows, which are cut again, are not taken apart
+                 0),  // parts of 10 and of 5 rows, which are cut again
              one("batch and heads", random({3, 2, 12}, {cut(0), cut(2, 1, 3)}),
                  [](const auto& x) {
                    return x.view({3, 2, 4, 3}).transpose(1, 2).contiguous().view({12, 2, 3});
@@ -302,6 +302,64 @@ TEST(RulesShape, TwoAxes) {
 }
 
 /// What one device refuses, every rank refuses with the same words, before it waits for another.
+/// Two axes cut what becomes one dimension, unevenly: what the second axis's cut becomes differs
+/// between the ranks of the first, and has a place in the new shape on all of them or on none.
+TEST(RulesShape, NestedUnevenly) {
+  const auto reshaped = [](std::vector<int64_t> sizes) {
+    return of([=](X x) { return x[0].reshape(sizes) * 2; });
+  };
+  expect({2, 2},
+         {
+             {"flattened", {random({3, 4}, {cut(0), cut(1)})}, reshaped({12}), 0, 0},
+             {"flattened, rows on both", {random({3, 4}, {cut(0), cut(0)})}, reshaped({12}), -1},
+             {"flattened, columns first", {random({4, 3}, {cut(1), cut(0)})}, reshaped({12}), 0, 0},
+             {"other rows", {random({3, 4}, {cut(0), cut(1)})}, reshaped({6, 2}), 0, 0},
+             {"other rows, rows on both", {random({3, 4}, {cut(0), cut(0)})}, reshaped({6, 2}), -1},
+             {"split, rows on both", {random({6, 4}, {cut(0), cut(0)})}, reshaped({3, 2, 4}), -1},
+             {"split, in units on both",
+              {random({10, 3}, {cut(0, 1, 2), cut(0, 1, 2)})},
+              reshaped({5, 2, 3}),
+              0,
+              0},
+             {"joined again, then added to what was cut so",
+              {random({3, 4}, {cut(0), cut(1)}), random({12}, {cut(0, 1, 4), cut(0, 1, 2)})},
+              of([](X x) { return x[0].reshape({12}) + x[1]; }),
+              -1},
+             {"beside what is cut in units that one rank of the first axis cannot tell",
+              {random({6}, {cut(0, 1, 2), cut(0, 1, 2)}), random({6}, {cut(0, 1, 2), cut(0)})},
+              of([](X x) { return x[0] * x[1]; }),
+              -1},
+         });
+}
+
+/// More dimensions than the alphabet has letters.
+TEST(RulesShape, ManyDimensions) {
+  std::vector<int64_t> sizes(40, 1);
+  sizes[0] = 5;
+  sizes[33] = 3;
+  sizes[39] = 2;
+  for (const int64_t dim : {0, 33, 39}) {
+    expect(
+        {3},
+        {
+            {"pointwise",
+             {random(sizes, {cut(dim)}), random(sizes, {cut(0)})},
+             of([](X x) { return (x[0] * x[1]).sin(); }),
+             -1},
+            {"sum", {random(sizes, {cut(dim)})}, of([](X x) {
+               return x[0].sum(at::IntArrayRef({0, 33}));
+             })},
+            {"transpose", {random(sizes, {cut(dim)})}, of([](X x) {
+               return x[0].transpose(0, 39) * 2;
+             })},
+            {"softmax", {random(sizes, {cut(dim)})}, of([](X x) { return x[0].softmax(33); }), -1},
+            {"stack", {random(sizes, {cut(dim)}), random(sizes)}, of([](X x) {
+               return at::stack({x[0], x[1]}, 5);
+             })},
+        });
+  }
+}
+
 TEST(RulesShape, ShapesThatDoNotFitGiveTheOrdinaryError) {
   on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const at::Tensor x = at::randn({4, 6}), y = at::randn({5, 3});

@@ -143,6 +143,41 @@ TEST_P(RulesReduction, Reductions) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, RulesReduction, testing::Values(2, 3));
 
+/// Two rows and one on the first axis: what the second axis leaves on a rank differs, and "a rank
+/// holds no elements" must be said on all or none.
+TEST(RulesReduction, ExtremesOfNestedUnevenParts) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<std::pair<std::string, std::function<at::Tensor(const at::Tensor&)>>> extremes =
+      {
+          {"amax", [](const auto& t) { return t.amax({0}); }},
+          {"amin",
+           [](const auto& t) {
+             return t.amin({0, 1});
+           }},
+          {"max", [](const auto& t) { return t.max(); }},
+          {"min", [](const auto& t) { return t.min(); }},
+          {"norm", [](const auto& t) { return t.norm(kInfinity); }},
+          {"vector norm",
+           [](const auto& t) {
+             return at::linalg_vector_norm(t, kInfinity, at::IntArrayRef({0}));
+           }},
+          {"argmax", [](const auto& t) { return t.argmax(0); }},
+          {"all", [](const auto& t) { return t.gt(0).all(); }},
+      };
+  std::vector<Case> cases;
+  for (const auto& [name, extreme] : extremes) {
+    for (const int64_t rows : {1, 2, 3, 5, 7}) {
+      const std::string what = c10::str(name, " of ", rows, " rows");
+      cases.push_back(one(what, random({rows, 5}, {cut(0), cut(0)}), extreme));
+      cases.push_back(one(what + ", without gradient", random({rows, 5}, {cut(0), cut(0)}),
+                          [=](const auto& t) { return extreme(t.detach()); }));
+      cases.back().gathers = cases[cases.size() - 2].gathers = -1;
+    }
+  }
+  expect({2, 2}, cases);
+  expect({3, 2}, cases);
+}
+
 TEST(RulesReduction, TwoAxes) {
   const auto loss = [](const Tensors& x) -> Tensors {
     return {at::cross_entropy_loss(x[0], x[1], {}, at::Reduction::Mean, 3, 0.1)};

@@ -158,15 +158,18 @@ void channel_shuffle(Call& call) {
   if (dims < 3 || groups < 1 || x.size(1) % groups != 0) {
     return call.gather("shapes that do not fit");
   }
+  const Axes cutting = x.axes_cutting(1);
+  if (cutting.size() > 1) return call.gather("channels cut by several axes");
   std::optional<Layout> layout;
   if (x.layout) layout = *x.layout;
   int64_t own_groups = groups;
-  for (int axis = 0, cuts = 0; layout && axis < layout->axes(); ++axis) {
-    auto& [dim, cut] = (*layout)[axis];
-    if (dim != 1) continue;
-    const auto changed = shuffled(*cut, groups, layout->group(axis)->rank());
-    if (!changed) wish_unit(*cut, x.size(1) / groups);
-    if (!changed || ++cuts > 1) return call.gather("channels cut otherwise than in groups");
+  if (!cutting.empty()) {
+    CutPtr& cut = (*layout)[cutting[0]].cut;
+    const auto changed = shuffled(*cut, groups, layout->group(cutting[0])->rank());
+    if (!changed) {
+      wish_unit(*cut, x.size(1) / groups);
+      return call.gather("channels cut otherwise than in groups");
+    }
     own_groups = changed->groups;
     cut = changed->cut;
   }

@@ -98,8 +98,7 @@ Value extreme(Value x, const Reduction& over, bool largest) {
 bool some_rank_is_empty(const Value& x, const std::vector<int64_t>& reduced_dims) {
   for (const int64_t dim : reduced_dims) {
     for (const int axis : x.axes_cutting(dim)) {
-      const auto& sizes = (*x.layout)[axis].cut->sizes();
-      if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return true;
+      if ((*x.layout)[axis].cut->leaves_a_rank_empty()) return true;
     }
   }
   return false;

@@ -2,10 +2,13 @@
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
@@ -82,18 +85,75 @@ std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment&
   return std::nullopt;
 }
 
-/// Whether what an inner cut of dimension `cut_dim` becomes depends on the part that the outer axes
-/// left here: a part of nothing fits anywhere, and so do nested parts of one element and of more.
-/// Every rank must decide alike.
-bool depends_on_part(const Layout& from, int axis, int64_t cut_dim, const Segment& segment) {
+/// How the cuts of the axes before `axis` were carried from one shape to the other.
+struct Carried {
+  const Layout& from;
+  const Layout& to;
+  const Sizes &sizes, &target;  ///< before and after, global
+};
+
+/// What the cut of `axis` becomes on the part that `place`, a rank for each axis before it, leaves;
+/// none where the new shape has no place for it, or where the part is nothing, which fits anywhere.
+std::optional<Layout::AxisCut> carry_at(const Carried& carried, int axis, const Segment& segment,
+                                        c10::ArrayRef<int> place) {
+  const auto& [from, to, all, target] = carried;
+  Sizes old_sizes = all, new_sizes = target;
   for (int outer = 0; outer < axis; ++outer) {
-    const auto& [dim, cut] = from[outer];
+    const int64_t dim = from[outer].dim;
     if (dim < segment.old_begin || dim >= segment.old_end) continue;
-    for (const int64_t size : cut->sizes()) {
-      if (size == 0 || (dim == cut_dim && size != cut->sizes()[0])) return true;
-    }
+    old_sizes[dim] = from.cut_at(outer, place).local_size(place[outer]);
+    new_sizes[to[outer].dim] = to.cut_at(outer, place).local_size(place[outer]);
+    if (old_sizes[dim] == 0) return std::nullopt;
+  }
+  const int64_t dim = from[axis].dim;
+  const CutPtr flat = from.cut_at(axis, place)
+                          .scaled(product(old_sizes, dim + 1, segment.old_end))
+                          ->repeated(product(old_sizes, segment.old_begin, dim));
+  return cut_of_new(flat, segment, new_sizes, target);
+}
+
+/// Goes to the next place of the axes in `moving`; false after the last.
+bool next_place(c10::SmallVector<int, 2>& place, const Axes& moving, const Mesh& mesh) {
+  for (auto axis = moving.rbegin(); axis != moving.rend(); ++axis) {
+    if (++place[*axis] < mesh.axis(*axis)->size()) return true;
+    place[*axis] = 0;
   }
   return false;
+}
+
+/// What the cut of `axis` becomes. Every rank must decide alike, though what the axes before it
+/// leave differs between ranks: the new shape must have the same place for it on all of them.
+std::optional<Layout::AxisCut> carry(const Carried& carried, int axis, const Segment& segment) {
+  const Mesh& mesh = *carried.from.mesh();
+  c10::SmallVector<int, 2> here, place;
+  Axes moving;  // those whose parts decide
+  for (int outer = 0; outer < axis; ++outer) {
+    here.push_back(mesh.axis(outer)->rank());
+    const int64_t dim = carried.from[outer].dim;
+    if (dim >= segment.old_begin && dim < segment.old_end) moving.push_back(outer);
+  }
+  const auto own = carry_at(carried, axis, segment, here);
+  if (moving.empty()) return own;
+  place = here;
+  for (const int outer : moving) place[outer] = 0;
+  int64_t dim = -1;
+  std::map<std::vector<int>, CutPtr>
+      family;  // by the ranks of the axes that cut the same dimension
+  do {
+    const auto found = carry_at(carried, axis, segment, place);
+    if (!found || (dim >= 0 && dim != found->dim)) return std::nullopt;
+    dim = found->dim;
+    std::vector<int> inside;
+    for (const int outer : moving) {
+      if (carried.to[outer].dim == dim) inside.push_back(place[outer]);
+    }
+    const auto [known, fresh] = family.emplace(std::move(inside), found->cut);
+    if (!fresh && !(*known->second == *found->cut)) return std::nullopt;
+  } while (next_place(place, moving, mesh));
+  if (family.begin()->first.empty()) return own;
+  Cut::Family cuts;
+  for (const auto& [_, cut] : family) cuts.push_back(cut);
+  return Layout::AxisCut{dim, own->cut->among(std::move(cuts))};
 }
 
 struct Reshaped {
@@ -109,7 +169,7 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
   const MeshPtr mesh = x.layout->mesh();
   while (true) {
     const Sizes all(x.sizes());
-    Sizes old_sizes = all, new_sizes = target;
+    Sizes new_sizes = target;
     Layout layout(mesh);
     int failed = -1;
     for (int axis = 0; axis < mesh->axes() && failed < 0; ++axis) {
@@ -117,20 +177,13 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
       if (dim < 0) continue;
       std::optional<Layout::AxisCut> placed;
       if (product(all, 0, x.dim()) > 0) {
-        const Segment segment = segment_of(all, target, dim);
-        if (!depends_on_part(*x.layout, axis, dim, segment)) {
-          const CutPtr flat = cut->scaled(product(old_sizes, dim + 1, segment.old_end))
-                                  ->repeated(product(old_sizes, segment.old_begin, dim));
-          placed = cut_of_new(flat, segment, new_sizes, target);
-        }
+        placed = carry({*x.layout, layout, all, target}, axis, segment_of(all, target, dim));
       }
       if (!placed) {
         failed = axis;
         break;
       }
-      const int rank = mesh->axis(axis)->rank();
-      old_sizes[dim] = cut->local_size(rank);
-      new_sizes[placed->dim] = placed->cut->local_size(rank);
+      new_sizes[placed->dim] = placed->cut->local_size(mesh->axis(axis)->rank());
       layout[axis] = std::move(*placed);
     }
     if (failed < 0) {
@@ -140,8 +193,8 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
     const auto& [dim, cut] = (*x.layout)[failed];
     mesh->gathers().record(
         RuleScope::current(),
-        c10::str("dimension ", dim, " of ", c10::IntArrayRef(global), " to ",
-                 c10::IntArrayRef(target), " needs it cut in other units",
+        c10::str("dimension ", dim, " of ", global.size(), " to ", target.size(),
+                 " dimensions needs it cut in other units",
                  cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
         x.local.numel() * static_cast<int64_t>(x.local.element_size()));
     x = gather_axis(std::move(x), failed);
@@ -192,6 +245,23 @@ void view(Call& call) {
   finish_reshape(call, call.integers(1), /*always_view=*/true);
 }
 
+/// view_as(self, other). A parameter stands for the whole that it is a part of, though it says that
+/// it has the sizes of the part: who cut `self` by those is told.
+void view_as(Call& call) {
+  const Value self = call.value(0), other = call.value(1);
+  const int64_t given = c10::multiply_integers(self.sizes());
+  const int64_t wanted = c10::multiply_integers(other.sizes());
+  if (const Mark* mark = mark_of(call.tensor(1)); mark != nullptr && given != wanted) {
+    fail("view_as: a tensor of ", given, " elements cannot take the shape ",
+         c10::IntArrayRef(other.sizes()), " of parallel parameter ", mark->name,
+         ", of which a rank ",
+         "holds a part; code that flattens parameters by their numel(), such as ",
+         "torch::optim::LBFGS, does not work with parameters that are cut over ranks: choose an "
+         "optimizer that works parameter by parameter (Adam, AdamW, SGD, RMSprop, Adagrad)");
+  }
+  call.result_plain(call.tensor(0).view(other.sizes()));
+}
+
 void flatten(Call& call) {
   const Value x = call.value(0);
   const auto sizes = x.sizes();
@@ -208,6 +278,7 @@ void flatten(Call& call) {
 
 void add_reshape_rules(RuleTable& table) {
   table.add({"aten::view"}, view);
+  table.add({"aten::view_as"}, view_as);
   table.add({"aten::reshape", "aten::_unsafe_view"}, reshape);
   table.add({"aten::flatten.using_ints"}, flatten);
   table.add({"aten::contiguous"}, contiguous);
