@@ -4,14 +4,16 @@ namespace oslo {
 
 void GatherReport::record(const std::string& operation, const std::string& reason, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (GatherEntry& entry : entries_) {
-    if (entry.operation == operation && entry.reason == reason) {
-      ++entry.calls;
-      entry.bytes += bytes;
-      return;
-    }
+  auto found = places_.find({operation, reason});
+  if (found == places_.end()) {
+    const bool room = entries_.size() < kMostEntries;
+    const GatherEntry fresh{room ? operation : "any", room ? reason : kFurther};
+    found = places_.emplace(std::pair(fresh.operation, fresh.reason), entries_.size()).first;
+    if (found->second == entries_.size()) entries_.push_back(fresh);
   }
-  entries_.push_back({operation, reason, 1, bytes});
+  GatherEntry& entry = entries_[found->second];
+  ++entry.calls;
+  entry.bytes += bytes;
 }
 
 std::vector<GatherEntry> GatherReport::entries() const {
@@ -29,6 +31,7 @@ int64_t GatherReport::calls() const {
 void GatherReport::clear() {
   const std::lock_guard<std::mutex> lock(mutex_);
   entries_.clear();
+  places_.clear();
 }
 
 }  // namespace oslo

@@ -5,7 +5,9 @@
 namespace oslo {
 
 /// Operators that had to gather say how the parameter behind the cut should have been cut; the
-/// planner plans again with it. Cuts without an origin have nobody to tell.
+/// planner plans again with it. Cuts without an origin, and those of a run that nobody plans, have
+/// nobody to tell. Units beyond any
+/// dimension are no wish.
 
 /// Pieces in whole multiples of `unit` elements of this cut.
 void wish_unit(const Cut& cut, int64_t unit);

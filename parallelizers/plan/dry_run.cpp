@@ -78,7 +78,8 @@ void DryRun::place(const at::Tensor& tensor, const Placement& placement, const s
   own->set_backend_meta(nullptr);
   Layout layout = make_layout(mesh_, {placement}, held.shape.sizes());
   if (!layout.whole()) {
-    auto origin = std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit});
+    auto origin =
+        std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit, /*planning=*/true});
     layout[0].cut = std::make_shared<Cut>(layout[0].cut->runs(), origin);
     origins_[name] = std::move(origin);
   }

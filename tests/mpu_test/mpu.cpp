@@ -31,6 +31,21 @@ RankGrid grid_of(int data, int tensor, int pipeline, RankOrder order = RankOrder
   return grid;
 }
 
+// A loop whose reasons never repeat must not fill the memory.
+TEST(GatherReport, TellsSoManyReasonsApartAndCountsAll) {
+  GatherReport report;
+  constexpr int64_t kCalls = 3000;
+  for (int64_t i = 0; i < kCalls; ++i) report.record("aten::view", c10::str("reason ", i), 8);
+  report.record("aten::view", "reason 3", 8);
+  EXPECT_EQ(report.entries().size(), GatherReport::kMostEntries + 1);
+  EXPECT_EQ(report.entries()[3].calls, 2);
+  EXPECT_EQ(report.entries().back().reason, GatherReport::kFurther);
+  EXPECT_EQ(report.calls(), kCalls + 1);
+  report.clear();
+  report.record("aten::view", "reason 3", 8);
+  EXPECT_EQ(report.entries().size(), 1u);
+}
+
 TEST(RankGrid, TensorFourPipelineTwo) {  // G1
   const RankGrid grid = grid_of(1, 4, 2);
   EXPECT_EQ(grid.groups("tensor"), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));

@@ -252,6 +252,7 @@ TEST(RulesConvolution, SplitGroupsAskForWholeOnes) {
   on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const auto origin = std::make_shared<oslo::CutOrigin>();
     origin->parameter = "expand";
+    origin->planning = true;
     oslo::Layout layout(mesh);
     layout[0] = {0, std::make_shared<const oslo::Cut>(oslo::Cut::Runs{{1, {10, 10}}}, origin)};
     const at::Tensor expand = at::ones({20, 3, 1, 1});
