@@ -91,7 +91,8 @@ std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const
 }
 
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
-  const bool shapes = !op_.in_place || arguments[0].toTensor().is_meta();
+  const bool shapes =
+      !op_.in_place || (arguments[0].isTensor() && arguments[0].toTensor().is_meta());
   if (dry() && !on_zeros_ && shapes) {
     return call_on_shapes(op_, std::move(arguments), *mesh_->dry);
   }

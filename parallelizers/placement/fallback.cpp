@@ -1,24 +1,46 @@
 #include "parallelizers/placement/fallback.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include "mpu/error.h"
+#include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 
 namespace oslo {
 
+namespace {
+
+/// A marked tensor's sizes are local: the whole that it is a part of. Any other tensor itself.
+at::Tensor with_global_sizes(const at::Tensor& tensor) {
+  const Mark* mark = mark_of(tensor);
+  if (mark == nullptr) return tensor;
+  at::Tensor whole = wrap(value_of_marked(tensor, *mark));
+  if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_leaf();
+  return whole;
+}
+
+bool has_marked(const c10::IValue& argument) {
+  bool found = false;
+  for_each_tensor_in(argument,
+                     [&](const at::Tensor& tensor) { found |= mark_of(tensor) != nullptr; });
+  return found;
+}
+
+}  // namespace
+
 void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
+  if (op.on_each) {  // nothing but the operator on each of a list, which may write it
+    op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+    return;
+  }
   const size_t base = stack.size() - op.arguments;
-  // Definitions read sizes, and a marked tensor's are local: hand them the whole it is a part of.
   const c10::IValue first = stack[base];
-  for (size_t i = base; i < stack.size(); ++i) {
-    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
-    const at::Tensor tensor = stack[i].toTensor();
-    const Mark* mark = mark_of(tensor);
-    if (mark == nullptr) continue;
-    const at::Tensor whole = wrap(value_of_marked(tensor, *mark));
-    if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_leaf();
-    stack[i] = whole;
+  // Definitions read sizes. One that gives its target another shape must meet the parameter itself.
+  const size_t begin = base + (op.handle.hasTag(at::Tag::inplace_view) ? 1 : 0);
+  for (size_t i = begin; i < stack.size(); ++i) {
+    if (has_marked(stack[i])) stack[i] = with_tensors_in(stack[i], with_global_sizes);
   }
   op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   if (op.in_place) stack.back() = first;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "parallelizers/placement/process_group_rule.h"
@@ -20,6 +21,25 @@ std::string full_name(const c10::OperatorName& name) {
 
 bool has_write_alias(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+/// Of "aten::elu_", "aten::elu", which has the same overloads mostly.
+std::optional<c10::OperatorHandle> functional(const c10::OperatorName& name) {
+  if (name.name.size() < 2 || name.name.back() != '_') return std::nullopt;
+  return c10::Dispatcher::singleton().findSchema(
+      {name.name.substr(0, name.name.size() - 1), name.overload_name});
+}
+
+/// Element by element: by LibTorch's tag or our table. What writes in place has the tag more rarely
+/// than what it is named after.
+bool is_pointwise(const c10::OperatorHandle& op, const RuleTable& table) {
+  const auto listed = [&](const c10::OperatorHandle& handle) {
+    return handle.hasTag(at::Tag::pointwise) ||
+           table.listed_pointwise(full_name(handle.operator_name()));
+  };
+  if (listed(op)) return true;
+  const auto named_after = functional(op.operator_name());
+  return named_after && listed(*named_after);
 }
 
 /// Entries are constants derived from the operator registry, shared by all ranks.
@@ -45,9 +65,12 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   const auto& returns = schema->returns();
   const bool gives_tensor = !returns.empty() && *returns[0].type() == *c10::TensorType::get();
   // equal() carries the tag too, and returns one truth value.
-  pointwise = gives_tensor && (op.hasTag(at::Tag::pointwise) || table.listed_pointwise(name));
   random = op.hasTag(at::Tag::nondeterministic_seeded);
-  composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  // Numbers that are drawn (rrelu's slopes) are drawn for the whole.
+  pointwise = gives_tensor && !random && is_pointwise(op, table);
+  on_each = name.starts_with("aten::_foreach_") &&
+            op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
+  composite = on_each || op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   for (size_t i = 0; i < arguments; ++i) {
     if (!has_write_alias(arguments_of[i])) continue;
     (arguments_of[i].kwarg_only() || i > 0 ? writes_out : in_place) = true;

@@ -25,6 +25,7 @@ struct OperatorEntry {
   bool writes_out = false;  ///< out= variant
   bool view = false;        ///< the result aliases the first argument
   bool composite = false;   ///< made of other operators
+  bool on_each = false;     ///< of lists: one operator on each of their tensors
   bool random = false;      ///< draws random numbers
   size_t arguments = 0;
 };

@@ -21,6 +21,7 @@ RuleTable::RuleTable() {
   add_embedding_rules(*this);
   add_normalization_rules(*this);
   add_attention_rules(*this);
+  add_loss_scaling_rules(*this);
   add_random_rules(*this);
   add_reduction_rules(*this);
   add_selection_rules(*this);

@@ -14,6 +14,7 @@ void add_join_rules(RuleTable& table);
 void add_embedding_rules(RuleTable& table);
 void add_normalization_rules(RuleTable& table);
 void add_attention_rules(RuleTable& table);
+void add_loss_scaling_rules(RuleTable& table);
 void add_random_rules(RuleTable& table);
 void add_reduction_rules(RuleTable& table);
 void add_selection_rules(RuleTable& table);

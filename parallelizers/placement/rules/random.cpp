@@ -52,6 +52,18 @@ void dropout(Call& call) {
   call.result(std::move(y));
 }
 
+/// rrelu, rrelu_ (self, lower, upper, training): slopes of negative elements are drawn for all of
+/// them; otherwise the slope is the middle.
+void random_slope(Call& call) {
+  if (call.boolean(3)) {
+    constexpr const char* kDraws = "draws a number for each negative element";
+    return call.op().in_place ? gather_in_place(call, kDraws) : call.gather(kDraws);
+  }
+  at::Tensor x = call.tensor(0);
+  const double slope = (call.number(1) + call.number(2)) / 2;
+  call.result_plain(call.op().in_place ? at::leaky_relu_(x, slope) : at::leaky_relu(x, slope));
+}
+
 /// normal_, uniform_ and their like on a cut tensor: drawn whole, each rank keeps its part.
 void fill_at_random(Call& call) {
   const at::Tensor target = call.tensor(0);
@@ -90,6 +102,7 @@ void random_like(Call& call) {
 
 void add_random_rules(RuleTable& table) {
   table.add({"aten::dropout", "aten::dropout_"}, dropout);
+  table.add({"aten::rrelu", "aten::rrelu_"}, random_slope);
   table.add({"aten::normal_", "aten::uniform_", "aten::bernoulli_.float", "aten::exponential_",
              "aten::log_normal_", "aten::cauchy_", "aten::geometric_", "aten::random_",
              "aten::random_.from", "aten::random_.to"},
