@@ -63,7 +63,9 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
 
 void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const OperatorEntry& op = entry_of(handle);
-  if (op.pointwise && !op.in_place && !op.writes_out && run_pointwise_fast(op, *stack)) return;
+  // A view (detach, to) has more to remember than its place: what it is a view of.
+  const bool fresh = !op.in_place && !op.writes_out && !op.view;
+  if (op.pointwise && fresh && run_pointwise_fast(op, *stack)) return;
   Met met = Met::nothing;
   for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
     for_each_tensor_in((*stack)[i],

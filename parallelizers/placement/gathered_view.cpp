@@ -2,13 +2,23 @@
 
 #include <c10/core/GradMode.h>
 
+#include "mpu/error.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 
 namespace oslo {
 
 GatheredBase::GatheredBase(at::Tensor base, Value held)
-    : base_(std::move(base)), held_(std::move(held)), taken_(now()) {}
+    : base_(std::move(base)),
+      base_sizes_(base_.sizes().begin(), base_.sizes().end()),
+      base_strides_(base_.strides().begin(), base_.strides().end()),
+      held_(std::move(held)),
+      taken_(now()) {}
+
+bool GatheredBase::keeps_shape() const {
+  return base_.sizes() == c10::IntArrayRef(base_sizes_) &&
+         base_.strides() == c10::IntArrayRef(base_strides_);
+}
 
 GatheredBase::Moment GatheredBase::now() const {
   const PlacedTensorImpl* impl = placed_impl(base_);
@@ -31,6 +41,9 @@ void GatheredBase::written_back() {
 }
 
 at::Tensor GatheredView::take_again() const {
+  OSLO_CHECK(of->keeps_shape(), "a view that had to be gathered (", op->name,
+             ") is used after the tensor that it views was given another shape in place; take the "
+             "view after that, or clone() it before");
   // Inside a rule or the autograd engine the door may be shut.
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   const c10::impl::ForceDispatchKeyGuard open(keys.included_, keys.excluded_.remove(kPlacedKey));

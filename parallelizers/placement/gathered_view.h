@@ -22,6 +22,9 @@ class GatheredBase {
 
   /// Whether `base` was written since.
   bool stale() const;
+  /// Whether `base` has the shape that the views were taken of, which operators such as `t_`
+  /// change.
+  bool keeps_shape() const;
   /// `base` was given the content of `held`.
   void written_back();
 
@@ -37,6 +40,7 @@ class GatheredBase {
   Moment now() const;
 
   at::Tensor base_;
+  c10::SmallVector<int64_t, 6> base_sizes_, base_strides_;
   Value held_;
   Moment taken_;
 };

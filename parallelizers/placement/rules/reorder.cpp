@@ -1,6 +1,9 @@
+#include <ATen/ATen.h>
+
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/view_in_place.h"
 
 namespace oslo {
 namespace {
@@ -55,6 +58,26 @@ void squeeze(Call& call) {
   });
 }
 
+void unsqueeze_in_place(Call& call) {
+  view_in_place(call, [&](const at::Tensor& x) { return at::unsqueeze(x, call.integer(1)); });
+}
+
+void squeeze_in_place(Call& call) {
+  view_in_place(call, [&](const at::Tensor& x) {
+    return call.size() == 1 ? at::squeeze(x) : at::squeeze(x, call.integers(1));
+  });
+}
+
+void transpose_in_place(Call& call) {
+  view_in_place(call, [&](const at::Tensor& x) {
+    return at::transpose(x, call.integer(1), call.integer(2));
+  });
+}
+
+void t_in_place(Call& call) {
+  view_in_place(call, [](const at::Tensor& x) { return at::t(x); });
+}
+
 /// diagonal(self, offset, dim1, dim2): both dimensions go, and must be whole; the diagonal comes
 /// last.
 void diagonal(Call& call) {
@@ -94,6 +117,10 @@ void add_reorder_rules(RuleTable& table) {
   table.add({"aten::permute"}, permute);
   table.add({"aten::unsqueeze"}, unsqueeze);
   table.add({"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}, squeeze);
+  table.add({"aten::unsqueeze_"}, unsqueeze_in_place);
+  table.add({"aten::squeeze_", "aten::squeeze_.dim", "aten::squeeze_.dims"}, squeeze_in_place);
+  table.add({"aten::transpose_"}, transpose_in_place);
+  table.add({"aten::t_"}, t_in_place);
   table.add({"aten::tril", "aten::triu"}, triangle);
   table.add({"aten::diagonal"}, diagonal);
   table.add({"aten::diag_embed"}, embed_diagonal);
