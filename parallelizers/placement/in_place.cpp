@@ -86,6 +86,11 @@ void run_pointwise_in_place(Call& call) {
 }
 
 void run_in_place(Call& call, const MapOf& map_of) {
+  run_in_place(call, map_of,
+               [&](c10::ArrayRef<at::Tensor> local) { return call.call_below(local); });
+}
+
+void run_in_place(Call& call, const MapOf& map_of, const Call::LocalFunction& function) {
   const at::Tensor target = call.tensor(0);
   check_writable(target, call.name());
   auto operands = call.operands();
@@ -104,7 +109,7 @@ void run_in_place(Call& call, const MapOf& map_of) {
   }
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
-  written(target, call.call_below(local)[0].toTensor(), call.name());
+  written(target, function(local)[0].toTensor(), call.name());
   call.result_plain(target);
 }
 

@@ -14,6 +14,8 @@ void run_pointwise_in_place(Call& call);
 /// cut on a letter that has to be whole.
 using MapOf = std::function<DimensionMap(c10::ArrayRef<Value>)>;
 void run_in_place(Call& call, const MapOf& map_of);
+/// The same with `local` in the operator's place: it writes the first of the local operands.
+void run_in_place(Call& call, const MapOf& map_of, const Call::LocalFunction& local);
 
 /// Any other in-place operator: works on a gathered copy and writes this rank's part back.
 void gather_in_place(Call& call, const std::string& reason);

@@ -239,6 +239,34 @@ std::vector<Case> bag_cases() {
   };
 }
 
+/// In a type whose kernel asserts that there are elements; a rank has none.
+std::vector<Case> reduced_type_cases() {
+  const auto reduce = [](bool in_place, const char* how) {
+    return of([=](X x) {
+      const at::Tensor self = x[0].to(at::kBFloat16), source = x[2].to(at::kBFloat16);
+      const at::Tensor result =
+          in_place ? self.clone().index_reduce_(1, x[1], source, how, /*include_self=*/true)
+                   : at::index_reduce(self, 1, x[1], source, how, /*include_self=*/true);
+      return result.to(at::kDouble);
+    });
+  };
+  std::vector<Case> cases;
+  for (const bool in_place : {false, true}) {
+    for (const char* how : {"mean", "amax"}) {
+      const std::string name = c10::str(how, in_place ? ", in place" : "");
+      cases.push_back({"index_reduce, " + name,
+                       {random({2, 7}, {cut(0)}), numbers({4, 0, 2}), random({2, 3})},
+                       reduce(in_place, how),
+                       -1});
+      cases.push_back({"index_reduce, source cut, " + name,
+                       {random({2, 7}, {cut(0)}), numbers({4, 0, 2}), random({2, 3}, {cut(0)})},
+                       reduce(in_place, how),
+                       -1});
+    }
+  }
+  return cases;
+}
+
 class RulesIndex : public testing::TestWithParam<int> {};
 
 TEST_P(RulesIndex, Gather) {
@@ -252,6 +280,9 @@ TEST_P(RulesIndex, Scatter) {
 }
 TEST_P(RulesIndex, Write) {
   expect({GetParam()}, write_cases());
+}
+TEST_P(RulesIndex, WriteInAReducedType) {
+  expect({GetParam()}, reduced_type_cases());
 }
 TEST_P(RulesIndex, Bags) {
   expect({GetParam()}, bag_cases());

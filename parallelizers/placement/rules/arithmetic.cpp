@@ -28,9 +28,14 @@ at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, 
 
 void check_indices(const at::Tensor& indices, int64_t size, const char* operation,
                    std::optional<int64_t> except) {
-  if (!indices.is_cpu()) return;
+  if (indices.is_meta()) return;
   at::Tensor wrong = at::logical_or(indices.lt(0), indices.ge(size));
   if (except) wrong = at::logical_and(wrong, indices.ne(*except));
+  if (!indices.is_cpu()) {
+    at::_assert_async(wrong.any().logical_not(),
+                      c10::str(operation, ": an index is not one of ", size));
+    return;
+  }
   TORCH_CHECK_INDEX(!wrong.any().item<bool>(), operation,
                     ": index out of range: ", indices.masked_select(wrong)[0].item<int64_t>(),
                     " is not one of ", size);

@@ -18,8 +18,9 @@ at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int a
 /// The largest (or smallest) over the axis, without gradient.
 at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, bool largest);
 
-/// Whether 0 <= index < size for all, where that costs no synchronization (on CPU): an index that
-/// no rank holds would silently count as nothing. `except` is allowed.
+/// Throws unless 0 <= index < size for all: an index that no rank holds would silently count as
+/// nothing. `except` is allowed. On another device than the CPU, without waiting for it: the device
+/// fails as it does where LibTorch's own look-ups find such an index.
 void check_indices(const at::Tensor& indices, int64_t size, const char* operation,
                    std::optional<int64_t> except = {});
 

@@ -62,24 +62,26 @@ Operands operands_of(const Call& call) {
   return {call.value(0), call.value(1), call.value(2), call.value(3), call.value(4)};
 }
 
+/// What a rank without elements makes of them: nothing, by weight and bias, which get a gradient of
+/// zero. Lent elements would all be alike, and have no deviation to divide by.
+at::Tensor of_nothing(const Operands& operands) {
+  at::Tensor y = operands[0].local;
+  if (operands[1].defined()) y = y * per_channel(operands[1].local, y.dim());
+  if (operands[2].defined()) y = y + per_channel(operands[2].local, y.dim());
+  return y.to(operands[0].local.scalar_type());
+}
+
 /// The operator itself on this rank's part, and on copies of the running statistics.
-Normalized run_below(Call& call, const DimensionMap& map, const Operands& operands) {
+Normalized run_below(Call& call, const Operands& operands) {
   c10::SmallVector<at::Tensor, 5> local;
   for (const Value& operand : operands) local.push_back(operand.local);
   for (const size_t buffer : {3, 4}) {
     if (local[buffer].defined()) local[buffer] = local[buffer].clone();
   }
-  DimensionMap parts = map;
-  parts.results = {map.results[0], map.operands[3], map.operands[4]};
-  const auto results = on_elements(parts, local, [&](c10::ArrayRef<at::Tensor> some) {
-    std::vector<c10::IValue> arguments = call.arguments().vec();
-    for (size_t i = 0; i < some.size(); ++i) arguments[i] = or_none(some[i]);
-    auto returned = call.call_with(std::move(arguments));
-    if (some[3].defined()) returned.insert(returned.end(), {some[3], some[4]});
-    return returned;
-  });
-  if (results.size() < 3) return {results[0].toTensor(), {}, {}};
-  return {results[0].toTensor(), results[1].toTensor(), results[2].toTensor()};
+  if (local[0].numel() == 0) return {of_nothing(operands), local[3], local[4]};
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  for (size_t i = 0; i < local.size(); ++i) arguments[i] = or_none(local[i]);
+  return {call.call_with(std::move(arguments))[0].toTensor(), local[3], local[4]};
 }
 
 /// Batch norm by its formula, with statistics over all ranks of `axes` (forward and backward).
@@ -146,8 +148,8 @@ void batch_norm(Call& call) {
   const Axes axes = resolution.axes_beside(kChannels);
   // A rank without channels has nothing to take statistics of, but a part in backward.
   const bool by_hand = training && (!axes.empty() || operands[0].local.numel() == 0);
-  const Normalized done = by_hand ? by_definition(call, operands, axes, resolution.mesh())
-                                  : run_below(call, map, operands);
+  const Normalized done =
+      by_hand ? by_definition(call, operands, axes, resolution.mesh()) : run_below(call, operands);
   call.result(resolution.finish(done.y, map.results[0]));
   if (training && done.mean.defined()) write_buffers(call, done, resolution);
 }
@@ -160,7 +162,7 @@ void instance_norm(Call& call) {
   DimensionMap map = map_of(operands);
   if (training) map.whole = map.results[0].substr(2);
   const Resolution resolution = resolve(map, operands);
-  Normalized done = run_below(call, map, operands);
+  Normalized done = run_below(call, operands);
   call.result(resolution.finish(done.y, map.results[0]));
   if (!training || !done.mean.defined()) return;
   // The running statistics move by the mean over all images.
@@ -239,22 +241,53 @@ void group_norm(Call& call) {
     return call.result(resolution.finish(
         group_norm_over(operands, axes, resolution, groups, count, call.number(4)), all));
   }
-  const auto returned = on_elements(map, {operands[0].local, operands[1].local, operands[2].local},
-                                    [&](c10::ArrayRef<at::Tensor> some) {
-                                      std::vector<c10::IValue> arguments = call.arguments().vec();
-                                      arguments[0] = some[0];
-                                      arguments[1] = some[0].size(1) / each;
-                                      arguments[2] = or_none(some[1]);
-                                      arguments[3] = or_none(some[2]);
-                                      return call.call_with(std::move(arguments));
-                                    });
-  call.result(resolution.finish(returned[0].toTensor(), all));
+  if (operands[0].local.numel() == 0) {
+    return call.result(resolution.finish(of_nothing(operands), all));
+  }
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  arguments[0] = operands[0].local;
+  arguments[1] = operands[0].local.size(1) / each;
+  arguments[2] = or_none(operands[1].local);
+  arguments[3] = or_none(operands[2].local);
+  call.result(resolution.finish(call.call_with(std::move(arguments))[0].toTensor(), all));
+}
+
+/// Puts what LibTorch's kernels, whose schemas do not say so, have written into copies of the
+/// statistics (arguments `first` and the next) where it belongs.
+void gather_and_write_statistics(Call& call, size_t first) {
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    arguments[i] = gather_reported(call.value(i), call.name(), "takes its statistics of the whole");
+    const bool statistic = i == first || i == first + 1;
+    if (statistic && call.value(i).cut()) arguments[i] = arguments[i].toTensor().detach().clone();
+  }
+  const auto results = call.call_with(arguments);
+  const c10::AutoGradMode no_grad(false);
+  for (const size_t i : {first, first + 1}) {
+    const Value statistic = call.value(i);
+    if (statistic.cut()) write_to(call.tensor(i), {arguments[i].toTensor(), nullptr}, call.name());
+  }
+  for (const c10::IValue& result : results) call.result_plain(result);
+}
+
+/// native_batch_norm(x, weight, bias, running mean, running variance, ..): batch_norm has the
+/// better rule.
+void native_batch_norm(Call& call) {
+  gather_and_write_statistics(call, 3);
+}
+
+/// batch_norm_update_stats(x, running mean, running variance, momentum).
+void update_statistics(Call& call) {
+  gather_and_write_statistics(call, 1);
 }
 
 }  // namespace
 
 void add_channel_norm_rules(RuleTable& table) {
   table.add({"aten::batch_norm"}, batch_norm);
+  table.add({"aten::native_batch_norm"}, native_batch_norm);
+  table.add({"aten::batch_norm_update_stats"}, update_statistics);
   table.add({"aten::instance_norm"}, instance_norm);
   table.add({"aten::group_norm"}, group_norm);
 }

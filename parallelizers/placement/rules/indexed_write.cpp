@@ -10,9 +10,19 @@ namespace {
 
 constexpr char kWritten = '#';  ///< the dimension of the target that the index speaks of
 
-/// Runs a write described by `map`: a new tensor, or into the target, which keeps its cut.
+/// Runs a write described by `map`: a new tensor, or into the target, which keeps its cut. A rank
+/// without elements of the target calls no kernel, as some refuse that; what would have been
+/// written has a gradient of zero from it.
 void write(Call& call, const DimensionMap& map) {
-  if (!call.op().in_place) return call.run(map);
+  const Call::LocalFunction local = [&](c10::ArrayRef<at::Tensor> own) -> std::vector<c10::IValue> {
+    if (own[0].numel() > 0) return call.call_below(own);
+    at::Tensor nothing = call.op().in_place ? own[0] : own[0].clone();
+    for (const at::Tensor& other : own.slice(1)) {
+      if (other.requires_grad()) nothing = nothing.add_(other.sum() * 0);
+    }
+    return {nothing};
+  };
+  if (!call.op().in_place) return call.run(map, local);
   const Value target = call.value(0);
   for (int axis = 0; target.layout && axis < target.layout->axes(); ++axis) {
     const int64_t dim = (*target.layout)[axis].dim;
@@ -20,7 +30,8 @@ void write(Call& call, const DimensionMap& map) {
       return gather_in_place(call, "writes along a cut dimension");
     }
   }
-  run_in_place(call, [&](c10::ArrayRef<Value>) { return map; });
+  run_in_place(
+      call, [&](c10::ArrayRef<Value>) { return map; }, local);
 }
 
 /// scatter, scatter_add, scatter_reduce (self, dim, index, src or value): index and source may be

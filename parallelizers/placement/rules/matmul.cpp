@@ -77,10 +77,17 @@ using SumOfProduct = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const 
 /// product by `fused`. The map is that of the product. In place, self takes the sum.
 void add_product(Call& call, const DimensionMap& map, Product product,
                  SumOfProduct fused = nullptr) {
-  c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
-  const Resolution resolution = resolve(map, operands);
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
   Value self = call.value(0);
+  if (!at::isFloatingType(self.local.scalar_type()) &&
+      !at::isComplexType(self.local.scalar_type()) &&
+      (beta.isFloatingPoint() || alpha.isFloatingPoint())) {
+    // LibTorch's operators refuse these, or cut off what is behind the point, each in its own way.
+    constexpr const char* kFactors = "fractional factors of integers";
+    return call.op().in_place ? gather_in_place(call, kFactors) : call.gather(kFactors);
+  }
+  c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
+  const Resolution resolution = resolve(map, operands);
   const at::Tensor& left = operands[0].local;
   const at::Tensor& right = operands[1].local;
   if (fused != nullptr && !call.op().in_place && adds_inside(resolution, self)) {

@@ -150,6 +150,16 @@ void chunk(Call& call) {
   split_into(call, dim, sizes);
 }
 
+/// tensor_split(self, indices or sections, dim) by a tensor, which LibTorch reads where it lies:
+/// the whole of it says where to split, and the slices of its definition enter the door.
+void split_by_tensor(Call& call) {
+  const at::Tensor where =
+      gather_reported(call.value(1), call.name(), "where to split follows from all indices");
+  torch::jit::Stack stack{wrap(call.value(0)), where, call.argument(2)};
+  call.op().handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  call.result_plain(stack[0]);
+}
+
 void slice(Call& call) {
   const Value x = call.value(0);
   const int64_t dim = call.dimension(1, x.dim()), all = x.size(dim);
@@ -201,6 +211,7 @@ void add_slice_rules(RuleTable& table) {
   table.add({"aten::split_with_sizes", "aten::unsafe_split_with_sizes", "aten::split.sizes"},
             split_with_sizes);
   table.add({"aten::chunk", "aten::unsafe_chunk"}, chunk);
+  table.add({"aten::tensor_split.tensor_indices_or_sections"}, split_by_tensor);
   table.add({"aten::slice.Tensor"}, slice);
   table.add({"aten::glu"}, gated);
   table.add({"aten::select.int", "aten::unbind.int"}, select);
