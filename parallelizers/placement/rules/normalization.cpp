@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+#include <c10/core/GradMode.h>
 
 #include <limits>
 
@@ -13,12 +14,45 @@
 namespace oslo {
 namespace {
 
-/// softmax, log_softmax: the dimension must be whole.
+/// softmax: the dimension must be whole.
 void softmax(Call& call) {
   const int64_t dims = call.value(0).dim();
   const std::string own = letters(dims);
   const std::string along = dims == 0 ? "" : std::string(1, own[call.dimension(1, dims)]);
   call.run({{own}, {own}, along});
+}
+
+/// log_softmax(self, dim, dtype), _log_softmax(self, dim, half to float) along a cut: two numbers a
+/// row are reduced, its largest and the sum of exponentials, and what is cut stays so (for a loss
+/// of cut classes, as in Megatron-LM).
+void log_softmax(Call& call) {
+  Value x = call.value(0);
+  const int64_t dim = x.dim() == 0 ? 0 : call.dimension(1, x.dim());
+  if (!x.cut_at(dim) || x.size(dim) == 0) return softmax(call);
+  const bool widens = call.argument(2).isBool() && call.boolean(2);
+  at::ScalarType type = x.local.scalar_type();
+  if (widens) type = at::kFloat;
+  if (!call.argument(2).isBool() && !call.none(2)) type = call.argument(2).toScalarType();
+  TORCH_CHECK(at::isFloatingType(type), call.name(), ": not defined for ", type);
+  const std::string own = letters(x.dim());
+  const Resolution resolution = resolve({{own}, {own}}, std::span(&x, 1));
+  const Axes axes = resolution.axes_keeping({&own[dim], 1});
+  const MeshPtr& mesh = resolution.mesh();
+  const at::Tensor part = x.local.to(at::isReducedFloatingType(type) ? at::kFloat : type);
+  at::Tensor largest;
+  {
+    const c10::AutoGradMode no_grad(false);
+    std::vector<int64_t> row = part.sizes().vec();
+    row[dim] = 1;
+    largest = part.size(dim) > 0
+                  ? part.amax(dim, /*keepdim=*/true)
+                  : at::full(row, -std::numeric_limits<double>::infinity(), part.options());
+    for (const int axis : axes) largest = reduce_extreme(largest, *mesh, axis, /*largest=*/true);
+  }
+  const at::Tensor shifted = part - largest;
+  at::Tensor total = shifted.exp().sum(dim, /*keepdim=*/true);
+  for (const int axis : axes) total = reduce_and_copy(total, mesh, axis);
+  call.result({(shifted - total.log()).to(type), resolution.layout_of(own)});
 }
 
 /// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
@@ -126,8 +160,8 @@ void renorm(Call& call) {
 }  // namespace
 
 void add_normalization_rules(RuleTable& table) {
-  table.add({"aten::softmax.int", "aten::log_softmax.int", "aten::_softmax", "aten::_log_softmax"},
-            softmax);
+  table.add({"aten::softmax.int", "aten::_softmax"}, softmax);
+  table.add({"aten::log_softmax.int", "aten::_log_softmax"}, log_softmax);
   table.add({"aten::layer_norm"}, layer_norm);
   table.add({"aten::rms_norm"}, rms_norm);
   table.add({"aten::renorm"}, renorm);
