@@ -11,8 +11,8 @@ namespace oslo {
 /// model and differs between data replicas; values that are cut draw from `sharded`, which differs
 /// on every rank. Both follow from one seed. At tensor size 1 `sharded` is a stream of its own.
 ///
-/// Operators on placed tensors draw from neither unless asked to (see
-/// parallelizers/placement/random_mode.h): by default they reproduce what one device would draw.
+/// Operators on placed tensors draw from neither unless asked to (RandomMode in mpu/mesh.h): by
+/// default they reproduce what one device would draw.
 class RandomStreams {
  public:
   RandomStreams(uint64_t seed, int data_rank, int tensor_rank, int pipeline_rank);

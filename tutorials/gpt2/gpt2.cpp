@@ -9,9 +9,9 @@ namespace gpt2 {
 namespace nn = torch::nn;
 
 nlohmann::json GPT2Config::to_json() const {
-  return {{"model_type", "gpt2"},
-          {"architectures", {"GPT2LMHeadModel"}},
-          {"activation_function", "gelu_new"},
+  // No "model_type" and "architectures": Hugging Face's GPT2LMHeadModel would take our weights for
+  // Conv1D's, which are their transposes.
+  return {{"activation_function", "gelu_new"},
           {"tie_word_embeddings", true},
           {"vocab_size", vocab_size},
           {"n_positions", n_positions},
