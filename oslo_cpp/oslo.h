@@ -1,6 +1,10 @@
 #pragma once
 
-/// Everything a program needs: model parallelism for LibTorch models as their authors wrote them.
+/// Everything a program needs: model parallelism for LibTorch models as their authors wrote them,
+/// and LibTorch's own umbrella, since the models, optimizers and samplers around it are LibTorch's.
+/// It takes half a minute to compile: the library and its tools include what they use instead.
+
+#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 

@@ -5,8 +5,6 @@
 // prints the loss of the whole batch at each step; it is the same for 1, 2 or 4 ranks:
 //   step 0  loss 1.19...
 #include <oslo_cpp/oslo.h>
-#include <torch/nn.h>
-#include <torch/optim/sgd.h>
 
 #include <iostream>
 

@@ -7,7 +7,6 @@
 // compares the model, operator by operator, with the same model on one device; exit 1 if they
 // differ.
 #include <oslo_cpp/oslo.h>
-#include <torch/nn.h>
 
 #include <iostream>
 

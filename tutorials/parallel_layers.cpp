@@ -7,8 +7,6 @@
 //   step 0  loss ...
 //   up.weight on rank 0: [128, 32] of [256, 32]
 #include <oslo_cpp/oslo.h>
-#include <torch/nn.h>
-#include <torch/optim/adam.h>
 
 #include <iostream>
 

@@ -9,7 +9,6 @@
 //   ./tensor_parallel
 //       the first example on one rank: [32, 2048] -> [32, 32768]
 #include <oslo_cpp/oslo.h>
-#include <torch/nn.h>
 
 #include <iostream>
 

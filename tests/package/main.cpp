@@ -1,5 +1,4 @@
 #include <oslo_cpp/oslo.h>
-#include <torch/torch.h>
 
 #include <iostream>
 

@@ -11,8 +11,6 @@
 // Without a launcher it trains in one process. The losses do not depend on how many ranks share the
 // work.
 #include <oslo_cpp/oslo.h>
-#include <torch/data.h>
-#include <torch/optim/adamw.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
