@@ -61,7 +61,6 @@ Entry gru_attention() {
       [](const Tensors& outputs, const Batch& batch) {
         return F::cross_entropy(outputs[0].transpose(1, 2), batch.target);
       });
-  made.bf16 = 0.15;  // a rounding decides which of a pair maxout takes
   return made;
 }
 
@@ -127,7 +126,6 @@ Entry wavenet() {
       [](const Tensors& outputs, const Batch& batch) {
         return F::nll_loss(F::log_softmax(outputs[0], 1), batch.target);
       });
-  made.bf16 = 0.2;  // a rounding decides at a ReLU's corner, and biases' gradients nearly cancel
   return made;
 }
 

@@ -115,7 +115,7 @@ Entry bart() {
   Entry made = entry<models::Bart>(
       "bart", [] { return models::Bart(models::BartConfig()); }, batch, two_to_one<models::Bart>,
       first_output_loss);
-  made.bf16 = 0;  // LibTorch's multi-head attention has no bf16 mask
+  made.runs_in_bf16 = false;  // LibTorch's multi-head attention has no bf16 mask
   return made;
 }
 

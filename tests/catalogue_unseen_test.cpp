@@ -52,7 +52,7 @@ Entry detr() {
       [](const Tensors& outputs, const Batch& batch) {
         return models::detr::set_loss(outputs[0], outputs[1], batch.target);
       });
-  made.bf16 = 0.25;  // a rounding decides which query an object is given
+  made.decides = true;
   return made;
 }
 
@@ -73,7 +73,7 @@ Entry pointnet() {
       });
   made.batch_coupled = true;
   made.sgd = true;
-  made.bf16 = 0.4;  // a rounding decides which point is the maximum, norms are over four samples
+  made.decides = true;
   return made;
 }
 
@@ -105,7 +105,6 @@ Entry vocoder() {
       [](const Tensors& outputs, const Batch& batch) {
         return models::vocoder::spectral_loss(outputs[0], batch.target);
       });
-  made.bf16 = 0.4;  // the logarithm of a spectrum's small magnitudes
   return made;
 }
 

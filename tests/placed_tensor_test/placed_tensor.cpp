@@ -1,11 +1,11 @@
 // What LibTorch and its users may do with an activation that is cut over ranks, beside operators:
 // gradients, hooks, functions of their own, printing, modes, threads.
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 
 #include <sstream>
 #include <thread>
 
+#include "tests/support/bf16.h"
 #include "tests/support/cube.h"
 #include "tests/support/placed_values.h"
 
@@ -233,37 +233,29 @@ TEST(PlacedTensor, InferenceModeAndNoGrad) {
   });
 }
 
-struct CpuAutocast {
-  CpuAutocast() { at::autocast::set_autocast_enabled(at::kCPU, true); }
-  ~CpuAutocast() {
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-  }
-};
-
 TEST(PlacedTensor, Autocast) {
   on_ranks(2, [](const MPU& mpu) {
     const Tensor up = leaf(numbers({6, 4}).to(torch::kFloat)),
                  down = leaf(numbers({4, 6}, 2.0).to(torch::kFloat));
     const Tensor up_cut = marked(up, mpu, 0), down_cut = marked(down, mpu, 1);
+    const Tensor up_exact = leaf(up), down_exact = leaf(down);
     const Tensor x = numbers({3, 4}, 1.0).to(torch::kFloat);
-    const auto loss = [&](const Tensor& a, const Tensor& b) {
-      const Tensor y = torch::linear(torch::gelu(torch::linear(x, a)), b);
-      EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
-      return torch::mse_loss(y.to(torch::kFloat), x);
+    const auto forward = [&](const Tensor& a, const Tensor& b) {
+      return torch::linear(torch::gelu(torch::linear(x, a)), b);
     };
+    const Tensor exact = forward(up_exact, down_exact);
     Tensor one, many;
     {
-      const CpuAutocast autocast;
-      one = loss(up, down);
-      many = loss(up_cut, down_cut);
+      const test::Autocast autocast;
+      one = forward(up, down);
+      many = forward(up_cut, down_cut);
     }
-    expect_close(many, one, "loss", 2e-2);
-    one.backward();
-    many.backward();
+    EXPECT_EQ(many.scalar_type(), torch::kBFloat16);
+    for (const Tensor& y : {exact, one, many}) torch::mse_loss(y.to(torch::kFloat), x).backward();
+    test::expect_rounded_alike(many, one, exact, 2, "output");
+    test::expect_rounded_alike(up_cut.grad(), up.grad(), up_exact.grad(), 2, "up");
+    test::expect_rounded_alike(down_cut.grad(), down.grad(), down_exact.grad(), 2, "down");
     EXPECT_EQ(up_cut.grad().scalar_type(), torch::kFloat);
-    expect_close(up_cut.grad(), up.grad(), "up", 3e-2);
-    expect_close(down_cut.grad(), down.grad(), "down", 3e-2);
   });
 }
 
@@ -274,18 +266,19 @@ TEST(PlacedTensor, AutocastOfOperatorsThatRulesTakeApart) {
     const Tensor bias = single(numbers({6})), image = single(numbers({2, 4, 5}));
     const Tensor kernel = single(numbers({6, 4, 3}, 3.0));
     const auto run = [&](const std::function<Tensor(const Tensor&)>& cut) {
-      const CpuAutocast autocast;
-      return std::vector<Tensor>{torch::addmm(cut(bias), x, cut(w).t()),
-                                 torch::linear(x, cut(w), cut(bias)),
-                                 torch::conv1d(image, cut(kernel), cut(bias)),
-                                 torch::mse_loss(torch::linear(x, cut(w)), x.sum(1, true))};
+      return std::vector<Tensor>{
+          torch::addmm(cut(bias), x, cut(w).t()), torch::linear(x, cut(w), cut(bias)),
+          torch::conv1d(image, cut(kernel), cut(bias)),
+          torch::mse_loss(torch::linear(x, cut(w)), x.sum(1, true), at::Reduction::None)};
     };
+    const auto whole = [](const Tensor& t) { return t; };
+    const auto exact = run(whole);
+    const test::Autocast autocast;
     const auto actual = run([&](const Tensor& t) { return marked(t, mpu, 0); });
-    const auto expected = run([](const Tensor& t) { return t; });
+    const auto expected = run(whole);
     for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_EQ(actual[i].scalar_type(), expected[i].scalar_type()) << i;
-      expect_close(full_tensor(actual[i]).to(torch::kFloat), expected[i].to(torch::kFloat),
-                   "operator " + std::to_string(i), 2e-2);
+      test::expect_rounded_alike(actual[i], expected[i], exact[i], 2,
+                                 "operator " + std::to_string(i));
     }
   });
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/autocast_mode.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <oslo_cpp/oslo.h>
@@ -14,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "tests/support/bf16.h"
 #include "tests/support/catalogue_entry.h"
 #include "tests/support/gather_record.h"
 #include "tests/support/one_device.h"
@@ -125,63 +125,56 @@ inline void train_and_evaluate(const Entry& entry, const Mesh& mesh, const oslo:
   if (world.rank() == 0) expect_recorded_gathers(entry.name, mesh.name(), gathers, table);
 }
 
-/// bf16 autocast on the CPU for this thread, as users switch it on around a forward.
-class Autocast {
- public:
-  Autocast() { at::autocast::set_autocast_enabled(at::kCPU, true); }
-  ~Autocast() {
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
+/// One step's forward and backward; the outputs.
+inline Tensors forward_backward(const Entry& entry, torch::nn::Module& model, const Batch& batch,
+                                bool autocast) {
+  Tensors outputs;
+  {
+    const auto on = autocast ? std::make_unique<oslo::test::Autocast>() : nullptr;
+    outputs = entry.forward(model, batch.inputs);
   }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-};
-
-inline void expect_near_in_norm(const torch::Tensor& actual, const torch::Tensor& expected,
-                                double relative, const std::string& what) {
-  ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
-  const double difference = (actual - expected).norm().item<double>();
-  EXPECT_LE(difference, relative * expected.norm().item<double>()) << what;
+  Tensors wide;
+  for (const torch::Tensor& output : outputs) wide.push_back(output.to(torch::kFloat));
+  entry.loss(wide, batch).backward();
+  return outputs;
 }
 
-/// One step of an fp32 model under autocast on both sides.
+/// All gradients as one vector: of the parameters that have one in `reference`.
+inline torch::Tensor gradients_of(const torch::nn::Module& model,
+                                  const torch::nn::Module& reference) {
+  const auto parameters = model.named_parameters();
+  Tensors gradients;
+  for (const auto& item : reference.named_parameters()) {
+    if (!item.value().grad().defined()) continue;
+    gradients.push_back(oslo::full_tensor(parameters[item.key()].grad()).flatten());
+  }
+  return torch::cat(gradients);
+}
+
+/// One step of an fp32 model under autocast, on both sides.
 inline void autocast_step(const Entry& entry, const Mesh& mesh, const oslo::World& world) {
   const Batch batch = make_batch(entry, 0, torch::kFloat32);
   const auto reference = make_model(entry, torch::kFloat32);
   const auto model = make_model(entry, torch::kFloat32);
   const auto parallel = parallelize(entry, mesh, world, model, batch);
-  const auto run = [&](torch::nn::Module& which) {
-    Tensors outputs;
-    {
-      const Autocast autocast;
-      outputs = entry.forward(which, batch.inputs);
-    }
-    Tensors wide;
-    for (const torch::Tensor& output : outputs) wide.push_back(output.to(torch::kFloat));
-    entry.loss(wide, batch).backward();
-    return outputs;
-  };
-  if (entry.bf16 == 0) {
-    EXPECT_ANY_THROW(run(*reference));
+  if (!entry.runs_in_bf16) {
+    EXPECT_ANY_THROW(forward_backward(entry, *reference, batch, true));
     return;
   }
-  const Tensors expected = run(*reference), outputs = run(*model);
-  ASSERT_EQ(outputs.size(), expected.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_EQ(outputs[i].scalar_type(), expected[i].scalar_type()) << "autocast output " << i;
-    expect_near_in_norm(oslo::full_tensor(outputs[i]).detach().to(torch::kFloat),
-                        expected[i].detach().to(torch::kFloat), entry.bf16,
-                        "autocast output " + std::to_string(i));
+  const auto fp32 = make_model(entry, torch::kFloat32);
+  Tensors exact = forward_backward(entry, *fp32, batch, false);
+  Tensors expected = forward_backward(entry, *reference, batch, true);
+  Tensors actual = forward_backward(entry, *model, batch, true);
+  ASSERT_EQ(actual.size(), expected.size());
+  exact.push_back(gradients_of(*fp32, *reference));
+  expected.push_back(gradients_of(*reference, *reference));
+  actual.push_back(gradients_of(*model, *reference));
+  for (size_t i = 0; i < actual.size(); ++i) {
+    oslo::test::expect_rounded_alike(
+        actual[i], expected[i], exact[i], mesh.tensor,
+        "autocast, " + (i + 1 < actual.size() ? "output " + std::to_string(i) : "gradients"),
+        entry.decides ? 0.25 : 0);
   }
-  Tensors gradients, expected_gradients;
-  const auto parameters = model->named_parameters();
-  for (const auto& item : reference->named_parameters()) {
-    if (!item.value().grad().defined()) continue;
-    expected_gradients.push_back(item.value().grad().flatten());
-    gradients.push_back(oslo::full_tensor(parameters[item.key()].grad()).flatten());
-  }
-  expect_near_in_norm(torch::cat(gradients), torch::cat(expected_gradients), entry.bf16,
-                      "autocast gradients");
 }
 
 /// Everything, for one model on one mesh, with ranks as threads.

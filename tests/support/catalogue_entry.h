@@ -36,10 +36,11 @@ struct Entry {
   /// parts one after the other, adds up gradients, and keeps the buffers of the first part, which
   /// are those that DistributedDataParallel hands to all.
   bool batch_coupled = false;
-  /// In bf16 a sum over ranks is rounded once a rank, the one device's once; what is a rounding
-  /// apart after a layer is a few roundings (2^-8) apart after the last. Relative, in norm. 0: one
-  /// device cannot run the model in bf16 either.
-  double bf16 = 0.05;
+  /// Whether one device can run it under bf16 autocast.
+  bool runs_in_bf16 = true;
+  /// Whether a rounding may turn a decision (which point is the largest, which query is matched):
+  /// what that changes is no rounding any more. One of a batch's four samples may change wholly.
+  bool decides = false;
 };
 
 /// An entry from the model's own types: `Model` is what TORCH_MODULE makes.
