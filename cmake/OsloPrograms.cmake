@@ -25,13 +25,6 @@ function(oslo_link_library target)
   endif()
 endfunction()
 
-# A test that hangs ends after so many seconds. Under a sanitizer all take ten times as long.
-if(OSLO_SANITIZE)
-  set(oslo_test_seconds 3000)
-else()
-  set(oslo_test_seconds 300)
-endif()
-
 # oslo_test(<name> [SOURCES <file>...] [RANKS_AS_PROCESSES]): one test program and one ctest entry.
 # SOURCES is <name>.cpp unless given. RANKS_AS_PROCESSES marks a test that starts a process for each
 # rank: it gets the processors for itself, so that its time limits mean something.
@@ -56,7 +49,7 @@ function(oslo_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   # One thread a rank: ranks share this machine's cores, and sums come out the same every time.
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${oslo_test_seconds} ENVIRONMENT "OMP_NUM_THREADS=1")
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=1")
   if(arg_RANKS_AS_PROCESSES)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
