@@ -1,6 +1,7 @@
 // What is saved comes back: in parts, merged, into other layouts, under both names of a tie.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/serialize.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -96,7 +97,9 @@ TEST_P(ParallelCheckpoint, MergedIsTheOriginalModel) {
   for (const std::string& key : file.keys()) {
     EXPECT_TRUE(at::equal(file.read(key), original.at(key))) << key;
   }
-  // Each of the files, and the folder, into one device.
+  // Each of the files, and the folder, into one device. torch::load reads archives of its own only.
+  Model unread = make_model(2);
+  EXPECT_ANY_THROW(torch::load(unread, target_ + "/pytorch_model.bin"));
   for (const char* name : {"", "/model.safetensors", "/pytorch_model.bin"}) {
     const Model loaded = make_model(2);
     load_state(*loaded, target_ + name);
