@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <iostream>
 #include <map>
 #include <sstream>
 
@@ -42,10 +43,13 @@ std::string first_line(const std::exception& error) {
 /// Plans again by what the example's forward would move. Where it cannot be run on shapes the plan
 /// stays as it is and says so; an example that cannot be run at all is an error.
 void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int ranks,
-                     const std::function<void()>& example, bool cut_own_parameters) {
+                     const InitializeOptions& options, bool tells) {
+  const auto& example = options.example_inputs;
   const std::vector<LayerPlan> before = layers;
+  std::string reason;
   try {
-    const PlanSearch search = plan_automatically(layers, model, ranks, example, cut_own_parameters);
+    const PlanSearch search =
+        plan_automatically(layers, model, ranks, example, options.cut_own_parameters);
     if (search.value_readers.empty()) return;
     for (LayerPlan& layer : layers) {
       if (!layer.asked_for) {
@@ -55,11 +59,11 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int
     }
     return;
   } catch (const std::exception& error) {
+    reason = first_line(error);
     layers = before;
     for (LayerPlan& layer : layers) {
       if (layer.asked_for) continue;
-      layer.why +=
-          "; by structure, as the example could not be run on shapes: " + first_line(error);
+      layer.why += "; by structure, as the example could not be run on shapes: " + reason;
     }
   }
   try {
@@ -67,6 +71,10 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int
   } catch (const std::exception& error) {
     fail("initialize: example_inputs threw: ", first_line(error));
   }
+  if (!tells) return;
+  std::cerr << "oslo: planned by names and shapes alone, as example_inputs could not be run on "
+               "shapes: " +
+                   reason + "\n";
 }
 
 /// What ranks must have planned alike.
@@ -192,8 +200,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     layers = plan_layers(model, config, options);
     if (sizes.tensor == 1) return;
     if (options.example_inputs)
-      plan_by_example(layers, model, sizes.tensor, options.example_inputs,
-                      options.cut_own_parameters);
+      plan_by_example(layers, model, sizes.tensor, options, world.rank() == 0);
     check_cuttable(layers);
   });
   if (sizes.tensor > 1) {

@@ -10,17 +10,28 @@
 
 namespace oslo {
 
+namespace {
+
+/// What a tensor stands for; throws where it was kept from a dry run.
+Value present_value(const at::Tensor& tensor) {
+  Value value = value_of(tensor);
+  if (is_dry(value)) refuse_kept(*value.layout->mesh()->dry);
+  return value;
+}
+
+}  // namespace
+
 at::Tensor full_tensor(const at::Tensor& tensor) {
   if (!is_placed(tensor)) return tensor;
   const RuleScope scope("full_tensor");
-  const Value value = value_of(tensor);
+  const Value value = present_value(tensor);
   Value whole = gather_all(value);
   if (is_dry(value)) whole.layout = std::make_shared<Layout>(value.layout->mesh());
   return wrap(std::move(whole));
 }
 
 at::Tensor local_tensor(const at::Tensor& tensor) {
-  return is_placed(tensor) ? value_of(tensor).local : tensor;
+  return is_placed(tensor) ? present_value(tensor).local : tensor;
 }
 
 bool is_placed(const at::Tensor& tensor) {

@@ -81,6 +81,7 @@ void mark_gradient_after_backward(c10::weak_intrusive_ptr<c10::TensorImpl> param
     auto impl = weak.lock();
     if (!impl) return;
     const at::Tensor parameter(std::move(impl));
+    if (!parameter.is_leaf() && !parameter.retains_grad()) return;  // a clone of a parameter
     if (parameter.grad().defined()) mark_gradient(parameter.grad(), parameter);
   });
 }

@@ -22,7 +22,8 @@ bool all_known(c10::ArrayRef<c10::IValue> arguments) {
   bool known = true;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     const PlacedTensorImpl* impl = placed_impl(tensor);
-    known &= (impl != nullptr ? impl->value().local : tensor).is_cpu();
+    known &= (impl != nullptr ? impl->value().local : tensor).is_cpu() &&
+             (impl != nullptr || mark_of(tensor) == nullptr);
   });
   return known;
 }
@@ -43,6 +44,9 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
 /// Beside shapes an ordinary tensor is a shape too.
 Value Call::seen(const at::Tensor& tensor) const {
   Value value = value_of(tensor);
+  if (value.layout && value.layout->mesh() != mesh_ && value.layout->mesh()->dry) {
+    refuse_kept(*value.layout->mesh()->dry);
+  }
   if (dry() && !(on_zeros_ && all_known(arguments()))) {
     value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
   }

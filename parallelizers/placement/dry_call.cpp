@@ -9,10 +9,12 @@
 #include <array>
 #include <bit>
 #include <cstdlib>
+#include <exception>
 #include <new>
 #include <sstream>
 
 #include "mpu/digest.h"
+#include "mpu/error.h"
 #include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/key.h"
 #include "parallelizers/placement/mark.h"
@@ -119,12 +121,46 @@ void imagine_lengths(const OperatorEntry& op, std::vector<c10::IValue>& argument
 
 }  // namespace
 
+void remember(DryShapes& shapes, const at::Tensor& target) {
+  const at::Tensor root = target.is_view() ? at::Tensor(target._base()) : target;
+  const c10::StorageImpl* storage = root.storage().unsafeGetStorageImpl();
+  if (shapes.written.count(storage) > 0) return;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor bytes = at::empty({0}, root.options().dtype(at::kByte)).set_(root.storage());
+  shapes.written[storage] = {root, bytes, bytes.clone(), root.requires_grad()};
+}
+
+void restore_written(DryShapes& shapes) {
+  const c10::AutoGradMode no_grad(false);
+  for (auto& [storage, written] : shapes.written) {
+    written.bytes.copy_(written.before);
+    if (!written.in_graph) written.tensor.detach_();
+  }
+  shapes.written.clear();
+}
+
+void refuse_kept(const DryShapes& shapes) {
+  OSLO_CHECK(
+      !shapes.over,
+      "a tensor that the model kept from the run of InitializeOptions::example_inputs was "
+      "used: initialize runs the example on shapes, so that it has no content; reset what "
+      "the forward keeps (a cache, attention maps) after initialize, or run the model first");
+}
+
 DryNote::DryNote(DryShapes* shapes, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)
-    : shapes_(shapes) {
-  if (shapes_ == nullptr || shapes_->depth++ > 0) return;
+    : shapes_(shapes), op_(op) {
+  if (shapes_ == nullptr) return;
+  refuse_kept(*shapes_);
+  exceptions_ = std::uncaught_exceptions();
+  if (shapes_->depth++ > 0) return;
   uint64_t& calls = shapes_->calls;
   calls = mix(calls, uint64_t{reinterpret_cast<uintptr_t>(op.schema)});
   for (const c10::IValue& argument : arguments) calls = take_in(calls, argument);
+}
+
+DryNote::~DryNote() {
+  if (shapes_ == nullptr || --shapes_->depth > 0) return;
+  if (std::uncaught_exceptions() > exceptions_) shapes_->failed = op_.name;
 }
 
 at::Tensor shape_of(const at::Tensor& tensor) {

@@ -30,20 +30,41 @@ struct DryShapes {
   /// the same however weights are cut, unless the forward reads the sizes of one, which are local.
   uint64_t calls = 0;
   int depth = 0;  ///< of rules within rules
+
+  /// Ordinary tensors (a cache that is no buffer) that the forward wrote to, by storage: their
+  /// bytes, and what these were before.
+  struct Written {
+    at::Tensor tensor, bytes, before;
+    bool in_graph;
+  };
+  std::map<const c10::StorageImpl*, Written> written;
+
+  /// The operator that the forward called last of those that threw; empty: none did.
+  std::string failed;
+  /// The run has ended: what the model kept of it are shapes, which nobody may compute with.
+  bool over = false;
 };
 
-/// Takes a call into the digest, unless it is one that a rule makes.
+/// Remembers an ordinary tensor before its first write; puts all of them back.
+void remember(DryShapes& shapes, const at::Tensor& target);
+void restore_written(DryShapes& shapes);
+
+/// Throws, naming the example, when the run that these shapes belong to has ended.
+void refuse_kept(const DryShapes& shapes);
+
+/// One call in a dry run. Takes it into the digest, unless it is one that a rule makes, and writes
+/// down where it throws. `shapes` may be null: the call is none of a dry run.
 class DryNote {
  public:
   DryNote(DryShapes* shapes, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
-  ~DryNote() {
-    if (shapes_ != nullptr) --shapes_->depth;
-  }
+  ~DryNote();
   DryNote(const DryNote&) = delete;
   DryNote& operator=(const DryNote&) = delete;
 
  private:
   DryShapes* shapes_;
+  const OperatorEntry& op_;
+  int exceptions_ = 0;
 };
 
 inline bool is_dry(const Value& value) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "parallelizers/placement/front.h"
+#include "parallelizers/placement/set_data.h"
 
 namespace oslo {
 namespace {
@@ -75,7 +76,9 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
   const TensorBase& base(const TensorBase& self) const override { return torch_->base(self); }
   const std::string& name(const TensorBase& self) const override { return torch_->name(self); }
   void set_data(const TensorBase& self, const TensorBase& data) const override {
-    torch_->set_data(self, data);
+    const std::optional<Tensor> taken =
+        data_to_take(*at::OptionalTensorRef(self), *at::OptionalTensorRef(data));
+    if (taken) torch_->set_data(self, *taken);
   }
   TensorBase data(const TensorBase& self) const override { return torch_->data(self); }
   int64_t _version(const TensorBase& self) const override { return torch_->_version(self); }

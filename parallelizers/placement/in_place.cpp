@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/core/enum_tag.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/access.h"
+#include "parallelizers/placement/accumulate_marked.h"
 #include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/front.h"
 #include "parallelizers/placement/mark.h"
@@ -15,16 +18,43 @@
 namespace oslo {
 namespace {
 
+/// Whether a marked tensor is a parameter itself, another leaf whose gradient is asked for, or a
+/// view of one. Tensors made like a parameter, and its clones, are none.
+bool is_marked_leaf(const at::Tensor& marked, const Mark& mark) {
+  if (mark.accumulator && accumulates_for(*mark.accumulator, marked)) return true;
+  if (!marked.requires_grad()) return false;
+  return marked.is_leaf() || marked.grad_fn()->name() == "AliasBackward0";
+}
+
 /// The value that an in-place operator may write: for a parameter, its storage itself.
 Value writable_value(const at::Tensor& target) {
-  if (const Mark* mark = mark_of(target)) return {unmarked_alias(target), mark->layout};
-  return value_of(target);
+  const Mark* mark = mark_of(target);
+  if (mark == nullptr) return value_of(target);
+  const bool follows = c10::GradMode::is_enabled() && target.requires_grad() && !target.is_leaf();
+  if (!follows) return {unmarked_alias(target), mark->layout};
+  Value value = value_of_marked(target, *mark);
+  if (value.local.is_leaf())
+    value.local = value.local.clone();  // in a dry run a shape, not written
+  return value;
+}
+
+/// After a write whose gradient is recorded: `target`, marked, follows its local tensor.
+void move_in_graph(const at::Tensor& target, const Mark& mark, const at::Tensor& local) {
+  if (!c10::GradMode::is_enabled() || !local.requires_grad() || !local.grad_fn()) return;
+  // In a dry run buffers are marked as parameters are; they are what they were when it ends.
+  if (mark.layout->mesh()->dry && is_marked_leaf(target, mark)) return;
+  torch::autograd::impl::set_gradient_edge(target, torch::autograd::impl::gradient_edge(local));
 }
 
 /// A parallel parameter, another leaf that is cut, or a view of one.
 bool is_of_leaf(const at::Tensor& target) {
   const PlacedTensorImpl* impl = placed_impl(target);
-  if (impl == nullptr) return mark_of(target) != nullptr;
+  if (impl == nullptr) {
+    const Mark* mark = mark_of(target);
+    if (mark == nullptr) return false;
+    const bool whole = mark->layout->mesh()->dry && mark->layout->whole();
+    return is_marked_leaf(target, *mark) && (!whole || target.requires_grad());
+  }
   const at::Tensor base = impl->base();
   return impl->views_leaf() || is_own_leaf(*impl) ||
          (base.defined() && is_own_leaf(*placed_impl(base)));
@@ -42,7 +72,10 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
       " writes values whose gradient is recorded to a parallel parameter or another leaf; put it "
       "under torch::NoGradGuard");
   PlacedTensorImpl* impl = placed_impl(target);
-  if (impl == nullptr) return;
+  if (impl == nullptr) {
+    if (const Mark* mark = mark_of(target)) move_in_graph(target, *mark, local);
+    return;
+  }
   if (!impl->is_inference()) impl->bump_version();
   replace_value(target, {std::move(local), layout});
   if (!impl->gathered_view()) return;
@@ -56,9 +89,11 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
 }
 
 /// In a dry run a whole target that is no shape (the user's own buffer of results) is written with
-/// zeros, so that autograd knows what it holds from then on.
-void make_writable_to(const at::Tensor& target, at::Tensor& operand) {
-  if (operand.is_meta() && !target.is_meta()) operand = zeros_of(operand).to(target.device());
+/// zeros, so that autograd knows what it holds from then on; it is restored when the run ends.
+void make_writable_to(const at::Tensor& target, at::Tensor& operand, const MeshPtr& mesh) {
+  if (!operand.is_meta() || target.is_meta()) return;
+  if (mesh && mesh->dry) remember(*mesh->dry, target);
+  operand = zeros_of(operand).to(target.device());
 }
 
 }  // namespace
@@ -104,7 +139,7 @@ void run_in_place(Call& call, const MapOf& map_of, const Call::LocalFunction& fu
   } else {
     for (Value& operand : operands) {
       operand.local = gather_reported(operand, call.name(), "its target is whole");
-      make_writable_to(operands[0].local, operand.local);
+      make_writable_to(operands[0].local, operand.local, call.mesh_of_call());
     }
   }
   c10::SmallVector<at::Tensor, 4> local;
@@ -126,7 +161,7 @@ void gather_in_place(Call& call, const std::string& reason) {
   c10::SmallVector<at::Tensor, 4> local;
   for (const Value& operand : operands) {
     local.push_back(gather_reported(operand, call.name(), reason));
-    make_writable_to(inside.local, local.back());
+    make_writable_to(inside.local, local.back(), call.mesh_of_call());
   }
   if (inside.cut()) local[0] = local[0].clone();
   const at::Tensor changed = call.call_below(local)[0].toTensor();
@@ -145,7 +180,7 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
   Value inside = writable_value(target);
   const BelowDoor below;
   at::Tensor content = redistribute(value, inside.layout).local;
-  make_writable_to(inside.local, content);
+  make_writable_to(inside.local, content, value.layout ? value.layout->mesh() : nullptr);
   written(target, inside.local.copy_(content), operation);
 }
 

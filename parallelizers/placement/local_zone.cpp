@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/arguments.h"
+#include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/mark.h"
 
 namespace oslo {
@@ -38,11 +40,15 @@ at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like) 
   return marked;
 }
 
-void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
+void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, DryShapes* dry) {
   const at::Tensor tensor = stack[base].toTensor();
   const at::Tensor plain = value_of_marked(tensor, *mark_of(tensor)).local;
   stack[base] = plain;
-  {
+  if (dry != nullptr) {
+    const auto results = call_on_shapes(op, {stack.begin() + base, stack.end()}, *dry);
+    torch::jit::drop(stack, op.arguments);
+    stack.insert(stack.end(), results.begin(), results.end());
+  } else {
     const BelowDoor below;
     op.handle.callBoxed(&stack);
   }
@@ -50,16 +56,21 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
   stack.back() = result.is_same(plain) ? tensor : marked_with_history(result, tensor);
 }
 
+/// What the first marked tensor among the arguments remembers of its dry run; null in real runs.
+DryShapes* dry_shapes(const torch::jit::Stack& stack, size_t base) {
+  const c10::ArrayRef<c10::IValue> all(stack);
+  const MeshPtr mesh = mesh_of(all.slice(base));
+  return mesh ? mesh->dry.get() : nullptr;
+}
+
 /// Whether all tensors are parts of the layout of the first marked one.
 bool lie_alike(const torch::jit::Stack& stack, size_t base) {
   const Mark* mark = nullptr;
-  bool shape = false;
   for (size_t i = base; i < stack.size(); ++i) {
     if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const Mark* own = mark_of(stack[i].toTensor());
     if (own == nullptr) continue;
-    if (mark == nullptr) shape = stack[i].toTensor().is_meta();
     if (mark == nullptr) mark = own;
     if (own != mark && !(own->local_sizes == mark->local_sizes && *own->layout == *mark->layout)) {
       return false;
@@ -68,11 +79,8 @@ bool lie_alike(const torch::jit::Stack& stack, size_t base) {
   for (size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor& tensor = stack[i].toTensor();
-    // In a dry run parameters are shapes, and an ordinary tensor is none yet.
-    const bool alike =
-        tensor.sizes() == c10::IntArrayRef(mark->local_sizes) && tensor.is_meta() == shape;
-    const bool fits = mark_of(tensor) != nullptr || tensor.dim() == 0 || alike;
-    if (!fits) return false;
+    const bool alike = tensor.sizes() == c10::IntArrayRef(mark->local_sizes);
+    if (mark_of(tensor) == nullptr && tensor.dim() > 0 && !alike) return false;
   }
   return true;
 }
@@ -105,8 +113,15 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   const size_t base = stack.size() - op.arguments;
   const bool on_marked = stack[base].isTensor() && stack[base].toTensor().defined() &&
                          mark_of(stack[base].toTensor()) != nullptr;
+  DryShapes* const dry = dry_shapes(stack, base);
+  const bool recorded =
+      on_marked && c10::GradMode::is_enabled() && stack[base].toTensor().requires_grad();
+  // `1 - parameter` fills such a tensor and writes to it: what comes out is computed by the
+  // forward, and has global sizes as all of that has.
+  if (recorded && op.name == "aten::empty_like") return false;
   if (on_marked && keeps_mark(op)) {
-    run_like(op, stack, base);
+    const DryNote note(dry, op, c10::ArrayRef<c10::IValue>(stack).slice(base));
+    run_like(op, stack, base, dry);
     return true;
   }
   const bool changes_data = op.name == "aten::_has_compatible_shallow_copy_type";
@@ -122,8 +137,10 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   const bool writes_pointwise =
       (op.pointwise || op.name == "aten::copy_") && (op.in_place || op.writes_out) && !op.random;
   if (writes_pointwise) refuse_ambiguous_target(op, stack, base);
-  const bool pointwise =
-      writes_pointwise && lie_alike(stack, base) && !records_beyond_target(stack, base);
+  // A result of operators on a parameter (a clone) has a place in the graph to keep.
+  const bool follows = recorded && !stack[base].toTensor().is_leaf();
+  const bool pointwise = writes_pointwise && dry == nullptr && !follows && lie_alike(stack, base) &&
+                         !records_beyond_target(stack, base);
   // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
   // (a layer's clone()).
   if (!(metadata && on_marked) && !pointwise && !changes_data) return false;

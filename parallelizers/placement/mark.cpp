@@ -10,6 +10,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/accumulate_marked.h"
+#include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/placed_tensor.h"
 
 namespace oslo {
@@ -26,6 +27,26 @@ c10::intrusive_ptr<c10::TensorImpl> implementation_over(const at::Tensor& tensor
       tensor.dtype());
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   return impl;
+}
+
+/// What a marked tensor is in a dry run: this rank's part of a tensor on the model's device, of the
+/// shape of `shape` and without storage, so that code which asks for its device gets the true one.
+c10::intrusive_ptr<c10::TensorImpl> implementation_of_shape(const at::Tensor& shape,
+                                                            const DryShapes& dry) {
+  const auto key = c10::computeDispatchKey(shape.scalar_type(), at::kStrided, dry.device);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet({key, kPlacedKey}),
+                                                   shape.dtype(), dry.device);
+  impl->set_sizes_and_strides(shape.sizes(), shape.strides());
+  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      "the data of a parameter or buffer was asked for in the run of "
+      "InitializeOptions::example_inputs, where it is a shape without content");
+  return impl;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> marked_implementation(const at::Tensor& local,
+                                                          const Layout& layout) {
+  const auto& dry = layout.mesh()->dry;
+  return dry ? implementation_of_shape(local, *dry) : implementation_over(local, true);
 }
 
 /// Marks what autograd::grad hands out.
@@ -126,11 +147,15 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   const c10::AutoGradMode no_grad(false);
   const at::Tensor local =
       local_part(parameter.detach(), *layout).clone(at::MemoryFormat::Contiguous);
-  auto impl = implementation_over(local, true);
+  auto impl = marked_implementation(local, *layout);
   auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
   set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
-  set_accumulator(parameter, *mark);
+  if (layout->mesh()->dry) {  // the parameter's own is that of the real thing
+    mark->accumulator = make_accumulator(parameter, layout);
+  } else {
+    set_accumulator(parameter, *mark);
+  }
 }
 
 void set_padding_row(const at::Tensor& parameter, int64_t row) {
@@ -143,7 +168,7 @@ void set_padding_row(const at::Tensor& parameter, int64_t row) {
 }
 
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
-  auto impl = implementation_over(local, true);
+  auto impl = marked_implementation(local, *mark_of(like)->layout);
   set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
   if (!impl->is_inference() && !local.is_inference()) {
     impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
@@ -161,6 +186,11 @@ void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
 }
 
 at::Tensor unmarked_alias(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) {  // of a dry run
+    const BelowDoor below;
+    const at::TensorOptions shape = tensor.options().device(at::kMeta).requires_grad(false);
+    return at::empty_strided(tensor.sizes(), tensor.strides(), shape);
+  }
   auto impl = implementation_over(tensor, false);
   if (!impl->is_inference() && !tensor.is_inference()) {  // new tensors in inference mode are
     impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
@@ -170,7 +200,9 @@ at::Tensor unmarked_alias(const at::Tensor& tensor) {
 
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   at::Tensor local = unmarked_alias(tensor);
-  if (mark.layout->mesh()->dry) {  // no graph reaches the parameter: backward is only foreseen
+  if (const auto& dry = mark.layout->mesh()->dry) {
+    refuse_kept(*dry);
+    // No graph reaches the parameter: backward is only foreseen.
     return {local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad()),
             mark.layout};
   }

@@ -151,6 +151,7 @@ void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImp
 }
 
 bool PlacedTensorImpl::has_storage() const {
+  if (is_dry(value_)) refuse_kept(*value_.layout->mesh()->dry);
   // LibTorch asks before every access to the data and then throws its own words, unless given ours:
   // here, so that the many tensors that are never asked do not carry them.
   const_cast<PlacedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "mpu/error.h"
 #include "mpu/world.h"
 #include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/layout.h"
@@ -32,6 +33,15 @@ std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, int ranks) {
   return mesh;
 }
 
+/// What the forward threw, led by the operator that it came from where one is known.
+[[noreturn]] void throw_named(const std::exception& error, const std::string& operation) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text =
+      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  const bool named = operation.empty() || text.starts_with(operation);
+  fail(named ? "" : operation + ": ", text);
+}
+
 }  // namespace
 
 DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks,
@@ -51,6 +61,8 @@ DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks,
 }
 
 DryRun::~DryRun() {
+  restore_written(*mesh_->dry);
+  mesh_->dry->over = true;
   for (auto& [impl, held] : held_) {
     if (!held.placed) continue;
     auto* own = held.tensor.unsafeGetTensorImpl();
@@ -121,6 +133,7 @@ DryCost DryRun::run_once() {
     mesh_->gathers().clear();
     mesh_->axis(0)->ledger().clear();
     mesh_->dry->calls = mesh_->dry->depth = 0;
+    mesh_->dry->failed.clear();
     example_();
   } while (mesh_->dry->on_zeros.size() > known);
   return {mesh_->axis(0)->ledger().total().bytes, mesh_->gathers().calls(), mesh_->dry->calls};
@@ -134,8 +147,8 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
     place_all(layers);
     try {
       cost = run_once();
-    } catch (const std::exception&) {
-      if (before.empty()) throw;
+    } catch (const std::exception& error) {
+      if (before.empty()) throw_named(error, mesh_->dry->failed);
       // What was gathered before is now a part, and the forward does with it what parts cannot.
       layers = before;
       return cost;
