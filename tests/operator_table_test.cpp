@@ -3,6 +3,7 @@
 // OSLO_TABLE_RANKS=7 compares only, over so many ranks: most cuts then leave some of them nothing.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +13,7 @@
 #include "parallelizers/placement/rule_table.h"
 #include "tests/support/operator_examples.h"
 #include "tests/support/operator_table.h"
+#include "tests/support/operator_ways.h"
 
 namespace {
 
@@ -50,12 +52,11 @@ std::string short_text(const std::exception& error) {
 /// Whether the kind of the example's family is what the door takes the operator for.
 std::string misplaced(const Prepared& op, Kind kind) {
   const oslo::OperatorEntry& entry = oslo::entry_of(op.handle);
-  const bool listed = oslo::RuleTable::instance().listed_pointwise(entry.name);
   switch (kind) {
     case Kind::ruled:
       return entry.rule == nullptr ? "has no rule" : "";
     case Kind::pointwise:
-      return !listed && entry.rule == nullptr ? "is not listed as pointwise" : "";
+      return !entry.pointwise && entry.rule == nullptr ? "is not pointwise" : "";
     case Kind::decomposed:
       return entry.rule != nullptr || entry.pointwise || !entry.composite ? "is not decomposed"
                                                                           : "";
@@ -121,6 +122,58 @@ void measure(std::vector<Chapter>& chapters, int ranks) {
       std::chrono::seconds(60));
 }
 
+/// Every plain cut of one operator, by all axes of a mesh of these sizes, in a world of its own:
+/// where ranks part ways, the rest of the table goes on.
+void expect_one_devices_ways(const Measured& one, const Expected& expected,
+                             const std::vector<int>& sizes, Given how) {
+  const int ranks = sizes.front() * (sizes.size() > 1 ? sizes.back() : 1);
+  const std::vector<Cutting> cuttings = cuttings_of(one.op);
+  std::vector<std::string> calls(ranks);
+  const auto body = [&](const oslo::World& world) {
+    const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(sizes.back()));
+    std::vector<std::shared_ptr<oslo::Group>> axes;
+    if (sizes.size() > 1) axes.push_back(mpu.data_group());
+    axes.push_back(mpu.tensor_group());
+    const auto mesh = std::make_shared<const oslo::Mesh>(axes);
+    for (const Cutting& cutting : cuttings) {
+      if (cutting.blocks > 1 || cutting.unit > 1) continue;
+      try {
+        expect_one_devices(
+            one.op, expected, cutting, mesh,
+            std::vector<oslo::Placement>(mesh->axes(), oslo::Placement::shard(cutting.dim)), how);
+      } catch (const std::exception& error) {
+        oslo::fail(one.op.operand_names[cutting.operand], " cut on ", cutting.dim, ", rank ",
+                   world.rank(), ": ", short_text(error));
+      }
+      calls[world.rank()] = calls_of(*mesh);
+      world.barrier();
+      for (int rank = 0; rank < world.size(); ++rank) {
+        if (calls[rank] == calls[world.rank()]) continue;
+        oslo::fail(one.op.operand_names[cutting.operand], " cut on ", cutting.dim, ", ranks ", rank,
+                   " and ", world.rank(), " took different ways: ", calls[rank], " against ",
+                   calls[world.rank()]);
+      }
+      world.barrier();
+    }
+  };
+  try {
+    oslo::run_as_threads(ranks, body, std::chrono::seconds(60));
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << one.op.name << call_of(*one.op.example) << " on "
+                  << c10::IntArrayRef(std::vector<int64_t>(sizes.begin(), sizes.end())) << " ranks"
+                  << (how == Given::marked ? ", marked" : "") << ", " << short_text(error);
+  }
+}
+
+void expect_one_devices_ways(const std::vector<int>& sizes, Given how) {
+  const std::vector<Family> all = families();
+  for (const Chapter& chapter : prepare(all)) {
+    for (size_t i = 0; i < chapter.measured.size(); ++i) {
+      expect_one_devices_ways(chapter.measured[i], chapter.expected[i], sizes, how);
+    }
+  }
+}
+
 /// Pointwise operators move nothing forward, except to write into a tensor that is whole.
 void expect_pointwise(const Chapter& chapter) {
   for (const Measured& one : chapter.measured) {
@@ -157,7 +210,8 @@ std::string write(const std::vector<Chapter>& chapters) {
       text +=
           "Operators that work element by element stay cut as their operands are, and move nothing "
           "forward.\nIn-place ones write each rank's part; only into a tensor that is whole, what "
-          "is cut is gathered.\n\nListed in the rule table and measured here:\n\n" +
+          "is cut is gathered.\n\nListed in the rule table, or named after one that is, and "
+          "measured here:\n\n" +
           filled(quoted(listed)) + "\nSo tagged by LibTorch, in all their overloads:\n\n" +
           filled(quoted(tagged_pointwise()));
       continue;
@@ -183,6 +237,22 @@ TEST(OperatorTable, EveryRuleHasAnExample) {
     EXPECT_EQ(shown.count(name), 1u)
         << name << " has no example in tests/support/operator_examples";
   }
+}
+
+// Both axes cut one dimension, unevenly or into nothing (five elements on 3 x 2 ranks: 1+1, 1+1,
+// 1+0): what the second axis does differs between the ranks of the first, and all must take the
+// same way nevertheless.
+TEST(OperatorTable, NestedCutsGiveOneDevicesResultsByOneWay) {
+  expect_one_devices_ways({3, 2}, Given::placed);
+}
+
+// A parameter's sizes are those of its part: whatever reads them must not take them for the
+// whole's.
+TEST(OperatorTable, MarkedParametersGiveOneDevicesResults) {
+  expect_one_devices_ways({3}, Given::marked);
+}
+TEST(OperatorTable, NestedMarkedParametersGiveOneDevicesResults) {
+  expect_one_devices_ways({3, 2}, Given::marked);
 }
 
 TEST(OperatorTable, EveryCutGivesOneDevicesResultsAndTheDocumentSaysWhatItMoves) {

@@ -8,12 +8,14 @@ inline Family normalizations() {
   return {"Softmax and normalization",
           "Statistics over a dimension that is cut are reduced, forward and backward.",
           {
-              {"softmax.int log_softmax.int",
+              {"softmax.int",
                {x({5, 7}), 1},
                "a softmax over a cut dimension is rare (heads are cut, classes by the loss)"},
-              {"_softmax _log_softmax",
+              {"_softmax",
                {x({5, 7}), 1, false},
                "a softmax over a cut dimension is rare (heads are cut, classes by the loss)"},
+              {"log_softmax.int", {x({5, 7}), 1}},
+              {"_log_softmax", {x({5, 7}), 1, false}},
               {"layer_norm", {x({5, 7}), {7}, x({7}), x({7})}},
               {"rms_norm", {x({5, 7}), {7}, x({7})}},
               {"renorm", {x({5, 7}), 2, 0, 0.9}},
@@ -23,10 +25,24 @@ inline Family normalizations() {
               Example("batch_norm", {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}),
                                      false, 0.1, 1e-5, true})
                   .noted("in evaluation"),
+              Example("native_batch_norm",
+                      {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}), true, 0.1, 1e-5},
+                      "batch_norm, which layers call, has a rule of its own")
+                  .noted("in training"),
+              {"batch_norm_update_stats",
+               {constant({5, 6, 7}), constant({6}), constant({6}), 0.1},
+               "batch_norm, which layers call, has a rule of its own"},
+              Example("instance_norm",
+                      {x({5, 6, 7}), x({6}), x({6}), kNone, kNone, true, 0.1, 0.0, true},
+                      "each image's statistics are taken of its whole field")
+                  .noted("eps 0"),
               {"instance_norm",
                {x({5, 6, 7}), x({6}), x({6}), kNone, kNone, true, 0.1, 1e-5, true},
                "each image's statistics are taken of its whole field"},
               Example("group_norm", {x({5, 6, 7}), 3, x({6}), x({6})}).also({0, 1, 1, 2}),
+              Example("group_norm", {x({2, 6, 7}), 3, x({6}), x({6}), 0.0})
+                  .also({0, 1, 1, 2})
+                  .noted("eps 0"),
           }};
 }
 

@@ -83,6 +83,14 @@ inline Family made() {
           Example("randint_like", {x({5, 7}), 9}).checked_by(Check::shapes),
           Example("randint_like.low_dtype", {x({5, 7}), 3, 9}).checked_by(Check::shapes),
           Example("dropout dropout_", {x({5, 7}), 0.4, true}).checked_by(Check::shapes),
+          {"rrelu rrelu_", {x({5, 7}), 0.1, 0.3, false}},
+          Example("rrelu rrelu_", {x({5, 7}), 0.1, 0.3, true},
+                  "how many numbers are drawn follows from the values")
+              .noted("in training")
+              .checked_by(Check::shapes),
+          {"_amp_foreach_non_finite_check_and_unscale_",
+           {list({constant({5, 7}).to(at::kFloat), constant({6}).to(at::kFloat)}), at::zeros({1}),
+            at::full({1}, 0.5)}},
           Example("normal_ uniform_ bernoulli_.float exponential_ log_normal_ cauchy_ random_",
                   {constant({5, 7})})
               .checked_by(Check::shapes),
@@ -106,34 +114,47 @@ inline Family made() {
 inline Family pointwise() {
   constexpr int kFloat = static_cast<int>(at::kFloat);
   const c10::IValue cpu = c10::Device(c10::kCPU);
-  return {"Pointwise operators",
-          "",
-          {
-              {"copy_", {x({5, 7}), x({5, 7})}},
-              {"masked_fill.Scalar masked_fill_.Scalar", {x({5, 7}), mask({5, 7}), 0.5}},
-              {"masked_fill.Tensor masked_fill_.Tensor", {x({5, 7}), mask({5, 7}), x({})}},
-              {"where.self", {mask({5, 7}), x({5, 7}), x({5, 7})}},
-              {"where.ScalarSelf", {mask({5, 7}), 0.5, x({5, 7})}},
-              {"where.ScalarOther", {mask({5, 7}), x({5, 7}), 0.5}},
-              {"where.Scalar", {mask({5, 7}), 0.5, 1.5}},
-              {"gelu gelu_ silu silu_ mish relu relu_ leaky_relu elu softplus hardtanh hardsigmoid "
-               "hardswish zero_ clone contiguous detach detach_ alias _to_copy zeros_like "
-               "ones_like isnan "
-               "isinf isfinite nan_to_num square square_",
-               {x({5, 7})}},
-              {"_prelu_kernel", {x({5, 7}), x({1, 7})}},
-              {"fill_.Scalar full_like", {x({5, 7}), 0.5}},
-              {"fill_.Tensor", {x({5, 7}), x({})}},
-              {"to.dtype", {x({5, 7}), kFloat}},
-              {"to.device", {x({5, 7}), cpu, kFloat}},
-              {"to.dtype_layout", {x({5, 7}), is("dtype", kFloat)}},
-              {"lerp.Scalar lerp_.Scalar", {x({5, 7}), x({5, 7}), 0.3}},
-              {"lerp.Tensor lerp_.Tensor", {x({5, 7}), x({5, 7}), x({5, 7})}},
-              Example("empty_like", {x({5, 7})}).checked_by(Check::shapes),
-              {"complex polar", {fraction({5, 7}), x({5, 7})}},
-              {"_conj", {complex({5, 7})}},
-          },
-          Kind::pointwise};
+  return {
+      "Pointwise operators",
+      "",
+      {
+          {"copy_", {x({5, 7}), x({5, 7})}},
+          {"masked_fill.Scalar masked_fill_.Scalar", {x({5, 7}), mask({5, 7}), 0.5}},
+          {"masked_fill.Tensor masked_fill_.Tensor", {x({5, 7}), mask({5, 7}), x({})}},
+          {"where.self", {mask({5, 7}), x({5, 7}), x({5, 7})}},
+          {"where.ScalarSelf", {mask({5, 7}), 0.5, x({5, 7})}},
+          {"where.ScalarOther", {mask({5, 7}), x({5, 7}), 0.5}},
+          {"where.Scalar", {mask({5, 7}), 0.5, 1.5}},
+          {"gelu gelu_ silu silu_ mish mish_ relu relu_ leaky_relu leaky_relu_ elu elu_ selu selu_ "
+           "celu celu_ softplus hardtanh hardtanh_ hardsigmoid hardsigmoid_ hardswish "
+           "hardswish_ abs_ zero_ clone contiguous detach detach_ alias _to_copy zeros_like "
+           "ones_like isnan "
+           "isinf isfinite nan_to_num square square_",
+           {x({5, 7})}},
+          {"threshold threshold_", {x({5, 7}), 0.1, 20.0}},
+          {"copysign_.Tensor floor_divide floor_divide_.Tensor rsub.Tensor heaviside_",
+           {x({5, 7}), x({5, 7})}},
+          {"copysign_.Scalar floor_divide.Scalar floor_divide_.Scalar rsub.Scalar "
+           "eq_.Scalar ne_.Scalar lt_.Scalar le_.Scalar gt_.Scalar ge_.Scalar",
+           {x({5, 7}), 0.4}},
+          {"eq_.Tensor ne_.Tensor lt_.Tensor le_.Tensor gt_.Tensor ge_.Tensor",
+           {x({5, 7}), constant({5, 7})}},
+          {"__irshift__.Tensor", {below(99, {5, 7}), below(4, {5, 7})}},
+          {"__irshift__.Scalar", {below(99, {5, 7}), 2}},
+          {"gcd_ lcm_", {below(99, {5, 7}) + 1, below(99, {5, 7}) + 1}},
+          {"_prelu_kernel", {x({5, 7}), x({1, 7})}},
+          {"fill_.Scalar full_like", {x({5, 7}), 0.5}},
+          {"fill_.Tensor", {x({5, 7}), x({})}},
+          {"to.dtype", {x({5, 7}), kFloat}},
+          {"to.device", {x({5, 7}), cpu, kFloat}},
+          {"to.dtype_layout", {x({5, 7}), is("dtype", kFloat)}},
+          {"lerp.Scalar lerp_.Scalar", {x({5, 7}), x({5, 7}), 0.3}},
+          {"lerp.Tensor lerp_.Tensor", {x({5, 7}), x({5, 7}), x({5, 7})}},
+          Example("empty_like", {x({5, 7})}).checked_by(Check::shapes),
+          {"complex polar", {fraction({5, 7}), x({5, 7})}},
+          {"_conj", {complex({5, 7})}},
+      },
+      Kind::pointwise};
 }
 
 inline Family decomposed() {
@@ -152,6 +173,28 @@ inline Family decomposed() {
               {"var.dim std.dim", {x({5, 7}), {1}}},
               {"tile", {x({5, 7}), {2, 1}}, "as repeat"},
               {"inner", {x({5, 7}), x({6, 7})}},
+              {"broadcast_tensors", {list({x({5, 7}), x({5, 1})})}},
+              {"meshgrid.indexing", {list({x({5}), x({7})}), "ij"}},
+              {"linalg_multi_dot", {list({x({5, 7}), x({7, 6}), x({6, 4})})}},
+              {"cartesian_prod", {list({x({5}), x({7})})}},
+              {"column_stack", {list({x({5}), x({5, 7})})}, "as cat"},
+              {"_foreach_add.Scalar _foreach_mul.Scalar", {list({x({5, 7}), x({6})}), 0.5}},
+              {"_foreach_add_.Scalar _foreach_mul_.Scalar",
+               {list({constant({5, 7}), constant({6})}), 0.5}},
+              {"_foreach_add.List _foreach_mul.List",
+               {list({x({5, 7}), x({6})}), list({x({5, 7}), x({6})})}},
+              {"_foreach_add_.List _foreach_mul_.List",
+               {list({constant({5, 7}), constant({6})}), list({constant({5, 7}), constant({6})})},
+               "writes into a tensor that is whole"},
+              {"_foreach_addcdiv_.Scalar",
+               {list({constant({5, 7}), constant({6})}), list({constant({5, 7}), constant({6})}),
+                list({constant({5, 7}), constant({6})}), 0.1},
+               "writes into a tensor that is whole"},
+              {"_foreach_sqrt _foreach_neg", {list({fraction({5, 7}), fraction({6})})}},
+              {"_foreach_zero_ _foreach_sqrt_", {list({constant({5, 7}), constant({6})})}},
+              {"_foreach_norm.Scalar", {list({x({5, 7}), x({6})}), 2}},
+              {"swapaxes_ swapdims_", {x({5, 7, 6}), 0, 2}},
+              {"vstack dstack", {list({x({5, 7}), x({5, 7})})}, "as cat"},
           },
           Kind::decomposed};
 }

@@ -7,6 +7,8 @@ namespace operator_examples {
 constexpr const char* kAdded =
     "what is added lies as the product does; a plan cuts a bias as its weight's rows";
 
+constexpr const char* kFactors = "fractional factors of integers are LibTorch's own to round";
+
 inline Family products() {
   return {
       "Products",
@@ -25,6 +27,26 @@ inline Family products() {
           {"addbmm addbmm_", {x({5, 6}), x({3, 5, 7}), x({3, 7, 6})}, kAdded},
           {"addmv addmv_", {x({5}), x({5, 7}), x({7})}, kAdded},
           {"addr addr_", {x({5, 6}), x({5}), x({6})}, kAdded},
+          Example("addmm addmm_",
+                  {below(9, {5, 6}), below(9, {5, 7}), below(9, {7, 6}), is("beta", 0.5),
+                   is("alpha", 2.5)},
+                  kFactors)
+              .noted("of integers"),
+          Example("baddbmm baddbmm_",
+                  {below(9, {3, 5, 6}), below(9, {3, 5, 7}), below(9, {3, 7, 6}), is("beta", 0.5),
+                   is("alpha", 2.5)},
+                  kFactors)
+              .noted("of integers"),
+          Example("addbmm addbmm_",
+                  {below(9, {5, 6}), below(9, {3, 5, 7}), below(9, {3, 7, 6}), is("beta", 1.5),
+                   is("alpha", 2.5)},
+                  kFactors)
+              .noted("of integers"),
+          Example(
+              "addmv addmv_",
+              {below(9, {5}), below(9, {5, 7}), below(9, {7}), is("beta", 1.5), is("alpha", 2.5)},
+              kFactors)
+              .noted("of integers"),
           {"einsum", {"bij,kj->bki", list({x({3, 5, 7}), x({6, 7})})}},
           {"tensordot", {x({5, 7}), x({6, 7}), {1}, {1}}},
           {"bilinear", {x({5, 7}), x({5, 6}), x({9, 7, 6}), x({9})}, kAdded},
