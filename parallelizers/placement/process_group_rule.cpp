@@ -1,8 +1,13 @@
 #include "parallelizers/placement/process_group_rule.h"
 
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
+#include <vector>
 
 #include "mpu/error.h"
 #include "mpu/process_group.h"

@@ -2,9 +2,14 @@
 // rank's part, which passes for the whole when it is read. Every way of pickling (torch::save,
 // pickle_save, archives, Python's torch.save) asks one table of functions, by device, for what else
 // belongs to a tensor. Ours stands in it and refuses; it adds nothing to other tensors.
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/jit/serialization/pickler_helper.h>
 
 #include <array>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/key.h"
@@ -57,7 +62,7 @@ class SerializationHook {
   std::array<bool, kDevices.size()> ours_{};
 };
 
-const SerializationHook hook;
+const SerializationHook serialization_hook;
 
 }  // namespace
 }  // namespace oslo

@@ -228,6 +228,19 @@ TEST(ProcessGroupOperators, RefuseAnActivationByName) {
   });
 }
 
+/// Lists of lists do not bring an operator to the door: the memory is asked for further down.
+TEST(ProcessGroupOperators, RefuseActivationsInListsOfLists) {
+  on_data_and_tensor_ranks([](const MPU& mpu) {
+    for (const char* name : {"c10d::allgather_", "c10d::allgather_coalesced_"}) {
+      EXPECT_NE(run(exercises().at(name), mpu, As::local_tensor, As::activation).second, "")
+          << name;
+    }
+    EXPECT_NE(
+        run(exercises().at("c10d::reduce_scatter_"), mpu, As::activation, As::local_tensor).second,
+        "");
+  });
+}
+
 TEST(ProcessGroupOperators, CombineNoPartsThatDiffer) {
   run_as_threads(4, [](World world) {
     const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
