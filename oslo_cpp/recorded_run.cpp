@@ -34,7 +34,7 @@ bool unwritten(const std::string& name) {
 
 /// Runs a model and hands over every operation of its forward, in order.
 Tensors watched(torch::nn::Module& model, const detail::RunModel& run,
-                const std::function<void(RecordedOperation)>& seen) {
+                const std::function<void(RecordedOperation)>& seen, RoundingNoise* noise) {
   std::map<const c10::TensorImpl*, std::string> layer_of;
   for (const NamedTensor& parameter : parameters_in_use(model)) {
     const size_t dot = parameter.name.rfind('.');
@@ -48,7 +48,8 @@ Tensors watched(torch::nn::Module& model, const detail::RunModel& run,
     if (found != layer_of.end()) layer = found->second;
   };
   OperatorWatch watch(
-      [&](const std::string&, c10::ArrayRef<c10::IValue> inputs) {
+      [&](const std::string& name, c10::ArrayRef<c10::IValue> inputs) {
+        if (noise != nullptr) noise->enter(name, inputs);
         for (const c10::IValue& input : inputs) {
           if (input.isTensorList()) {
             for (const at::Tensor& each : input.toTensorVector()) look(each);
@@ -58,8 +59,9 @@ Tensors watched(torch::nn::Module& model, const detail::RunModel& run,
         }
       },
       [&](const std::string& name, c10::ArrayRef<c10::IValue> outputs) {
+        const double left = noise != nullptr ? noise->leave(outputs) : 0;
         if (unwritten(name)) return;
-        RecordedOperation operation{name, layer, {}};
+        RecordedOperation operation{name, layer, {}, left};
         for (const c10::IValue& output : outputs) collect_values(output, operation.results);
         seen(std::move(operation));
       });
@@ -113,18 +115,25 @@ at::Tensor detached_whole(const at::Tensor& tensor) {
 }
 
 RecordedRun run_recorded(torch::nn::Module& model, const detail::RunModel& run, bool gradients,
-                         const std::function<void(RecordedOperation)>& seen) {
+                         const std::function<void(RecordedOperation)>& seen, RoundingNoise* noise) {
   RecordedRun outcome;
+  const auto noise_in = [&](const at::Tensor& tensor) {
+    return noise != nullptr ? noise->in(tensor) : 0.0;
+  };
   const GradientKeeper keeper(model);
   run_example(model, [&] {
     const c10::AutoGradMode with_gradients(gradients);
-    const Tensors outputs = watched(model, run, seen);
+    const Tensors outputs = watched(model, run, seen, noise);
     for (const auto& buffer : model.named_buffers()) {
       outcome.buffers.names.push_back(buffer.key());
       outcome.buffers.values.push_back(detached_whole(buffer.value()).clone());
+      outcome.buffers.noise.push_back(noise_in(buffer.value()));
     }
     if (gradients) run_backward(outputs);
-    for (const at::Tensor& output : outputs) outcome.outputs.push_back(detached_whole(output));
+    for (const at::Tensor& output : outputs) {
+      outcome.outputs.push_back(detached_whole(output));
+      outcome.output_noise.push_back(noise_in(output));
+    }
   });
   if (!gradients) return outcome;
   for (const NamedTensor& parameter : keeper.parameters()) {

@@ -88,7 +88,10 @@ std::string Comparison::to_string() const {
   if (of == Of::operation && !layer.empty()) text += " at layer " + layer;
   if (!remark.empty()) return text + ": " + remark;
   return text + ": differs by " + short_number(error) + " of the largest value, allowed is " +
-         short_number(allowed);
+         short_number(allowed) +
+         (rounds_early ? "; to tell rounding from a mistake, verify in double: "
+                         "to(torch::kFloat64) on both models before initialize"
+                       : "");
 }
 
 const Comparison* Verification::own_first_difference() const {
@@ -132,7 +135,7 @@ std::string Verification::to_string() const {
 }
 
 void compare(Comparison& into, const at::Tensor& actual, const at::Tensor& reference,
-             double tolerance, double least_scale) {
+             double tolerance, double least_scale, double noise) {
   into.error = 0;
   into.allowed = 0;
   if (actual.scalar_type() != reference.scalar_type()) {
@@ -145,12 +148,14 @@ void compare(Comparison& into, const at::Tensor& actual, const at::Tensor& refer
   }
   const double of_dtype = tolerance_of(reference.scalar_type());
   into.allowed = tolerance > 0 && of_dtype > 0 ? tolerance : of_dtype;
+  into.rounds_early = of_dtype > tolerance_of(at::kDouble);
   const at::Tensor a = as_numbers(actual), b = as_numbers(reference);
   // Infinities that are equal differ by not-a-number.
   const at::Tensor same = a.eq(b).logical_or(a.isnan().logical_and(b.isnan()));
   const double difference = largest((a - b).abs().masked_fill(same, 0).nan_to_num(INFINITY));
   if (difference == 0) return;
   double scale = std::max(largest(b.abs().nan_to_num(0, 0, 0)), least_scale);
+  if (into.allowed > 0) scale = std::max(scale, noise / into.allowed);
   if (scale == 0 || of_dtype == 0) scale = 1;
   into.error = difference / scale;
 }

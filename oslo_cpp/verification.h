@@ -17,7 +17,8 @@ struct Comparison {
   int64_t index;      ///< among its kind
   double error;       ///< largest difference, as a fraction of the reference's largest value
   double allowed;
-  std::string remark;  ///< "shape [3, 4] in place of [3, 5]", if that is what differs
+  std::string remark;         ///< "shape [3, 4] in place of [3, 5]", if that is what differs
+  bool rounds_early = false;  ///< computed in less than double
 
   bool equal() const { return remark.empty() && error <= allowed; }
   /// "operator 37, aten::gelu at layer h.0.mlp.c_fc: differs by 0.12 of the largest value, ..."
@@ -58,8 +59,9 @@ class Verification {
 /// Compares `actual` with `reference` (both whole). The error is relative to the reference's
 /// largest finite value, or to `least_scale` if that is larger; not-a-number equals not-a-number.
 /// `tolerance` 0: by dtype, the square root of its machine epsilon (half of the digits: sums in
-/// another order lose a few, a wrong placement loses all); integers must be equal.
+/// another order lose a few, a wrong placement loses all); integers must be equal. `noise`: an
+/// absolute difference that is allowed beside, since sums that cancel leave nothing else.
 void compare(Comparison& into, const at::Tensor& actual, const at::Tensor& reference,
-             double tolerance, double least_scale = 0);
+             double tolerance, double least_scale = 0, double noise = 0);
 
 }  // namespace oslo

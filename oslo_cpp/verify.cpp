@@ -77,18 +77,20 @@ class Verifier {
     compare_weights();
     RecordedRun expected;
     agree_on_success(world_, "verify: the reference", [&] {
-      expected =
-          run_recorded(reference_, run_, options_.gradients, [&](RecordedOperation operation) {
+      expected = run_recorded(
+          reference_, run_, options_.gradients,
+          [&](RecordedOperation operation) {
             for (at::Tensor& result : operation.results) result = result.clone();
             expected_.push_back(std::move(operation));
-          });
+          },
+          &noise_);
     });
     const RecordedRun actual =
         run_recorded(model_, run_, options_.gradients,
                      [&](const RecordedOperation& operation) { compare_operation(operation); });
     unmatched_ += static_cast<int64_t>(expected_.size() - next_);
     result_.set_unmatched_operators(unmatched_);
-    compare_outputs(actual.outputs, expected.outputs);
+    compare_outputs(actual.outputs, expected);
     compare_named(Comparison::Of::buffer, actual.buffers, expected.buffers);
     compare_gradients(actual.gradients, expected.gradients);
     agree_on_first_difference();
@@ -97,9 +99,10 @@ class Verifier {
 
  private:
   void add(Comparison::Of of, const std::string& name, const std::string& layer, size_t index,
-           const at::Tensor& actual, const at::Tensor& expected, double least_scale = 0) {
+           const at::Tensor& actual, const at::Tensor& expected, double least_scale = 0,
+           double noise = 0) {
     Comparison comparison{of, name, layer, static_cast<int64_t>(index), 0, 0, ""};
-    compare(comparison, actual, expected, options_.tolerance, least_scale);
+    compare(comparison, actual, expected, options_.tolerance, least_scale, noise);
     result_.add(std::move(comparison));
   }
 
@@ -132,22 +135,23 @@ class Verifier {
     const size_t results = std::min(actual.results.size(), expected.results.size());
     for (size_t i = 0; i < results; ++i) {
       add(Comparison::Of::operation, actual.name, actual.layer, at, actual.results[i],
-          expected.results[i]);
+          expected.results[i], 0, expected.noise);
     }
     expected.results.clear();
   }
 
-  void compare_outputs(const Tensors& actual, const Tensors& expected) {
-    OSLO_CHECK(actual.size() == expected.size(), "verify: the parallel model returned ",
-               actual.size(), " tensors and the reference ", expected.size());
+  void compare_outputs(const Tensors& actual, const RecordedRun& expected) {
+    OSLO_CHECK(actual.size() == expected.outputs.size(), "verify: the parallel model returned ",
+               actual.size(), " tensors and the reference ", expected.outputs.size());
     for (size_t i = 0; i < actual.size(); ++i) {
-      add(Comparison::Of::output, "", "", i, actual[i], expected[i].detach());
+      add(Comparison::Of::output, "", "", i, actual[i], expected.outputs[i].detach(), 0,
+          expected.output_noise[i]);
     }
   }
 
   void compare_named(Comparison::Of of, const NamedValues& actual, const NamedValues& expected) {
     for (size_t i = 0; i < std::min(actual.values.size(), expected.values.size()); ++i) {
-      add(of, actual.names[i], "", i, actual.values[i], expected.values[i]);
+      add(of, actual.names[i], "", i, actual.values[i], expected.values[i], 0, expected.noise[i]);
     }
   }
 
@@ -195,6 +199,7 @@ class Verifier {
   const detail::RunModel& run_;
   const VerifyOptions& options_;
   std::vector<RecordedOperation> expected_;
+  RoundingNoise noise_;  ///< of the reference
   size_t next_ = 0;
   int64_t unmatched_ = 0;
   Verification result_;

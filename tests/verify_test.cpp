@@ -53,6 +53,55 @@ TEST(Verify, EverythingOfAnEqualModelIsCompared) {
   });
 }
 
+/// Centres what is centred: means that are nothing but rounding, kept in a buffer by LibTorch and
+/// by hand, and what is computed of them.
+struct CentredImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto y = second(first(down(torch::relu(up(x)))));
+    const auto mean = y.mean(0);
+    {
+      torch::NoGradGuard no_grad;
+      average.mul_(0.9).add_(mean.detach() * 0.1);
+    }
+    return wrong ? y * 1.01 : y + mean * 3;
+  }
+  torch::nn::Linear up{register_module("up", torch::nn::Linear(8, 12))};
+  torch::nn::Linear down{register_module("down", torch::nn::Linear(12, 8))};
+  torch::nn::BatchNorm1d first{register_module("first", torch::nn::BatchNorm1d(8))};
+  torch::nn::BatchNorm1d second{register_module("second", torch::nn::BatchNorm1d(8))};
+  torch::Tensor average{register_buffer("average", torch::zeros({8}))};
+  bool wrong = false;
+};
+TORCH_MODULE(Centred);
+
+TEST(Verify, RoundingIsMeasuredByWhatWasSummed) {
+  for (const auto type : {torch::kFloat, torch::kDouble}) {
+    for (const int size : {2, 3}) {
+      run_as_threads(size, [&](World world) {
+        Centred model = make_seeded(3, [] { return Centred(); });
+        Centred reference = make_seeded(3, [] { return Centred(); });
+        model->to(type);
+        reference->to(type);
+        const auto parallel = initialize(model, Config::parse(tensor_parallel(size)), in(world));
+        const auto x = torch::arange(184, type).sin().view({23, 8});
+        const Verification found = verify(parallel, reference, x);
+        EXPECT_TRUE(found.equal()) << found.to_string();
+        // An error of a hundredth is one still, and small values are not let off.
+        model->wrong = true;
+        EXPECT_FALSE(verify(parallel, reference, x).equal());
+        model->wrong = false;
+        {
+          torch::NoGradGuard no_grad;
+          model->average.add_(1e-3);
+        }
+        const std::string told = *verify(parallel, reference, x).first_difference();
+        EXPECT_THAT(told, HasSubstr("aten::mul_"));
+        EXPECT_EQ(told.find("verify in double") != std::string::npos, type == torch::kFloat);
+      });
+    }
+  }
+}
+
 /// The shape that its weight has: on one device the whole one.
 struct CarelessImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
