@@ -8,6 +8,8 @@
 
 #include <numeric>
 
+#include "mpu/rank_check.h"
+
 namespace oslo {
 namespace {
 
@@ -78,7 +80,10 @@ class ReduceBackward final : public CollectiveNode {
  public:
   using CollectiveNode::CollectiveNode;
   std::string name() const override { return "OsloReduceBackward"; }
-  at::Tensor backward(at::Tensor gradient) override { return copy_to(gradient, group_); }
+  at::Tensor backward(at::Tensor gradient) override {
+    if (checks_ranks()) check_same_on_ranks(gradient, *group_, "the gradient of its result");
+    return copy_to(gradient, group_);
+  }
 };
 
 /// A node that knows the ranks' parts along one dimension.
@@ -114,6 +119,7 @@ class GatherBackward final : public PartNode {
   std::string name() const override { return "OsloGatherBackward"; }
   at::Tensor backward(at::Tensor gradient) override {
     if (records(gradient)) return scatter_to(gradient, group_, dim_, sizes_);
+    if (checks_ranks()) check_same_on_ranks(gradient, *group_, "the gradient of what was gathered");
     return own_part(gradient, *group_, dim_, sizes_);
   }
 };
@@ -131,6 +137,7 @@ class GatherAndCopyBackward final : public PartNode {
 }  // namespace
 
 at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
+  if (checks_ranks()) check_same_on_ranks(tensor, *group, "what every rank goes on with");
   if (group->size() == 1 || !records(tensor)) return tensor;
   if (auto node = group->shared_copies().find(tensor)) {
     at::Tensor output = alias_of(tensor);
@@ -162,6 +169,7 @@ at::Tensor reduce_from(at::Tensor tensor, const GroupPtr& group) {
 at::Tensor scatter_to(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
                       c10::IntArrayRef sizes) {
   if (group->size() == 1) return tensor;
+  if (checks_ranks()) check_same_on_ranks(tensor, *group, "what every rank takes its part of");
   at::Tensor output;
   {
     const c10::AutoGradMode no_grad(false);

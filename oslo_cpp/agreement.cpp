@@ -2,31 +2,18 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
-#include <cstring>
+#include <mutex>
 #include <numeric>
 #include <sstream>
 
 #include "checkpoint/hash.h"
-#include "mpu/digest.h"
 #include "mpu/error.h"
+#include "mpu/rank_check.h"
 
 namespace oslo {
 namespace {
-
-uint64_t content_hash(const at::Tensor& tensor) {
-  if (tensor.is_meta() || tensor.numel() == 0) return 0;
-  const at::Tensor plain = tensor.detach().to(at::kCPU).contiguous();
-  const auto* bytes = static_cast<const char*>(plain.const_data_ptr());
-  const size_t size = plain.nbytes();
-  uint64_t hash = size;
-  for (size_t at = 0; at < size; at += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + at, std::min<size_t>(8, size - at));
-    hash = mix(hash, word);
-  }
-  return hash;
-}
 
 /// One line a parameter and buffer: name, shape and dtype.
 std::string structure_of(const torch::nn::Module& model) {
@@ -47,7 +34,7 @@ std::string values_of(const torch::nn::Module& model) {
   std::ostringstream text;
   const auto add = [&](const auto& named) {
     for (const auto& item : named) {
-      text << item.key() << " (hash " << std::hex << content_hash(item.value()) << ")\n";
+      text << item.key() << " (hash " << std::hex << content_digest(item.value()) << ")\n";
     }
   };
   add(model.named_parameters());
@@ -129,6 +116,35 @@ void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::M
   compare(world, "the initial value", values_of(model),
           "call torch::manual_seed with one seed before building the model, or load the same file",
           grid.groups("model"));
+}
+
+void agree_on_generators(const World& world, const RankGrid& grid,
+                         const std::vector<at::Generator>& generators) {
+  if (grid.tensor * grid.pipeline == 1) return;
+  std::ostringstream text, states;
+  text << ::getpid();
+  for (at::Generator generator : generators) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    text << "/" << static_cast<const void*>(generator.unsafeGetGeneratorImpl());
+    states << (states.tellp() > 0 ? ", " : "") << generator.device() << " (state " << std::hex
+           << content_digest(generator.get_state()) << std::dec << ")";
+  }
+  text << '\n' << states.str();
+  const auto texts = world.exchange("the states of the generators", text.str());
+  const auto owner_of = [&](int rank) { return texts[rank].substr(0, texts[rank].find('\n')); };
+  const auto state_of = [&](int rank) { return texts[rank].substr(texts[rank].find('\n') + 1); };
+  for (const auto& ranks : grid.groups("model")) {
+    const int first = ranks[0];
+    for (const int rank : ranks) {
+      // Ranks that are threads of one process draw from the same generator.
+      if (owner_of(rank) == owner_of(first) || state_of(rank) == state_of(first)) continue;
+      fail("initialize: the state of the default generator differs between ranks: rank ", first,
+           " has ", state_of(first), ", rank ", rank, " has ", state_of(rank),
+           "; the ranks of one model draw the same numbers (dropout, initial values): call "
+           "torch::manual_seed with one seed on them before initialize (data replicas may have "
+           "seeds of their own)");
+    }
+  }
 }
 
 }  // namespace oslo

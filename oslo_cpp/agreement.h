@@ -1,9 +1,11 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <torch/nn/module.h>
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "mpu/rank_grid.h"
 #include "mpu/world.h"
@@ -25,5 +27,11 @@ void agree_on_text(const World& world, const std::string& what, const std::strin
 /// between the ranks that will share one copy of the model (data replicas may differ:
 /// DistributedDataParallel broadcasts).
 void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::Module& model);
+
+/// The same for the states of generators, between the ranks that will share one copy of the model:
+/// they draw the same masks and the same initial values. Ranks that are threads of one process and
+/// share a generator are not compared.
+void agree_on_generators(const World& world, const RankGrid& grid,
+                         const std::vector<at::Generator>& generators);
 
 }  // namespace oslo

@@ -184,7 +184,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                                      .seed(options.seed);
   if (sizes.enabled) {
     agree_on_text(world, "InitializeOptions", options_text(options), "pass the same on every rank");
-    agree_on_model(world, mpu_options.grid(world.size()), *model);
+    const RankGrid grid = mpu_options.grid(world.size());
+    agree_on_model(world, grid, *model);
+    agree_on_generators(world, grid, default_generators(*model));
   }
   MPU mpu(world, mpu_options);
   if (!sizes.enabled) {

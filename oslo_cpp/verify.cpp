@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "mpu/rank_check.h"
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/recorded_run.h"
@@ -85,6 +86,7 @@ class Verifier {
           },
           &noise_);
     });
+    const RankCheckScope compared;
     const RecordedRun actual =
         run_recorded(model_, run_, options_.gradients,
                      [&](const RecordedOperation& operation) { compare_operation(operation); });

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include "mpu/rank_check.h"
+
 namespace oslo {
 namespace {
 
@@ -22,6 +24,7 @@ bool fits_beside(const at::Tensor& plain, const Layout& layout, int64_t dims) {
 }  // namespace
 
 bool Alike::plain_fits() const {
+  if (checks_ranks()) return false;  // the door compares them
   for (size_t i = 0; i < plain_count_; ++i) {
     if (!fits_beside(*plain_[i], *first_->value().layout, first_->dim())) return false;
   }

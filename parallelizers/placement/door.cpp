@@ -2,6 +2,7 @@
 
 #include <torch/library.h>
 
+#include "mpu/rank_check.h"
 #include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/autocast.h"
 #include "parallelizers/placement/dry_call.h"
@@ -33,6 +34,19 @@ void run_rule(Call& call) {
   }
 }
 
+/// What no rank holds more of than another must be the same on all of them. What an operator writes
+/// to may be memory that nobody wrote before.
+void check_plain_operands(const Call& call) {
+  const MeshPtr& mesh = call.mesh_of_call();
+  for_each_tensor(call.arguments().slice(call.op().in_place ? 1 : 0),
+                  [&](const at::Tensor& tensor) {
+                    if (look_at(tensor) != Met::nothing) return;
+                    for (int axis = 0; axis < mesh->axes(); ++axis) {
+                      check_same_on_ranks(tensor, *mesh->axis(axis), "an operand");
+                    }
+                  });
+}
+
 void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   const RuleScope scope(op.name.c_str());
   if (op.rule == nullptr && !op.pointwise && op.composite) {
@@ -45,6 +59,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   Call call(op, stack);
   const DryNote note(call.mesh_of_call()->dry.get(), op, call.arguments());
+  if (checks_ranks()) check_plain_operands(call);
   try {
     try {
       run_rule(call);

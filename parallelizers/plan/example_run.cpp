@@ -11,18 +11,6 @@
 namespace oslo {
 namespace {
 
-std::vector<at::Generator> default_generators(const torch::nn::Module& model) {
-  std::vector<at::Generator> generators{at::detail::getDefaultCPUGenerator()};
-  std::set<c10::DeviceIndex> devices;
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (parameter.is_cuda()) devices.insert(parameter.get_device());
-  }
-  for (const c10::DeviceIndex index : devices) {
-    generators.push_back(at::globalContext().defaultGenerator({at::kCUDA, index}));
-  }
-  return generators;
-}
-
 class BufferKeeper {
  public:
   explicit BufferKeeper(const torch::nn::Module& model) {
@@ -49,6 +37,18 @@ class BufferKeeper {
 };
 
 }  // namespace
+
+std::vector<at::Generator> default_generators(const torch::nn::Module& model) {
+  std::vector<at::Generator> generators{at::detail::getDefaultCPUGenerator()};
+  std::set<c10::DeviceIndex> devices;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (parameter.is_cuda()) devices.insert(parameter.get_device());
+  }
+  for (const c10::DeviceIndex index : devices) {
+    generators.push_back(at::globalContext().defaultGenerator({at::kCUDA, index}));
+  }
+  return generators;
+}
 
 RandomStates::RandomStates(const torch::nn::Module& model) {
   for (at::Generator generator : default_generators(model)) {

@@ -9,6 +9,9 @@
 
 namespace oslo {
 
+/// The default generators of the CPU and of the devices that the model is on.
+std::vector<at::Generator> default_generators(const torch::nn::Module& model);
+
 /// Puts the default generators of the model's devices back to where they were.
 class RandomStates {
  public:

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "mpu/group.h"
+
+namespace oslo {
+
+/// Whether values that must be the same on all ranks of a group are compared: where the
+/// environment says `OSLO_CHECK=1`, or inside a RankCheckScope. Reads one flag when off.
+bool checks_ranks();
+
+/// Turns the comparison on for this thread until it goes out of scope. All ranks must do so.
+class RankCheckScope {
+ public:
+  RankCheckScope();
+  ~RankCheckScope();
+  RankCheckScope(const RankCheckScope&) = delete;
+  RankCheckScope& operator=(const RankCheckScope&) = delete;
+
+ private:
+  bool outer_;
+};
+
+/// Throws on every rank of `group` when its ranks call this for different operators (the current
+/// RuleScope), with other shapes, or with values that differ by more than rounding; `what` names
+/// the tensor. One small collective, counted as "OSLO_CHECK"; all elements are moved only where
+/// digests differ. Nothing at size 1 and on shapes. Call it on every rank, where `checks_ranks()`.
+void check_same_on_ranks(const at::Tensor& tensor, Group& group, const char* what);
+
+/// A digest of a tensor's bytes, in order; 0 for one without content.
+uint64_t content_digest(const at::Tensor& tensor);
+
+}  // namespace oslo
