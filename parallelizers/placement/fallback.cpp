@@ -5,6 +5,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/in_place.h"
+#include "parallelizers/placement/initializer_guard.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 
@@ -36,6 +37,8 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
     return;
   }
   const size_t base = stack.size() - op.arguments;
+  // By it torch::nn::init::orthogonal_ reaches what it fills.
+  if (op.name == "aten::view_as") refuse_initializers_of_parts(stack[base].toTensor());
   const c10::IValue first = stack[base];
   // Definitions read sizes. One that gives its target another shape must meet the parameter itself.
   const size_t begin = base + (op.handle.hasTag(at::Tag::inplace_view) ? 1 : 0);
@@ -47,6 +50,9 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
 }
 
 void gather_without_rule(Call& call) {
+  if (call.op().writes_out) {  // torch::nn::init::eye_ does
+    for_each_tensor(call.arguments(), refuse_initializers_of_parts);
+  }
   OSLO_CHECK(!call.op().writes_out, call.name(),
              " writes to an out= tensor, which cannot be done with a placed tensor; use the "
              "operator that returns its result");

@@ -11,6 +11,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/dry_call.h"
+#include "parallelizers/placement/initializer_guard.h"
 #include "parallelizers/placement/mark.h"
 
 namespace oslo {
@@ -144,6 +145,11 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
   // (a layer's clone()).
   if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
+  // torch::nn::init::dirac_ clears a convolution's weight before it writes its ones.
+  if (on_marked && op.name == "aten::zero_" && !c10::GradMode::is_enabled() &&
+      stack[base].toTensor().dim() > 2) {
+    refuse_initializers_of_parts(stack[base].toTensor());
+  }
   if (on_marked && pointwise && c10::InferenceMode::is_enabled()) {
     mark_of(stack[base].toTensor())->layout->mesh()->count_write();
   }

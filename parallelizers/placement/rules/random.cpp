@@ -2,6 +2,7 @@
 
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/in_place.h"
+#include "parallelizers/placement/initializer_guard.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/rule_table.h"
@@ -67,6 +68,7 @@ void random_slope(Call& call) {
 /// normal_, uniform_ and their like on a cut tensor: drawn whole, each rank keeps its part.
 void fill_at_random(Call& call) {
   const at::Tensor target = call.tensor(0);
+  refuse_initializers_of_parts(target);
   check_writable(target, call.name());
   const Mark* mark = mark_of(target);
   const Value x = mark ? Value{unmarked_alias(target), mark->layout} : call.value(0);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace oslo {
+
+/// Throws where a function of torch::nn::init that computes from the sizes of what it is given
+/// (xavier_uniform_, kaiming_normal_, orthogonal_, ...), or a layer's reset_parameters, is about to
+/// fill a parameter that is cut over ranks: the sizes that it read were those of this rank's part.
+/// Where they do not matter (the fan-in of a weight cut by rows, normal_ and uniform_ by hand,
+/// which draw what one device draws) nothing happens. Which function it is, the calls in progress
+/// tell: sizes are read without an operator. For operators through which these functions reach a
+/// parameter; all ranks find the same.
+void refuse_initializers_of_parts(const at::Tensor& target);
+
+}  // namespace oslo
