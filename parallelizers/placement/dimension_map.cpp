@@ -11,14 +11,24 @@ namespace {
 
 constexpr char kFree = '-';
 
+std::string ranks_text(const Mesh& mesh) {
+  std::string text;
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
+    text += axis == 0 ? "ranks" : " x ranks";
+    for (const int rank : mesh.axis(axis)->ranks()) text += " " + std::to_string(rank);
+  }
+  return text;
+}
+
 MeshPtr mesh_of_operands(std::span<const Value> operands) {
   MeshPtr mesh;
   for (const Value& operand : operands) {
     if (!operand.layout) continue;
-    OSLO_CHECK(
-        !mesh || mesh == operand.layout->mesh(),
-        "an operator met values of two meshes; oslo::full_tensor(t) makes one of them plain");
-    mesh = operand.layout->mesh();
+    const MeshPtr& own = operand.layout->mesh();
+    if (!mesh) mesh = own;
+    OSLO_CHECK(over_same_ranks(mesh, own), RuleScope::current(), " met values of two meshes, over ",
+               ranks_text(*mesh), " and over ", ranks_text(*own),
+               "; oslo::full_tensor(t) makes one of them plain");
   }
   return mesh;
 }

@@ -6,6 +6,14 @@
 
 namespace oslo {
 
+bool same_ranks(const Mesh& a, const Mesh& b) {
+  if (a.dry || b.dry || a.axes() != b.axes()) return false;
+  for (int axis = 0; axis < a.axes(); ++axis) {
+    if (a.axis(axis)->ranks() != b.axis(axis)->ranks()) return false;
+  }
+  return true;
+}
+
 bool Layout::whole() const {
   for (const AxisCut& axis : axes_) {
     if (!axis.whole()) return false;

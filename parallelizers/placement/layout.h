@@ -11,6 +11,14 @@
 
 namespace oslo {
 
+/// Whether two meshes are one: models that were initialized one by one have meshes of their own
+/// over the same ranks, and their values may meet. What the operator then moves is counted by the
+/// mesh of the first operand. A dry run's mesh is no other.
+bool same_ranks(const Mesh& a, const Mesh& b);
+inline bool over_same_ranks(const MeshPtr& a, const MeshPtr& b) {
+  return a == b || same_ranks(*a, *b);
+}
+
 /// How a value lies on a mesh: for each axis, nothing (every rank of the axis holds all of it) or
 /// one dimension and its cut. Axes nest: a cut on a later axis divides what the earlier ones left
 /// on this rank, so cuts on one dimension are undone last axis first.
@@ -42,7 +50,7 @@ class Layout {
   /// units than ranks).
   bool all_on_one_rank() const;
   bool operator==(const Layout& other) const {
-    return this == &other || (mesh_ == other.mesh_ && axes_ == other.axes_);
+    return this == &other || (over_same_ranks(mesh_, other.mesh_) && axes_ == other.axes_);
   }
 
   /// Global sizes of a local tensor of sizes `local`.
