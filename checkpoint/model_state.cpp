@@ -1,32 +1,14 @@
 #include "checkpoint/model_state.h"
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 
 #include <unordered_map>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/mark.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
-namespace {
-
-/// The tensor that `module` computes with under the name `key`, which is registered as
-/// `registered`.
-const at::Tensor& in_use(const torch::nn::Module& module, const std::string& key,
-                         const at::Tensor& registered) {
-  if (const auto* linear = dynamic_cast<const torch::nn::LinearImpl*>(&module)) {
-    if (key == "weight") return linear->weight;
-    if (key == "bias") return linear->bias;
-  }
-  if (const auto* embedding = dynamic_cast<const torch::nn::EmbeddingImpl*>(&module)) {
-    if (key == "weight") return embedding->weight;
-  }
-  return registered;
-}
-
-}  // namespace
 
 ModelState::ModelState(const torch::nn::Module& module) {
   std::unordered_map<const c10::TensorImpl*, size_t> known;
@@ -51,8 +33,7 @@ ModelState::ModelState(const torch::nn::Module& module) {
   const std::function<void(const std::string&, const torch::nn::Module&)> parameters =
       [&](const std::string& path, const torch::nn::Module& child) {
         for (const auto& item : child.named_parameters(/*recurse=*/false)) {
-          const at::Tensor& used = in_use(child, item.key(), item.value());
-          add(full_name(path, item.key()), used.defined() ? used : item.value());
+          add(full_name(path, item.key()), parameter_in_use(child, item.key(), item.value()));
         }
       };
   const std::function<void(const std::string&, const torch::nn::Module&)> buffers =

@@ -20,8 +20,8 @@ namespace oslo {
 /// (parameters, then buffers). A tensor with several names (tied weights) is there once.
 ///
 /// `lm_head->weight = wte->weight` changes only the member of lm_head, not its registration: where
-/// the two differ in a Linear or an Embedding, the member counts, because that is what the model
-/// computes with.
+/// the two differ in a layer of LibTorch, the member counts, because that is what the model
+/// computes with (`parameter_in_use`).
 struct ModelState {
   struct Tensor {
     std::string name;            ///< the first of its names

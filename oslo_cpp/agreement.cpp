@@ -11,6 +11,8 @@
 #include "checkpoint/hash.h"
 #include "mpu/error.h"
 #include "mpu/rank_check.h"
+#include "parallelizers/placement/mark.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {
@@ -20,8 +22,14 @@ std::string structure_of(const torch::nn::Module& model) {
   std::ostringstream text;
   const auto add = [&](const auto& named) {
     for (const auto& item : named) {
-      text << item.key() << " " << c10::str(item.value().sizes()) << " "
-           << item.value().dtype().name() << "\n";
+      // Of one that an earlier initialize cut, the whole: parts may differ.
+      const Mark* mark = mark_of(item.value());
+      const auto sizes = item.value().sizes();
+      text << item.key() << " "
+           << (mark == nullptr ? c10::str(sizes)
+                               : c10::str(c10::IntArrayRef(mark->layout->global_sizes(sizes)), " ",
+                                          mark->layout->to_string()))
+           << " " << item.value().dtype().name() << "\n";
     }
   };
   add(model.named_parameters());
@@ -29,16 +37,18 @@ std::string structure_of(const torch::nn::Module& model) {
   return text.str();
 }
 
-/// One line a parameter and buffer: name and a hash of its bytes.
+/// One line a parameter in use and a buffer: name and a hash of its bytes. What an earlier
+/// initialize cut was compared by that.
 std::string values_of(const torch::nn::Module& model) {
   std::ostringstream text;
-  const auto add = [&](const auto& named) {
-    for (const auto& item : named) {
-      text << item.key() << " (hash " << std::hex << content_digest(item.value()) << ")\n";
-    }
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (mark_of(tensor) != nullptr) return;
+    text << name << " (hash " << std::hex << content_digest(tensor) << ")\n";
   };
-  add(model.named_parameters());
-  add(model.named_buffers());
+  for (const NamedTensor& parameter : parameters_in_use(model)) {
+    add(parameter.name, parameter.tensor);
+  }
+  for (const auto& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
   return text.str();
 }
 

@@ -9,6 +9,7 @@
 #include "mpu/error.h"
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/initialized_tag.h"
+#include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_only.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/plan/apply_plan.h"
@@ -16,7 +17,7 @@
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/structural_plan.h"
 #include "parallelizers/tensor/module_tree.h"
-#include "parallelizers/tensor/ties.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {
@@ -26,6 +27,7 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
                                    const InitializeOptions& options) {
   std::vector<LayerPlan> layers = plannable_layers(model);
+  for (LayerPlan& layer : layers) layer.decided |= is_initialized(layer.weight());
   plan_by_structure(layers);
   plan_by_policies(layers, model, options.policies);
   plan_by_patterns(layers, config.values().plan);
@@ -47,9 +49,11 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int
   const auto& example = options.example_inputs;
   const std::vector<LayerPlan> before = layers;
   std::string reason;
+  FirstWrites writes;
   try {
     const PlanSearch search =
-        plan_automatically(layers, model, ranks, example, options.cut_own_parameters);
+        plan_automatically(layers, model, ranks, example, writes, options.cut_own_parameters);
+    forget_computed(layers, search.computed);
     if (search.value_readers.empty()) return;
     for (LayerPlan& layer : layers) {
       if (!layer.asked_for) {
@@ -66,15 +70,31 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int
       layer.why += "; by structure, as the example could not be run on shapes: " + reason;
     }
   }
+  writes.check();
+  std::vector<MemberKeeper::Computed> computed;
   try {
-    run_example(*model, example);
+    computed = try_example(*model, example, writes);
   } catch (const std::exception& error) {
+    writes.check();
     fail("initialize: example_inputs threw: ", first_line(error));
   }
+  set_computed(layers, computed);
+  forget_computed(layers, computed);
   if (!tells) return;
   std::cerr << "oslo: planned by names and shapes alone, as example_inputs could not be run on "
                "shapes: " +
                    reason + "\n";
+}
+
+/// Throws when an earlier initialize cut some of the model's parameters over other ranks.
+void check_decided_over(const torch::nn::Module& model, const MeshPtr& mesh) {
+  for (const NamedTensor& parameter : parameters_in_use(model)) {
+    const Mark* mark = mark_of(parameter.tensor);
+    OSLO_CHECK(mark == nullptr || over_same_ranks(mark->layout->mesh(), mesh),
+               "initialize: ", parameter.name,
+               " is cut already, by an initialize over other tensor ranks; models that share a "
+               "layer need the same tensor_parallel_size");
+  }
 }
 
 /// What ranks must have planned alike.
@@ -88,7 +108,9 @@ std::string plan_text(const std::vector<LayerPlan>& layers) {
 }
 
 std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) {
-  if (layer == nullptr || mark_of(parameter) == nullptr) return "replicate";
+  const Mark* mark = mark_of(parameter);
+  if (mark == nullptr) return "replicate";
+  if (layer == nullptr || layer->decided) return mark->layout->to_string();
   const bool weight = parameter.dim() > 1;
   const Placement placement = weight ? layer->weight_placement() : layer->bias_placement();
   if (layer->parameter()) return placement.to_string();
@@ -106,8 +128,7 @@ std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<Laye
   for (const ModuleEntry& entry : module_entries(model)) {
     const std::string& before = classes_before[position++];
     for (const auto& item : entry.module->named_parameters(/*recurse=*/false)) {
-      const at::Tensor& parameter = item.value();
-      if (!parameter.defined()) continue;
+      const at::Tensor parameter = parameter_in_use(*entry.module, item.key(), item.value());
       const Mark* mark = mark_of(parameter);
       PlanEntry line;
       line.parameter = join_path(entry.path, item.key());
@@ -118,14 +139,22 @@ std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<Laye
       line.module_before = before;
       line.module_after = class_name(*entry.module);
       line.placement = placement_text(layer, parameter);
-      line.why = layer != nullptr ? layer->why : "not in a layer that can be cut";
+      line.why = layer == nullptr  ? "not in a layer that can be cut"
+                 : !layer->decided ? layer->why
+                                   : "decided by an earlier initialize";
       line.local_shape = parameter.sizes().vec();
       line.global_shape = line.local_shape;
       if (mark != nullptr) {
         const auto global = mark->layout->global_sizes(parameter.sizes());
         line.global_shape.assign(global.begin(), global.end());
       }
-      line.local_bytes = parameter.numel() * static_cast<int64_t>(parameter.element_size());
+      const auto element = static_cast<int64_t>(parameter.element_size());
+      line.local_bytes = parameter.numel() * element;
+      line.global_bytes = c10::multiply_integers(line.global_shape) * element;
+      if (!parameter.is_same(item.value())) {
+        line.unused_bytes =
+            item.value().numel() * static_cast<int64_t>(item.value().element_size());
+      }
       auto& first = first_name[parameter.unsafeGetTensorImpl()];
       if (first.empty()) {
         first = line.parameter;
@@ -171,7 +200,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
     OSLO_CHECK(
-        !is_initialized(*model),
+        !is_all_initialized(*model),
         "initialize: this model is parallel already; initialize it once, on the whole model");
   });
   const MpuOptions mpu_options = MpuOptions()
@@ -198,7 +227,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   std::vector<LayerPlan> layers;
   const std::vector<std::string> classes = classes_of(model);
   agree_on_success(world, "the plan", [&] {
-    repair_ties(model);
+    check_decided_over(*model, mpu.tensor_mesh());
     layers = plan_layers(model, config, options);
     if (sizes.tensor == 1) return;
     if (options.example_inputs)
@@ -211,10 +240,20 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                     "hand initialize example inputs of the same shapes on every rank");
     }
     cut_parameters(layers, mpu.tensor_mesh());
+    cut_unused_parameters(layers, *model);
     rewrite_tree(layers);
+  }
+  for (const LayerPlan& layer : layers) {
+    if (layer.computed) set_computed(layer.weight());
   }
   set_initialized(*model);
   auto entries = entries_of(model, layers, classes);
+  if (sizes.tensor > 1 && world.rank() == 0) {
+    const std::string line =
+        little_cut(entries, layers, sizes.tensor, static_cast<bool>(options.example_inputs),
+                   options.cut_own_parameters);
+    if (!line.empty()) std::cerr << line << std::endl;
+  }
   ParallelModel parallel(std::move(model), std::move(mpu), config, std::move(entries));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;

@@ -22,7 +22,9 @@ struct InitializeOptions {
   /// A forward on example data, of the shapes that training will have. It is run on shapes without
   /// content (no memory, no communication) to find out how the weights are best cut: see
   /// parallelizers/plan/automatic_plan.h. Parameters, buffers and random states are as before
-  /// afterwards. Without it the plan follows from names and shapes alone.
+  /// afterwards. A forward that writes to one in its first run only (initialization by the first
+  /// batch) is refused, as a plain member must remember that: run one real forward before. Without
+  /// it the plan follows from names and shapes alone.
   std::function<void()> example_inputs;
 
   /// Whether the search may also cut parameters of two or more dimensions that belong to no layer
@@ -46,6 +48,12 @@ struct InitializeOptions {
 /// as before. Call it on every rank with the same config and the same model (same seed, or the same
 /// file): both are compared before the first collective. Optimizers may be made before or after,
 /// but not stepped before.
+///
+/// Several models may be initialized one after the other, over the same tensor ranks: their values
+/// may meet in one operator, and models may share layers, which stay as the first one decided.
+///
+/// Where less than half of the parameters' bytes is cut, rank 0 says so in a line on the standard
+/// error, with what may help.
 ///
 /// Throws `Error` on every rank for a config that does not fit the world, for ranks that differ,
 /// for a model that is parallel already, and for a plan that does not fit the model; the model is

@@ -1,6 +1,9 @@
 #include "oslo_cpp/initialized_tag.h"
 
+#include <algorithm>
+
 #include "parallelizers/placement/mark.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {
@@ -14,21 +17,29 @@ struct InitializedTag final : c10::BackendMeta {
 
 }  // namespace
 
+bool is_initialized(const at::Tensor& parameter) {
+  if (mark_of(parameter) != nullptr || is_computed(parameter)) return true;
+  return dynamic_cast<InitializedTag*>(parameter.unsafeGetTensorImpl()->get_backend_meta()) !=
+         nullptr;
+}
+
 bool is_initialized(const torch::nn::Module& model) {
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (mark_of(parameter) != nullptr) return true;
-    if (dynamic_cast<InitializedTag*>(parameter.unsafeGetTensorImpl()->get_backend_meta())) {
-      return true;
-    }
-  }
-  return false;
+  const auto parameters = model.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& parameter) { return is_initialized(parameter); });
+}
+
+bool is_all_initialized(const torch::nn::Module& model) {
+  const auto parameters = model.parameters();
+  return !parameters.empty() &&
+         std::all_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& parameter) { return is_initialized(parameter); });
 }
 
 void set_initialized(torch::nn::Module& model) {
   for (const at::Tensor& parameter : model.parameters()) {
-    if (mark_of(parameter) != nullptr) continue;
+    if (is_initialized(parameter)) continue;
     parameter.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<InitializedTag>());
-    return;
   }
 }
 

@@ -6,9 +6,9 @@
 #include <map>
 
 #include "oslo_cpp/operator_watch.h"
-#include "parallelizers/data/module_parameters.h"
 #include "parallelizers/placement/access.h"
 #include "parallelizers/plan/example_run.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {

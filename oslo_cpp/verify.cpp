@@ -9,7 +9,7 @@
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/recorded_run.h"
-#include "parallelizers/data/module_parameters.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {

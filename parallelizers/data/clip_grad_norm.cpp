@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <unordered_set>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/mark.h"
@@ -135,11 +134,10 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   TotalNorm total(norm_type);
-  std::unordered_set<const c10::TensorImpl*> seen;
   std::vector<at::Tensor> elements;
   std::vector<size_t> shares;
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (!parameter.defined()) continue;
     // Before looking for a gradient: every rank must see the same groups in the same order.
     const size_t share = total.share_of(parameter);
     if (!parameter.grad().defined()) continue;

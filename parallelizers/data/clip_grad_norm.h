@@ -12,8 +12,9 @@ namespace oslo {
 /// carries one small message for all parameters together, and none where nothing is cut.
 ///
 /// Parts of a parameter that is cut are counted on every rank that holds one, whole parameters
-/// once. A tensor that is listed twice (tied weights) counts once. Parameters without a gradient
-/// are passed over. Sparse gradients are taken with their values. Collective over the meshes of the
+/// once. A tensor that is listed twice counts twice and is scaled twice, as LibTorch does it:
+/// `parameters()` lists what is registered, duplicates included. Parameters without a gradient are
+/// passed over. Sparse gradients are taken with their values. Collective over the meshes of the
 /// parameters: call it on all their ranks with the same list. With data parallelism, call it after
 /// backward, when gradients are averaged already.
 ///

@@ -14,10 +14,11 @@
 
 #include "mpu/error.h"
 #include "parallelizers/data/gradient_hook.h"
-#include "parallelizers/data/module_parameters.h"
 #include "parallelizers/data/replicas.h"
+#include "parallelizers/data/sparse_gradients.h"
 #include "parallelizers/placement/access.h"
 #include "parallelizers/placement/mark.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 
@@ -44,7 +45,8 @@ std::string describe(const ReducedParameter& parameter) {
 
 std::vector<ReducedParameter> parameters_of(const torch::nn::Module& module) {
   std::vector<ReducedParameter> parameters;
-  for (auto& [name, tensor] : parameters_in_use(module)) {
+  for (auto& [name, tensor, computed] : parameters_in_use(module)) {
+    if (computed) continue;  // never gets a gradient
     const bool marked = mark_of(tensor) != nullptr;
     parameters.push_back({std::move(name), tensor, tensor.requires_grad(), marked,
                           tensor.scalar_type(), tensor.device()});

@@ -32,7 +32,10 @@ std::optional<at::Tensor> data_to_take(const at::Tensor& target, const at::Tenso
              ": a parameter that is cut over ranks keeps its shape");
   OSLO_CHECK(!dry || placed || mark_of(data) != nullptr || mark->layout->whole(),
              "set_data of a parameter that is cut with an ordinary tensor");
-  if (dry) return std::nullopt;
+  if (dry) {
+    if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();  // as it is a write
+    return std::nullopt;
+  }
   return marked_like(local_in(data.detach(), mark->layout), target);
 }
 

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "mpu/error.h"
@@ -14,6 +15,7 @@
 #include "parallelizers/tensor/embedding.h"
 #include "parallelizers/tensor/linear.h"
 #include "parallelizers/tensor/module_tree.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {
@@ -79,6 +81,25 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
     if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
       nn::move_padding_to_mark(*embedding);
     }
+  }
+}
+
+void cut_unused_parameters(const std::vector<LayerPlan>& layers, const torch::nn::Module& model) {
+  std::set<const c10::TensorImpl*> used;
+  for (const NamedTensor& parameter : parameters_in_use(model)) {
+    used.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+  for (const LayerPlan& layer : layers) {
+    if (layer.parameter()) continue;
+    const at::Tensor* registered = registered_parameters(*layer.module).find(layer.weight_name());
+    const Mark* mark = mark_of(layer.weight());
+    if (registered == nullptr || !registered->defined() || mark == nullptr) continue;
+    if (used.count(registered->unsafeGetTensorImpl()) > 0 || mark_of(*registered)) continue;
+    const auto sizes = mark->layout->global_sizes(layer.weight().sizes());
+    if (registered->sizes() != c10::IntArrayRef(sizes) || registered->grad().defined()) continue;
+    if (registered->storage().use_count() > 1) continue;
+    if (torch::autograd::impl::try_get_grad_accumulator(*registered)) continue;
+    mark_parameter(*registered, mark->layout, layer.weight_path());
   }
 }
 

@@ -14,6 +14,10 @@ void check_cuttable(const std::vector<LayerPlan>& layers);
 /// cut once, as the first layer in the tree says.
 void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh);
 
+/// Cuts what `lm_head->weight = wte->weight` left registered and unused, like what took its place:
+/// nobody reads it, but it has memory. Whatever else may hold it stays whole.
+void cut_unused_parameters(const std::vector<LayerPlan>& layers, const torch::nn::Module& model);
+
 /// Replaces planned layers by the parallel layers that share their parameters.
 void rewrite_tree(const std::vector<LayerPlan>& layers);
 

@@ -21,17 +21,25 @@ constexpr DryCost kImpossible{std::numeric_limits<int64_t>::max(),
 class Search {
  public:
   Search(std::vector<LayerPlan>& layers, const std::shared_ptr<torch::nn::Module>& model, int ranks,
-         const std::function<void()>& example, bool cut_own_parameters)
-      : layers_(layers), run_(model, ranks, example), cut_own_parameters_(cut_own_parameters) {
-    make_roles(ranks);
+         const std::function<void()>& example, FirstWrites& writes, bool cut_own_parameters)
+      : layers_(layers),
+        ranks_(ranks),
+        run_(model, ranks, example, writes),
+        cut_own_parameters_(cut_own_parameters) {
+    make_roles();
     most_runs_ =
         std::clamp<int64_t>(kLayerRuns / std::max<size_t>(1, layers.size()), 20, kMostRuns);
   }
 
   PlanSearch plan() {
-    const Choice first = current();
+    Choice first = current();
     PlanSearch result;
     result.structural = cost_of(first);
+    if (set_computed(layers_, run_.computed())) {  // the rest is planned without them
+      make_roles();
+      first = current();
+      result.structural = cost_of(first);
+    }
     most_bytes_ = result.structural.bytes;
     if (result.structural.gathers > 0) forget_guesses(first);
     Choice best = from_nothing();
@@ -45,6 +53,7 @@ class Search {
     result.found = cost_of(best);
     result.runs = run_.runs();
     result.value_readers = run_.value_readers();
+    result.computed = run_.computed();
     return result;
   }
 
@@ -129,9 +138,11 @@ class Search {
     return best;
   }
 
-  void make_roles(int ranks) {
-    roles_ = roles_of(layers_, ranks);
-    learned_.resize(roles_.size());
+  void make_roles() {
+    roles_ = roles_of(layers_, ranks_);
+    costs_.clear();
+    waits_.clear();
+    learned_.assign(roles_.size(), {});
     for (size_t r = 0; r < roles_.size(); ++r) {
       Role& role = roles_[r];
       const StyleText& first = layers_[role.layers.front()].style;
@@ -284,6 +295,7 @@ class Search {
   }
 
   std::vector<LayerPlan>& layers_;
+  int ranks_;
   DryRun run_;
   bool cut_own_parameters_;
   std::vector<Role> roles_;
@@ -303,8 +315,9 @@ class Search {
 
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
                               const std::shared_ptr<torch::nn::Module>& model, int ranks,
-                              const std::function<void()>& example, bool cut_own_parameters) {
-  return Search(layers, model, ranks, example, cut_own_parameters).plan();
+                              const std::function<void()>& example, FirstWrites& writes,
+                              bool cut_own_parameters) {
+  return Search(layers, model, ranks, example, writes, cut_own_parameters).plan();
 }
 
 }  // namespace oslo

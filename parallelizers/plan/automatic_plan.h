@@ -18,6 +18,8 @@ struct PlanSearch {
   int64_t runs = 0;  ///< dry runs it took
   /// Operators that asked for values and were given zeros: what follows them may differ in truth.
   std::vector<std::string> value_readers;
+  /// Members of layers that the forward assigned something computed to.
+  std::vector<MemberKeeper::Computed> computed;
 };
 
 /// Decides how each layer is cut by what a training step would move, counted in dry runs of the
@@ -36,10 +38,11 @@ struct PlanSearch {
 ///     one).
 /// Deterministic: every rank finds the same. Alpa (arXiv 2201.12023) and torch's auto-parallel
 /// search over operators; here the rules decide those, so that weights are enough.
-/// Throws what the example throws.
+/// Throws what the example throws, and what `FirstWrites::check` throws: `writes` learns what the
+/// example writes to, also when it throws.
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
                               const std::shared_ptr<torch::nn::Module>& model, int ranks,
-                              const std::function<void()>& example,
+                              const std::function<void()>& example, FirstWrites& writes,
                               bool cut_own_parameters = false);
 
 }  // namespace oslo

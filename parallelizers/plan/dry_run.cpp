@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <numeric>
@@ -45,19 +46,36 @@ std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, int ranks) {
 }  // namespace
 
 DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks,
-               std::function<void()> example)
-    : model_(model), example_(std::move(example)), mesh_(dry_mesh(*model, ranks)) {
-  auto tensors = model->parameters();
-  for (const at::Tensor& buffer : model->buffers()) tensors.push_back(buffer);
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.defined() || tensor.layout() != at::kStrided) continue;
-    Held& held = held_[tensor.unsafeGetTensorImpl()];
-    if (held.tensor.defined()) continue;
-    held.tensor = tensor;
-    held.original = unmarked_alias(tensor);
-    held.shape = at::empty_strided(tensor.sizes(), tensor.strides(),
-                                   tensor.options().device(at::kMeta).requires_grad(false));
+               std::function<void()> example, FirstWrites& writes)
+    : model_(model),
+      example_(std::move(example)),
+      writes_(writes),
+      mesh_(dry_mesh(*model, ranks)),
+      members_(*model) {
+  for (const at::Tensor& parameter : model->parameters()) hold(parameter);
+  for (const NamedTensor& parameter : parameters_in_use(*model)) hold(parameter.tensor);
+  for (const at::Tensor& buffer : model->buffers()) hold(buffer);
+}
+
+void DryRun::hold(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided) return;
+  Held& held = held_[tensor.unsafeGetTensorImpl()];
+  if (held.tensor.defined()) return;
+  held.tensor = tensor;
+  held.accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  const at::TensorOptions shape = at::TensorOptions(tensor.dtype()).device(at::kMeta);
+  if (const Mark* mark = mark_of(tensor)) {
+    held.original = marked_like(unmarked_alias(tensor), tensor);
+    held.shape = at::empty(mark->layout->global_sizes(tensor.sizes()), shape);
+    Layout layout(mesh_);
+    layout[0] = (*mark->layout)[0];
+    held.decided = std::make_shared<Layout>(std::move(layout));
+    return;
   }
+  held.original = unmarked_alias(tensor);
+  held.original.unsafeGetTensorImpl()->set_backend_meta(
+      tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  held.shape = at::empty_strided(tensor.sizes(), tensor.strides(), shape);
 }
 
 DryRun::~DryRun() {
@@ -67,7 +85,10 @@ DryRun::~DryRun() {
     if (!held.placed) continue;
     auto* own = held.tensor.unsafeGetTensorImpl();
     own->shallow_copy_from(held.original.getIntrusivePtr());
-    own->set_backend_meta(nullptr);
+    own->set_backend_meta(held.original.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+    if (held.accumulator) {
+      torch::autograd::impl::set_grad_accumulator(held.tensor, held.accumulator);
+    }
   }
   // Backwards: a layer that is registered twice had its padding on the first visit only.
   for (auto padding = paddings_.rbegin(); padding != paddings_.rend(); ++padding) {
@@ -84,12 +105,14 @@ void DryRun::place(const at::Tensor& tensor, const Placement& placement, const s
   const auto found = held_.find(tensor.unsafeGetTensorImpl());
   if (found == held_.end()) return;
   Held& held = found->second;
-  if (held.placed && held.placement == placement && !placement.is_shard()) return;
+  const bool stays = held.decided || (held.placement == placement && !placement.is_shard());
+  if (held.placed && stays) return;
   auto* own = held.tensor.unsafeGetTensorImpl();
   own->shallow_copy_from(held.shape.getIntrusivePtr());
   own->set_backend_meta(nullptr);
-  Layout layout = make_layout(mesh_, {placement}, held.shape.sizes());
-  if (!layout.whole()) {
+  Layout layout =
+      held.decided ? *held.decided : make_layout(mesh_, {placement}, held.shape.sizes());
+  if (!layout.whole() && !held.decided) {
     auto origin =
         std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit, /*planning=*/true});
     layout[0].cut = std::make_shared<Cut>(layout[0].cut->runs(), origin);
@@ -134,8 +157,10 @@ DryCost DryRun::run_once() {
     mesh_->axis(0)->ledger().clear();
     mesh_->dry->calls = mesh_->dry->depth = 0;
     mesh_->dry->failed.clear();
-    example_();
-  } while (mesh_->dry->on_zeros.size() > known);
+    run_watched(*model_, example_, writes_);
+    members_.restore();
+  } while (mesh_->dry->on_zeros.size() > known || writes_.open());
+  writes_.check();
   return {mesh_->axis(0)->ledger().total().bytes, mesh_->gathers().calls(), mesh_->dry->calls};
 }
 

@@ -11,7 +11,14 @@
 
 #include "mpu/mesh.h"
 #include "parallelizers/placement/cut.h"
+#include "parallelizers/placement/layout.h"
 #include "parallelizers/plan/layer_plan.h"
+#include "parallelizers/plan/write_watch.h"
+#include "parallelizers/tensor/parameters_in_use.h"
+
+namespace torch::autograd {
+struct Node;
+}
 
 namespace oslo {
 
@@ -24,18 +31,25 @@ struct DryCost {
 
 /// Runs a model's own forward as rank 0 of a pretended group, on shapes without content, to see
 /// what a plan would cost. While it lives the model's parameters and buffers are shapes; afterwards
-/// they are what they were, and so are the random states. It takes no memory to speak of.
+/// they are what they were, and so are the random states and the members of layers. It takes no
+/// memory to speak of.
 class DryRun {
  public:
-  /// `example` runs the forward. `ranks` are those of the tensor axis.
-  DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks, std::function<void()> example);
+  /// `example` runs the forward. `ranks` are those of the tensor axis. `writes` learns what the
+  /// forward writes to.
+  DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks, std::function<void()> example,
+         FirstWrites& writes);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
 
   /// Runs the forward with the layers cut as planned. Where operators ask for other blocks or units
-  /// the layers take them over and the run is repeated. Throws what the forward throws.
+  /// the layers take them over and the run is repeated. Throws what the forward throws, and what
+  /// `FirstWrites::check` throws.
   DryCost run(std::vector<LayerPlan>& layers);
+
+  /// Layers whose weight the forward computed so far.
+  const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
   /// Operators that asked for values and were given zeros.
   const std::vector<std::string>& value_readers() const;
@@ -45,13 +59,16 @@ class DryRun {
   void place(const at::Tensor& tensor, const Placement& placement, const std::string& name,
              const StyleText& style);
   void place_all(const std::vector<LayerPlan>& layers);
+  void hold(const at::Tensor& tensor);
   DryCost run_once();
   bool take_wishes(std::vector<LayerPlan>& layers) const;
 
   struct Held {
     at::Tensor tensor;
-    at::Tensor original;  ///< over its storage
-    at::Tensor shape;
+    at::Tensor original;                                 ///< over its storage, with its mark
+    at::Tensor shape;                                    ///< the global one
+    std::shared_ptr<torch::autograd::Node> accumulator;  ///< somebody's hooks may be on it
+    LayoutPtr decided;  ///< how an earlier initialize cut it; null where none did
     Placement placement;
     bool placed = false;
   };
@@ -61,7 +78,9 @@ class DryRun {
   };
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void()> example_;
+  FirstWrites& writes_;
   std::shared_ptr<Mesh> mesh_;
+  MemberKeeper members_;
   std::map<const c10::TensorImpl*, Held> held_;
   std::vector<Padding> paddings_;
   std::map<std::string, std::shared_ptr<CutOrigin>> origins_;  ///< by parameter name

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "parallelizers/plan/write_watch.h"
+#include "parallelizers/tensor/parameters_in_use.h"
+
 namespace oslo {
 
 /// The default generators of the CPU and of the devices that the model is on.
@@ -28,5 +31,12 @@ class RandomStates {
 /// default generators, and the module's buffers (running statistics, caches), are as before
 /// afterwards, also when it throws.
 void run_example(torch::nn::Module& model, const std::function<void()>& example);
+
+/// The same for `initialize`, which leaves no trace in parameters and members of layers either:
+/// twice where the forward writes to any, to tell `writes` what it writes once. Returns the members
+/// that it assigned something computed to. Throws what `writes.check()` throws.
+std::vector<MemberKeeper::Computed> try_example(torch::nn::Module& model,
+                                                const std::function<void()>& example,
+                                                FirstWrites& writes);
 
 }  // namespace oslo

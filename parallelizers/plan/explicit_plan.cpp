@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/mark.h"
 #include "parallelizers/tensor/module_tree.h"
 
 namespace oslo {
@@ -50,7 +51,9 @@ std::string nearest_path(const std::vector<LayerPlan>& layers, const std::string
 
 /// A broad pattern speaks of layers or of parameters, by its style.
 bool speaks_of(const std::string& pattern, const StyleText& style, const LayerPlan& layer) {
-  if (style.style == Style::replicate || stars(pattern) == 0) return true;
+  if (stars(pattern) == 0) return true;
+  if (layer.computed || layer.decided) return false;
+  if (style.style == Style::replicate) return true;
   return layer.parameter() == (style.style == Style::shard);
 }
 
@@ -82,9 +85,33 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
   }
 }
 
-void check_asked(const std::vector<LayerPlan>& layers) {
-  for (const LayerPlan& layer : layers) {
+namespace {
+
+/// Two models may share a layer and a config: what the first one decided is what the second one's
+/// plan has to say.
+void check_decided(LayerPlan& layer) {
+  const Mark* mark = mark_of(layer.weight());
+  const Placement asked = layer.weight_placement();
+  bool same = mark == nullptr && !asked.is_shard();
+  for (int axis = 0; mark != nullptr && axis < mark->layout->axes(); ++axis) {
+    const auto& [dim, cut] = (*mark->layout)[axis];
+    same = dim < 0 ? !asked.is_shard()
+                   : asked.is_shard() && asked.dim() == dim &&
+                         asked.cut_of(cut->size(), cut->ranks()) == *cut;
+  }
+  OSLO_CHECK(same, layer.why, ": ", layer.path,
+             " was decided by an earlier initialize, of a model that has it too: ",
+             mark == nullptr ? "whole" : mark->layout->to_string(), "; plan both alike");
+  layer.style = {};
+  layer.asked_for = false;
+}
+
+}  // namespace
+
+void check_asked(std::vector<LayerPlan>& layers) {
+  for (LayerPlan& layer : layers) {
     if (!layer.asked_for) continue;
+    if (layer.computed) layer.set_computed();  // throws
     OSLO_CHECK(!(layer.embedding() && layer.style.style == Style::row), layer.why, ": ", layer.path,
                " is an embedding, which has no input features to cut; use vocab or column");
     OSLO_CHECK(layer.kind != LayerKind::attention || layer.style.style != Style::row, layer.why,
@@ -105,6 +132,7 @@ void check_asked(const std::vector<LayerPlan>& layers) {
     OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
                " features to cut, which are not a multiple of blocks ", layer.style.blocks,
                " x unit ", layer.style.unit);
+    if (layer.decided) check_decided(layer);
   }
 }
 

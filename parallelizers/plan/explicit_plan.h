@@ -38,7 +38,7 @@ Policy policy_for(PlanPatterns patterns) {
 
 /// Throws when a layer cannot be cut as a pattern or a policy asks. Call it after all of them: a
 /// broad pattern may not fit a layer that a more specific one plans otherwise.
-void check_asked(const std::vector<LayerPlan>& layers);
+void check_asked(std::vector<LayerPlan>& layers);
 
 /// Throws when a policy finds no module of its class, or a module lacks a layer that it names.
 void plan_by_policies(std::vector<LayerPlan>& layers,

@@ -13,6 +13,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/tensor/module_tree.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {
@@ -20,7 +21,6 @@ namespace {
 /// A convolution of any number of dimensions, as the parts that matter here.
 struct Convolution {
   const at::Tensor* weight = nullptr;
-  at::Tensor bias;
   int64_t groups = 1;
   bool disjoint = false;  ///< windows that do not overlap: kernel and stride are the same
 };
@@ -30,8 +30,7 @@ bool read_convolution(const torch::nn::Module& module, Convolution& found) {
   const auto* convolution = module.as<Impl>();
   if (convolution == nullptr) return false;
   const auto& options = convolution->options;
-  found = {&convolution->weight, convolution->bias, options.groups(),
-           *options.kernel_size() == *options.stride()};
+  found = {&convolution->weight, options.groups(), *options.kernel_size() == *options.stride()};
   return true;
 }
 
@@ -43,18 +42,6 @@ Convolution convolution_of(const torch::nn::Module& module) {
   return found;
 }
 
-/// A parameter of two or more dimensions (ones do not count) in a module of the user's own: what is
-/// multiplied with, rather than a scale or a bias. LibTorch's other layers know best what they do
-/// with theirs.
-bool is_bare_matrix(const torch::nn::Module& module, const at::Tensor& parameter) {
-  const std::string name = class_name(module);
-  const bool list = name == "torch::nn::ParameterList" || name == "torch::nn::ParameterDict";
-  if ((name.starts_with("torch::nn::") && !list) || name.starts_with("oslo::nn::")) return false;
-  if (!parameter.defined() || parameter.layout() != at::kStrided) return false;
-  const auto sizes = parameter.sizes();
-  return std::count_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 1; }) > 1;
-}
-
 std::optional<LayerKind> kind_of(const torch::nn::Module& module) {
   if (module.as<torch::nn::LinearImpl>() != nullptr) return LayerKind::linear;
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return LayerKind::embedding;
@@ -63,6 +50,33 @@ std::optional<LayerKind> kind_of(const torch::nn::Module& module) {
   const auto* attention = module.as<torch::nn::MultiheadAttentionImpl>();
   if (attention != nullptr && attention->_qkv_same_embed_dim) return LayerKind::attention;
   return std::nullopt;
+}
+
+/// A parameter of two or more dimensions (ones do not count) that an author registered, in a module
+/// of theirs or beside those of a layer: what is multiplied with, rather than a scale or a bias.
+/// LibTorch's other layers know best what they do with theirs.
+bool is_bare_matrix(torch::nn::Module& module, const std::string& key,
+                    const at::Tensor& parameter) {
+  const std::string name = class_name(module);
+  const bool list = name == "torch::nn::ParameterList" || name == "torch::nn::ParameterDict";
+  const bool librarys = name.starts_with("torch::nn::") || name.starts_with("oslo::nn::");
+  if (librarys && !list && !kind_of(module)) return false;
+  if (parameter_member(module, key) != nullptr) return false;
+  if (!parameter.defined() || parameter.layout() != at::kStrided) return false;
+  const auto sizes = parameter.sizes();
+  return std::count_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 1; }) > 1;
+}
+
+/// Takes the layer of `entry`, unless forward makes its weight of nothing that is registered.
+void add_layer(std::vector<LayerPlan>& layers, const ModuleEntry& entry, LayerKind kind) {
+  LayerPlan layer{entry.path, entry.name, entry.module, entry.parent, kind, {}, ""};
+  const at::Tensor* member = parameter_member(*entry.module, layer.weight_name());
+  if (member == nullptr || !member->defined() || !member->is_leaf()) {
+    const at::Tensor* registered = registered_parameters(*entry.module).find(layer.weight_name());
+    if (registered == nullptr || !registered->defined()) return;
+    layer.set_computed();
+  }
+  layers.push_back(std::move(layer));
 }
 
 /// The style that cuts a shared weight as `leader` does, in the words of the other layer's class.
@@ -85,41 +99,40 @@ StyleText tied_style(const LayerPlan& leader, LayerKind kind) {
 }  // namespace
 
 const at::Tensor& LayerPlan::weight() const {
-  switch (kind) {
-    case LayerKind::linear:
-      return module->as<torch::nn::LinearImpl>()->weight;
-    case LayerKind::embedding:
-      return module->as<torch::nn::EmbeddingImpl>()->weight;
-    case LayerKind::convolution:
-      return *convolution_of(*module).weight;
-    case LayerKind::parameter:
-      return registered_parameters(*module)[name];
-    default:
-      return module->as<torch::nn::MultiheadAttentionImpl>()->in_proj_weight;
-  }
+  if (parameter()) return registered_parameters(*module)[name];
+  if (computed) return registered_parameters(*module)[weight_name()];
+  return *parameter_member(*module, weight_name());
 }
 
 at::Tensor LayerPlan::bias() const {
-  switch (kind) {
-    case LayerKind::linear:
-      return module->as<torch::nn::LinearImpl>()->bias;
-    case LayerKind::embedding:
-    case LayerKind::parameter:
-      return {};
-    case LayerKind::convolution:
-      return convolution_of(*module).bias;
-    default:
-      return module->as<torch::nn::MultiheadAttentionImpl>()->in_proj_bias;
-  }
+  const at::Tensor* bias = parameter() ? nullptr : parameter_member(*module, bias_name());
+  return bias != nullptr && bias->defined() && bias->is_leaf() ? *bias : at::Tensor();
+}
+
+void LayerPlan::set_computed() {
+  OSLO_CHECK(!asked_for || style.style == Style::replicate, why, ": ", path,
+             " computes its weight in forward from other parameters; plan those, by "
+             "shard(dimension)");
+  computed = true;
+  style = {};
+  why = "computed in forward from other parameters, which are planned in its place";
+}
+
+std::string LayerPlan::weight_name() const {
+  return kind == LayerKind::attention ? "in_proj_weight" : "weight";
+}
+
+std::string LayerPlan::bias_name() const {
+  return kind == LayerKind::attention ? "in_proj_bias" : "bias";
 }
 
 std::string LayerPlan::weight_path() const {
   if (parameter()) return path;
-  return join_path(path, kind == LayerKind::attention ? "in_proj_weight" : "weight");
+  return join_path(path, weight_name());
 }
 
 std::string LayerPlan::bias_path() const {
-  return join_path(path, kind == LayerKind::attention ? "in_proj_bias" : "bias");
+  return join_path(path, bias_name());
 }
 
 Placement LayerPlan::weight_placement() const {
@@ -158,24 +171,19 @@ bool LayerPlan::embeds_patches() const {
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root) {
   std::vector<LayerPlan> layers;
   for (const ModuleEntry& entry : module_entries(root)) {
-    if (const auto kind = kind_of(*entry.module)) {
-      layers.push_back({entry.path, entry.name, entry.module, entry.parent, *kind, {}, "", false});
-    }
+    if (const auto kind = kind_of(*entry.module)) add_layer(layers, entry, *kind);
     for (const auto& item : registered_parameters(*entry.module)) {
-      if (!is_bare_matrix(*entry.module, item.value())) continue;
-      const bool layers_own = !layers.empty() && layers.back().path == entry.path &&
-                              layers.back().weight().is_same(item.value());
-      if (layers_own) continue;
+      if (!is_bare_matrix(*entry.module, item.key(), item.value())) continue;
       layers.push_back({join_path(entry.path, item.key()),
                         item.key(),
                         entry.module,
                         entry.parent,
                         LayerKind::parameter,
                         {},
-                        "",
-                        false});
+                        ""});
     }
   }
+  for (LayerPlan& layer : layers) layer.decided = mark_of(layer.weight()) != nullptr;
   // A second name of a layer's weight: the layer decides.
   std::set<const c10::TensorImpl*> weights;
   for (const LayerPlan& layer : layers) {
@@ -185,6 +193,29 @@ std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>
     return layer.parameter() && weights.count(layer.weight().unsafeGetTensorImpl()) != 0;
   });
   return layers;
+}
+
+bool set_computed(std::vector<LayerPlan>& layers,
+                  const std::vector<MemberKeeper::Computed>& computed) {
+  bool found = false;
+  for (LayerPlan& layer : layers) {
+    if (layer.parameter() || layer.computed) continue;
+    const MemberKeeper::Computed weight{layer.module.get(), layer.weight_name()};
+    if (std::find(computed.begin(), computed.end(), weight) == computed.end()) continue;
+    layer.set_computed();
+    found = true;
+  }
+  return found;
+}
+
+void forget_computed(const std::vector<LayerPlan>& layers,
+                     const std::vector<MemberKeeper::Computed>& computed) {
+  for (const LayerPlan& layer : layers) {
+    if (!layer.computed) continue;
+    const MemberKeeper::Computed weight{layer.module.get(), layer.weight_name()};
+    if (std::find(computed.begin(), computed.end(), weight) == computed.end()) continue;
+    *parameter_member(*layer.module, layer.weight_name()) = layer.weight();
+  }
 }
 
 void follow_ties(std::vector<LayerPlan>& layers) {

@@ -8,6 +8,7 @@
 
 #include "parallelizers/placement/placement.h"
 #include "parallelizers/plan/style.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 
@@ -30,12 +31,24 @@ struct LayerPlan {
   StyleText style;
   std::string why;
   bool asked_for = false;  ///< by a pattern or a policy
+  /// Forward computes the weight from other parameters (weight norm): what is registered under its
+  /// name is not used. It stays whole, and its bias.
+  bool computed = false;
+  /// An earlier initialize decided, of a model that has this layer too.
+  bool decided = false;
 
   bool embedding() const { return kind == LayerKind::embedding; }
   const at::Tensor& weight() const;
-  /// Undefined where the layer has none.
+  /// Undefined where the layer has none, or forward computes it.
   at::Tensor bias() const;
   bool parameter() const { return kind == LayerKind::parameter; }
+  /// Whether the search may choose.
+  bool free() const { return !asked_for && !computed && !decided; }
+  /// Leaves the layer whole, as its weight is computed. Throws when a pattern asks for a cut.
+  void set_computed();
+  /// "weight", "bias", and of attention "in_proj_weight", "in_proj_bias".
+  std::string weight_name() const;
+  std::string bias_name() const;
   /// "h.0.attn.c_attn.weight".
   std::string weight_path() const;
   std::string bias_path() const;
@@ -52,9 +65,18 @@ struct LayerPlan {
   bool embeds_patches() const;
 };
 
-/// All that can be cut, whole for now, in the tree's order. Call it before anything is cut:
-/// layers that are parallel already are an error.
+/// All that can be cut, whole for now, in the tree's order.
 std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root);
+
+/// Leaves the layers whole whose weight forward was seen to compute; whether there are new ones.
+/// Throws when a pattern or policy asks for one of them.
+bool set_computed(std::vector<LayerPlan>& layers,
+                  const std::vector<MemberKeeper::Computed>& computed);
+
+/// Puts what is registered back in the place of weights that an earlier forward computed and the
+/// next one computes again: their graph would keep the parameters that they were made of alive.
+void forget_computed(const std::vector<LayerPlan>& layers,
+                     const std::vector<MemberKeeper::Computed>& computed);
 
 /// Layers that share a weight are cut alike: as a pattern or policy asks for one of them, else as
 /// the first of them in the tree is. Throws when they are asked for different cuts.

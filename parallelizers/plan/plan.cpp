@@ -61,7 +61,11 @@ std::string Plan::to_string() const {
                     entry.tied_to.empty() ? entry.why : "tied to " + entry.tied_to});
   }
   print_table(out, rows);
-  out << "  parameters on this rank: " << local_bytes() << " bytes\n";
+  out << "  parameters on this rank: " << local_bytes() << " bytes";
+  int64_t unused = 0;
+  for (const PlanEntry& entry : entries) unused += entry.unused_bytes;
+  if (unused > 0) out << ", and " << unused << " of registered tensors that nothing uses";
+  out << "\n";
   if (gathers.empty()) {
     out << "  no gathers " << counted << "\n";
   } else {
@@ -102,6 +106,7 @@ nlohmann::json Plan::to_json() const {
         {"global_shape", entry.global_shape},   {"local_shape", entry.local_shape},
         {"local_bytes", entry.local_bytes},     {"stage", entry.stage}};
     if (!entry.tied_to.empty()) line["tied_to"] = entry.tied_to;
+    if (entry.unused_bytes > 0) line["unused_bytes"] = entry.unused_bytes;
     json["parameters"].push_back(std::move(line));
   }
   json["counted"] = counted;

@@ -20,6 +20,10 @@ struct PlanEntry {
   std::vector<int64_t> global_shape;
   std::vector<int64_t> local_shape;
   int64_t local_bytes = 0;
+  int64_t global_bytes = 0;
+  /// Of what is registered under this name where the model computes with another tensor:
+  /// `head->weight = wte->weight` leaves it in `parameters()`, where nothing uses it.
+  int64_t unused_bytes = 0;
   int stage = 0;
   std::string tied_to;  ///< the first name of the same tensor, if this is not it
 };

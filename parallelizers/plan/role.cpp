@@ -27,7 +27,8 @@ std::string role_name(const LayerPlan& layer) {
       text += '#';
     }
   }
-  return c10::str(text, layer.weight().sizes(), static_cast<int>(layer.kind), layer.asked_for);
+  return c10::str(text, layer.weight().sizes(), static_cast<int>(layer.kind), layer.asked_for,
+                  layer.computed, layer.decided);
 }
 
 bool divides(LayerPlan layer, const StyleText& style, int ranks) {
@@ -91,10 +92,11 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerPlan& layer = layers[i];
     if (!known.emplace(layer.weight().unsafeGetTensorImpl(), true).second) continue;
+    if (layer.computed) continue;  // nobody uses it
     total += layer.weight().numel();
     const auto [found, added] = by_name.emplace(role_name(layer), roles.size());
     if (added) {
-      roles.push_back({{}, options_of(layer, ranks), !layer.asked_for, false, layer.parameter()});
+      roles.push_back({{}, options_of(layer, ranks), layer.free(), false, layer.parameter()});
     }
     roles[found->second].layers.push_back(i);
   }

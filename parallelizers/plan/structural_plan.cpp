@@ -82,6 +82,7 @@ void plan_embedding(LayerPlan& layer, const std::string& name) {
 
 void plan_by_structure(std::vector<LayerPlan>& layers) {
   for (LayerPlan& layer : layers) {
+    if (!layer.free()) continue;
     const std::string name = lower(layer.name);
     switch (layer.kind) {
       case LayerKind::linear:

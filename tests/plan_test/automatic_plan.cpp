@@ -8,7 +8,6 @@
 #include <set>
 
 #include "parallelizers/plan/structural_plan.h"
-#include "parallelizers/tensor/ties.h"
 #include "tests/models/bert.h"
 #include "tests/models/gpt2.h"
 #include "tests/models/in_place_views.h"
@@ -43,12 +42,12 @@ struct Planned {
 template <typename Model>
 Planned planned(Model& model, int ranks, const std::function<void()>& example,
                 bool cut_own_parameters = false) {
-  repair_ties(model.ptr());
   Planned result{plannable_layers(model.ptr()), {}};
   plan_by_structure(result.layers);
   follow_ties(result.layers);
+  FirstWrites writes;
   result.search =
-      plan_automatically(result.layers, model.ptr(), ranks, example, cut_own_parameters);
+      plan_automatically(result.layers, model.ptr(), ranks, example, writes, cut_own_parameters);
   return result;
 }
 

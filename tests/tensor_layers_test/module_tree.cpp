@@ -13,7 +13,7 @@
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/tensor/embedding.h"
 #include "parallelizers/tensor/linear.h"
-#include "parallelizers/tensor/ties.h"
+#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {
@@ -150,53 +150,56 @@ TEST(ModuleTree, AClonedModelKeepsItsCutParameters) {
   });
 }
 
-TEST(Ties, AMemberTiedAloneIsRegistered) {
-  LanguageModel model;
-  model->lm_head->weight = model->wte->weight;
-  EXPECT_FALSE(model->named_parameters()["lm_head.weight"].is_same(model->wte->weight));
-  EXPECT_THAT(repair_ties(model.ptr()), ElementsAre("lm_head.weight"));
-  EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(model->wte->weight));
-  EXPECT_THAT(repair_ties(model.ptr()), IsEmpty());
-  const std::vector<Tie> ties = find_ties(model.ptr());
-  ASSERT_EQ(ties.size(), 5U);
-  EXPECT_TRUE(ties[0].tensor.is_same(model->wte->weight));
-  EXPECT_THAT(ties[0].names, ElementsAre("wte.weight", "lm_head.weight"));
-  EXPECT_THAT(ties[1].names, ElementsAre("block.fc.weight", "again.fc.weight"));
+std::vector<std::string> names_in_use(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const NamedTensor& parameter : parameters_in_use(module)) names.push_back(parameter.name);
+  return names;
 }
 
-TEST(Ties, AnOptimizerMadeBeforeNeverMovesTheForgottenTensor) {
+TEST(ParametersInUse, AMemberCountsAndRegistrationsStay) {
   LanguageModel model;
   model->lm_head->weight = model->wte->weight;
-  const Tensor forgotten = model->named_parameters()["lm_head.weight"];
-  torch::optim::AdamW optimizer(model->parameters());
-  repair_ties(model.ptr());
-  const Tensor before = forgotten.detach().clone();
-  model->lm_head->forward(model->wte->forward(torch::arange(10))).sum().backward();
-  optimizer.step();
-  EXPECT_TRUE(torch::equal(forgotten, before));
-  EXPECT_FALSE(forgotten.grad().defined());
+  const Tensor registered = model->named_parameters()["lm_head.weight"];
+  EXPECT_FALSE(registered.is_same(model->wte->weight));
+  EXPECT_TRUE(parameter_in_use(*model->lm_head, "weight", registered).is_same(model->wte->weight));
+  EXPECT_THAT(names_in_use(*model), ElementsAre("wte.weight", "block.fc.weight", "block.fc.bias",
+                                                "block.list.0.weight", "block.list.0.bias"));
+  EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(registered));
 }
 
-TEST(Ties, MembersThatAreNoParametersAreLeftAlone) {
+TEST(ParametersInUse, MembersThatAreNoParametersDoNotCount) {
   LanguageModel model;
   const Tensor registered = model->lm_head->weight;
   model->lm_head->weight = model->wte->weight * 2;
-  EXPECT_THAT(repair_ties(model.ptr()), IsEmpty());
-  EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(registered));
-  LanguageModel without_bias;
-  without_bias->block->fc->bias = Tensor();
-  EXPECT_THAT(repair_ties(without_bias.ptr()), IsEmpty());
+  EXPECT_TRUE(parameter_in_use(*model->lm_head, "weight", registered).is_same(registered));
+  model->block->fc->bias = Tensor();
+  EXPECT_THAT(names_in_use(*model->block->fc), ElementsAre("weight", "bias"));
 }
 
-TEST(Ties, RegisteredTwice) {
-  auto root = std::make_shared<torch::nn::Module>();
-  auto child = root->register_module("child", std::make_shared<torch::nn::Module>());
-  const Tensor weight = root->register_parameter("weight", torch::ones({2}));
-  child->register_parameter("same", weight);
-  child->register_parameter("other", torch::ones({2}));
-  const std::vector<Tie> ties = find_ties(root);
-  ASSERT_EQ(ties.size(), 1U);
-  EXPECT_THAT(ties[0].names, ElementsAre("weight", "child.same"));
+TEST(ParametersInUse, OfEveryLayerThatKeepsThem) {
+  const auto expect_found = [](torch::nn::Module& module) {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      const Tensor* member = parameter_member(module, item.key());
+      ASSERT_NE(member, nullptr) << module.name() << " " << item.key();
+      EXPECT_TRUE(member->is_same(item.value())) << module.name() << " " << item.key();
+    }
+    EXPECT_EQ(parameter_member(module, "weight_v"), nullptr);
+  };
+  expect_found(*torch::nn::Linear(2, 3));
+  expect_found(*torch::nn::Bilinear(2, 3, 4));
+  expect_found(*torch::nn::Embedding(2, 3));
+  expect_found(*torch::nn::EmbeddingBag(2, 3));
+  expect_found(*torch::nn::Conv1d(2, 3, 1));
+  expect_found(*torch::nn::Conv3d(2, 3, 1));
+  expect_found(*torch::nn::ConvTranspose2d(2, 3, 1));
+  expect_found(*torch::nn::BatchNorm1d(2));
+  expect_found(*torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})));
+  expect_found(*torch::nn::GroupNorm(1, 2));
+  expect_found(*torch::nn::PReLU());
+  expect_found(*torch::nn::GRUCell(2, 3));
+  expect_found(*torch::nn::MultiheadAttention(
+      torch::nn::MultiheadAttentionOptions(4, 2).add_bias_kv(true).kdim(3).vdim(5)));
+  expect_found(*torch::nn::MultiheadAttention(4, 2));
 }
 
 TEST(Padding, AnUntouchedEmbeddingWithPaddingBeyondThisRanksRows) {  // T6
