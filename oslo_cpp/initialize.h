@@ -46,7 +46,8 @@ struct InitializeOptions {
 /// Parallelizes `model`, in place, as `config` says: cuts its parameters over the tensor-parallel
 /// ranks and rewrites its module tree. The model's own code is not touched and goes on being called
 /// as before. Call it on every rank with the same config and the same model (same seed, or the same
-/// file): both are compared before the first collective. Optimizers may be made before or after,
+/// file): both are compared before the first collective, and so are the states of the default
+/// generators of the ranks that will share the model. Optimizers may be made before or after,
 /// but not stepped before.
 ///
 /// Several models may be initialized one after the other, over the same tensor ranks: their values
