@@ -58,4 +58,12 @@ void refuse_initializers_of_parts(const at::Tensor& target) {
        "let the parameter take its part: parameter.copy_(whole) under torch::NoGradGuard");
 }
 
+bool resets_padded_table(const at::Tensor& target) {
+  const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
+  if (mark == nullptr || mark->padding_row < 0) return false;
+  const std::string calls = c10::get_backtrace(0, kFrames);
+  return calls.find("nn::EmbeddingImpl::reset_parameters(") != std::string::npos ||
+         calls.find("nn::EmbeddingBagImpl::reset_parameters(") != std::string::npos;
+}
+
 }  // namespace oslo

@@ -13,4 +13,8 @@ namespace oslo {
 /// parameter; all ranks find the same.
 void refuse_initializers_of_parts(const at::Tensor& target);
 
+/// Whether an embedding's reset_parameters is filling its table, which is cut over ranks and has a
+/// padding row: LibTorch's layer does not know of that row any more, and would leave it filled.
+bool resets_padded_table(const at::Tensor& target);
+
 }  // namespace oslo

@@ -1,5 +1,6 @@
 // A parameter cut over ranks is a placed value to whoever computes with it, and an ordinary local
 // tensor to optimizers and initializers.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -434,6 +435,23 @@ TEST(MarkedParameters, LayersReset) {
     reset(rows);
     EXPECT_TRUE(torch::equal(full_tensor(rows->weight.detach()), whole->weight));
     EXPECT_TRUE(torch::equal(full_tensor(rows->bias.detach()), whole->bias));
+    torch::nn::Embedding table = seeded(
+        [] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(7, 5).padding_idx(3)); });
+    torch::nn::Embedding cut_table = seeded([] { return torch::nn::Embedding(7, 5); });
+    mark(cut_table->weight, mpu, 0);
+    set_padding_row(cut_table->weight, 3);  // as initialize does
+    test::make_seeded(12, [&] { return table->reset_parameters(), 0; });
+    EXPECT_EQ(table->weight[3].abs().sum().item<float>(), 0);
+    const at::Generator generator = at::detail::createCPUGenerator(12);
+    {
+      torch::NoGradGuard no_grad;
+      cut_table->weight.fill_(2);
+      cut_table->weight.normal_(0, 1, generator);
+      EXPECT_NE(full_tensor(cut_table->weight)[3].abs().sum().item<float>(), 0);  // by hand
+    }
+    cut_table->reset_parameters();
+    EXPECT_EQ(full_tensor(cut_table->weight)[3].abs().sum().item<float>(), 0);
+    EXPECT_NE(full_tensor(cut_table->weight)[2].abs().sum().item<float>(), 0);
     EXPECT_THAT(error_of([&] { columns->reset_parameters(); }), HasSubstr("kaiming_uniform_"));
     EXPECT_THAT(error_of([&] { cut_conv->reset_parameters(); }), HasSubstr("kaiming_uniform_"));
   });

@@ -86,6 +86,7 @@ void fill_at_random(Call& call) {
     const at::Tensor part = x.layout ? local_part(drawn, *x.layout) : drawn;
     write_to(target, {part, x.layout}, call.name());
   }
+  if (resets_padded_table(target)) target.select(0, mark->padding_row).zero_();
   call.result_plain(target);
 }
 
