@@ -256,7 +256,8 @@ CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout) {
   CheckpointIndex::Cuts cuts;
   for (int axis = 0; layout && axis < layout->axes(); ++axis) {
     const auto& [dim, cut] = (*layout)[axis];
-    if (dim >= 0) cuts.push_back({dim, layout->group(axis)->rank(), cut});
+    // The file holds the part in one place: other places' cuts (its family) are other files'.
+    if (dim >= 0) cuts.push_back({dim, layout->group(axis)->rank(), cut->among({})});
   }
   return cuts;
 }
