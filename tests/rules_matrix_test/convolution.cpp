@@ -1,6 +1,7 @@
 #include <torch/nn.h>
 
 #include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/wishes.h"
 #include "tests/support/rule_case.h"
 
 namespace rule_case {
@@ -267,6 +268,28 @@ TEST(RulesConvolution, SplitGroupsAskForWholeOnes) {
     at::channel_shuffle(hidden, 10);
     EXPECT_EQ(mesh->gathers().calls(), 2) << text_of(mesh->gathers());
   });
+}
+
+/// A training run, which nobody plans, tells nobody; and what many shapes ask for has no common
+/// multiple that a dimension could be.
+TEST(RulesConvolution, WishesAreThoseOfAPlanAndDoNotOverflow) {
+  const auto cut_of = [](const std::shared_ptr<oslo::CutOrigin>& origin) {
+    return oslo::Cut(oslo::Cut::Runs{{1, {10, 10}}}, origin);
+  };
+  const auto heard = std::make_shared<oslo::CutOrigin>();
+  heard->planning = true;
+  const auto unheard = std::make_shared<oslo::CutOrigin>();
+  for (const int64_t prime : {3, 7, 1009, 10007, 100003, 1000003, 1000033, 1000037}) {
+    oslo::wish_unit(cut_of(heard), prime);
+    oslo::wish_same_pieces(cut_of(heard), oslo::Cut(oslo::Cut::Runs{{1, {prime, prime}}}), prime);
+    oslo::wish_unit(cut_of(unheard), prime);
+    oslo::wish_blocks(cut_of(unheard), prime);
+    EXPECT_GT(heard->wanted_unit, 0);
+    EXPECT_EQ(heard->wanted_unit % 3, 0);
+  }
+  EXPECT_LT(heard->wanted_unit, int64_t{1} << 41);
+  EXPECT_EQ(unheard->wanted_unit, 1);
+  EXPECT_EQ(unheard->wanted_blocks, 1);
 }
 
 /// What does not fit gives the error of one device, on every rank.

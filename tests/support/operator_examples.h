@@ -11,8 +11,10 @@
 
 namespace operator_examples {
 
-/// All families, with the same numbers whenever it is called.
-inline std::vector<Family> families() {
+/// All families, with the same numbers whenever it is called. Of another type than double only
+/// those operators that one device knows for it; nothing but that all ranks get through is asked.
+inline std::vector<Family> families(at::ScalarType type = at::kDouble) {
+  number_type() = type;
   at::manual_seed(7);
   return {products(),       shapes(), lookups(),      writes(),     reductions(), scans(),
           normalizations(), losses(), convolutions(), pooling(),    images(),     recurrent(),

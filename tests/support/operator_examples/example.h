@@ -92,16 +92,22 @@ struct Family {
 
 // Tensors for examples. Sizes divide by nothing.
 
+/// Of the examples' numbers; `families` sets it before the ranks start.
+inline at::ScalarType& number_type() {
+  static at::ScalarType type = at::kDouble;
+  return type;
+}
+
 /// Numbers that have a gradient.
 inline at::Tensor x(at::IntArrayRef sizes) {
-  return at::randn(sizes, at::kDouble).set_requires_grad(true);
+  return at::randn(sizes, at::kDouble).to(number_type()).set_requires_grad(true);
 }
 /// Numbers between 0 and 1 that have a gradient.
 inline at::Tensor fraction(at::IntArrayRef sizes) {
-  return (at::rand(sizes, at::kDouble) * 0.8 + 0.1).set_requires_grad(true);
+  return (at::rand(sizes, at::kDouble) * 0.8 + 0.1).to(number_type()).set_requires_grad(true);
 }
 inline at::Tensor constant(at::IntArrayRef sizes) {
-  return at::rand(sizes, at::kDouble) * 0.8 + 0.1;
+  return (at::rand(sizes, at::kDouble) * 0.8 + 0.1).to(number_type());
 }
 inline at::Tensor complex(at::IntArrayRef sizes) {
   return at::randn(sizes, at::kComplexDouble).set_requires_grad(true);
@@ -120,7 +126,7 @@ inline at::Tensor places(int64_t rows, int64_t count, int64_t bound) {
   return at::rand({rows, bound}).argsort(int64_t{1}).narrow(1, 0, count).contiguous();
 }
 inline at::Tensor sorted(int64_t size) {
-  return std::get<0>(at::randn({size}, at::kDouble).sort());
+  return std::get<0>(at::randn({size}, at::kDouble).to(number_type()).sort());
 }
 
 inline c10::IValue list(std::vector<at::Tensor> tensors) {
