@@ -239,29 +239,37 @@ std::vector<Case> bag_cases() {
   };
 }
 
-/// In a type whose kernel asserts that there are elements; a rank has none.
+/// In a type whose kernels refuse what others take: a rank has no elements.
 std::vector<Case> reduced_type_cases() {
-  const auto reduce = [](bool in_place, const char* how) {
+  const auto reduce = [](bool in_place, const char* how, int64_t dim, bool include_self) {
     return of([=](X x) {
       const at::Tensor self = x[0].to(at::kBFloat16), source = x[2].to(at::kBFloat16);
       const at::Tensor result =
-          in_place ? self.clone().index_reduce_(1, x[1], source, how, /*include_self=*/true)
-                   : at::index_reduce(self, 1, x[1], source, how, /*include_self=*/true);
+          in_place ? self.clone().index_reduce_(dim, x[1], source, how, include_self)
+                   : at::index_reduce(self, dim, x[1], source, how, include_self);
       return result.to(at::kDouble);
     });
   };
   std::vector<Case> cases;
   for (const bool in_place : {false, true}) {
-    for (const char* how : {"mean", "amax"}) {
-      const std::string name = c10::str(how, in_place ? ", in place" : "");
-      cases.push_back({"index_reduce, " + name,
-                       {random({2, 7}, {cut(0)}), numbers({4, 0, 2}), random({2, 3})},
-                       reduce(in_place, how),
-                       -1});
-      cases.push_back({"index_reduce, source cut, " + name,
-                       {random({2, 7}, {cut(0)}), numbers({4, 0, 2}), random({2, 3}, {cut(0)})},
-                       reduce(in_place, how),
-                       -1});
+    for (const bool include_self : {false, true}) {
+      for (const char* how : {"mean", "amax", "amin", "prod"}) {
+        const std::string name =
+            c10::str(how, in_place ? ", in place" : "", include_self ? ", with itself" : "");
+        const std::vector<Placement> columns{cut(1)}, rows{cut(0)};
+        cases.push_back({"index_reduce along rows, " + name,
+                         {random({2, 7}, rows), numbers({4, 0, 2}), random({2, 3})},
+                         reduce(in_place, how, 1, include_self),
+                         -1});
+        cases.push_back({"index_reduce along rows, source cut, " + name,
+                         {random({2, 7}, rows), numbers({4, 0, 2}), random({2, 3}, rows)},
+                         reduce(in_place, how, 1, include_self),
+                         -1});
+        cases.push_back({"index_reduce along columns, " + name,
+                         {random({7, 2}, columns), numbers({4, 0, 2}), random({3, 2}, columns)},
+                         reduce(in_place, how, 0, include_self),
+                         -1});
+      }
     }
   }
   return cases;

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <string_view>
+
 #include "parallelizers/placement/in_place.h"
 #include "parallelizers/placement/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
@@ -10,12 +12,31 @@ namespace {
 
 constexpr char kWritten = '#';  ///< the dimension of the target that the index speaks of
 
+/// What the operator makes of a part in which each index speaks of one element: in bfloat16 and
+/// half LibTorch's product takes the second such for something else, and asserts. Beside another
+/// row of elements it is itself.
+at::Tensor beside_another(Call& call, c10::ArrayRef<at::Tensor> own, int64_t row) {
+  const auto widened = [&](const at::Tensor& part) { return at::cat({part, part}, row); };
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  arguments[0] = widened(own[0]);
+  arguments[2] = own[1];
+  arguments[3] = widened(own[2]);
+  const at::Tensor wide = call.call_with(std::move(arguments))[0].toTensor().narrow(row, 0, 1);
+  return call.op().in_place ? at::Tensor(own[0]).copy_(wide) : wide.contiguous();
+}
+
+/// A dimension but `dim` of one element, if all but `dim` have one; -1 otherwise.
+int64_t row_of_one(const at::Tensor& part, int64_t dim) {
+  if (part.dim() < 2 || part.numel() == 0 || part.numel() != part.size(dim)) return -1;
+  return dim == 0 ? 1 : 0;
+}
+
 /// Runs a write described by `map`: a new tensor, or into the target, which keeps its cut. A rank
 /// without elements of the target calls no kernel, as some refuse that; what would have been
 /// written has a gradient of zero from it.
-void write(Call& call, const DimensionMap& map) {
+void write(Call& call, const DimensionMap& map, const Call::LocalFunction& some) {
   const Call::LocalFunction local = [&](c10::ArrayRef<at::Tensor> own) -> std::vector<c10::IValue> {
-    if (own[0].numel() > 0) return call.call_below(own);
+    if (own[0].numel() > 0) return some(own);
     at::Tensor nothing = call.op().in_place ? own[0] : own[0].clone();
     for (const at::Tensor& other : own.slice(1)) {
       if (other.requires_grad()) nothing = nothing.add_(other.sum() * 0);
@@ -32,6 +53,10 @@ void write(Call& call, const DimensionMap& map) {
   }
   run_in_place(
       call, [&](c10::ArrayRef<Value>) { return map; }, local);
+}
+
+void write(Call& call, const DimensionMap& map) {
+  write(call, map, [&](c10::ArrayRef<at::Tensor> own) { return call.call_below(own); });
 }
 
 /// scatter, scatter_add, scatter_reduce (self, dim, index, src or value): index and source may be
@@ -73,7 +98,14 @@ void index_along(Call& call) {
     if (source != dims && source > 0) whole += own;
   }
   map.whole = whole;
-  write(call, map);
+  const bool reduces = std::string_view(call.name()).starts_with("aten::index_reduce");
+  write(call, map, [&](c10::ArrayRef<at::Tensor> own) -> std::vector<c10::IValue> {
+    const int64_t row = reduces ? row_of_one(own[0], dim) : -1;
+    const bool refused = row >= 0 && at::isReducedFloatingType(own[0].scalar_type()) &&
+                         own[2].dim() == dims && operands[0].size(row) > 1;
+    if (refused) return {beside_another(call, own, row)};
+    return call.call_below(own);
+  });
 }
 
 /// A new tensor with `source` in the place of some part, by position: the dimensions in which the
