@@ -35,16 +35,16 @@ void check_nothing_is_left_over(const ModelState& state, const CheckpointFolder&
   for (const auto& [name, _] : folder.index().ties) check(name);
 }
 
-/// The saved tensors that this one's names stand for: one, unless the checkpoint keeps apart what
-/// the model ties.
-std::vector<std::string> saved_names(const ModelState& state, size_t number,
-                                     const CheckpointFolder& folder) {
-  std::vector<std::string> saved;
+/// For each of the model's tensors the saved ones that its names stand for: one, unless the
+/// checkpoint keeps apart what the model ties.
+std::vector<std::vector<std::string>> saved_names(const ModelState& state,
+                                                  const CheckpointFolder& folder) {
+  std::vector<std::vector<std::string>> saved(state.tensors.size());
   for (const auto& [name, owner] : state.names) {
-    if (owner != number) continue;
+    std::vector<std::string>& known = saved[owner];
     const std::string* found = folder.resolve(name);
-    if (found != nullptr && std::find(saved.begin(), saved.end(), *found) == saved.end()) {
-      saved.push_back(*found);
+    if (found != nullptr && std::find(known.begin(), known.end(), *found) == known.end()) {
+      known.push_back(*found);
     }
   }
   return saved;
@@ -55,13 +55,12 @@ std::vector<std::string> saved_names(const ModelState& state, size_t number,
 std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder) {
   const std::string where = printable_path(folder.path());
   // Everything that the index alone can tell comes before the first tensor is read.
-  std::vector<std::vector<std::string>> saved;
+  const std::vector<std::vector<std::string>> saved = saved_names(state, folder);
   for (size_t i = 0; i < state.tensors.size(); ++i) {
     const ModelState::Tensor& tensor = state.tensors[i];
-    saved.push_back(saved_names(state, i, folder));
-    OSLO_CHECK(!saved.back().empty(), "the checkpoint ", where, " has no '", tensor.name,
+    OSLO_CHECK(!saved[i].empty(), "the checkpoint ", where, " has no '", tensor.name,
                "', which the model has; load it into the model that saved it");
-    for (const std::string& name : saved.back()) {
+    for (const std::string& name : saved[i]) {
       const CheckpointIndex::Tensor& there = folder.index().tensors.at(name);
       OSLO_CHECK(there.shape == tensor.shape, "the checkpoint ", where, " has '", name,
                  "' of shape ", c10::IntArrayRef(there.shape), ", in the model it has ",
