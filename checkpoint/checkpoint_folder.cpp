@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
@@ -212,6 +213,17 @@ at::Tensor CheckpointFolder::read(const std::string& name, const LayoutPtr& want
        to_string(saved.parts.front().cuts), "], this model wants it as [", to_string(cuts),
        "]. Load it in the layout it was saved in, save it with "
        "SaveOptions().merge_checkpoints(true), and load the merged folder");
+}
+
+nlohmann::json CheckpointFolder::read_extra() const {
+  const fs::path path = path_ / kExtraName;
+  OSLO_CHECK(hashed_.count(kExtraName) > 0, "the checkpoint ", printable_path(path_), " has no ",
+             kExtraName, ": save it with SaveOptions().extra(...), or load it without");
+  try {
+    return read_json(read_file(InputFile(path), kExtraLimits.bytes), kExtraLimits);
+  } catch (const Error& error) {
+    fail(printable_path(path), ": ", error.what());
+  }
 }
 
 std::string CheckpointFolder::identity() const {

@@ -5,11 +5,17 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "checkpoint/bounded_json.h"
 #include "checkpoint/checkpoint_index.h"
 
 namespace oslo {
+
+/// What a program resumes from, beside the tensors, and what it may have.
+inline constexpr char kExtraName[] = "extra.json";
+inline constexpr JsonLimits kExtraLimits = {.bytes = 16 << 20, .values = 1 << 20, .depth = 16};
 
 /// A checkpoint opened for reading, whichever kind it is: a parallel or merged one that this
 /// library saved (with an index), or another program's model.safetensors or pytorch_model.bin.
@@ -41,6 +47,9 @@ class CheckpointFolder {
   /// marked. All loading comes through here. In this version a cut tensor is read under the cut
   /// that it was saved in, a whole one into any. Throws `Error` naming tensor and both cuts.
   at::Tensor read(const std::string& name, const LayoutPtr& wanted) const;
+
+  /// What `SaveOptions::extra` gave. Throws `Error` naming the file where it is not there.
+  nlohmann::json read_extra() const;
 
   /// Names, sizes and hashes of the files as text: differs where ranks see different checkpoints.
   std::string identity() const;

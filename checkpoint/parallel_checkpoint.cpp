@@ -189,10 +189,12 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
                     return sha256(state->describe());
                   }),
              "save different models: the names, dtypes, shapes or cuts of their tensors differ");
-  check_same(
-      step("agreeing",
-           [&] { return c10::str(directory, " ", merge, options.format(), options.config()); }),
-      "call save_parallelized with different folders or options");
+  check_same(step("agreeing",
+                  [&] {
+                    return c10::str(directory, " ", merge, options.format(), options.config(),
+                                    options.extra());
+                  }),
+             "call save_parallelized with different folders or options");
   bool inside = true;
   for (const ModelState::Tensor& tensor : state->tensors) {
     inside = inside && cut_inside_tensor_group(tensor, mpu);
@@ -225,20 +227,25 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
   step("finishing", [&] {
     if (world.rank() != 0) return std::string();
     if (!merge) index = join_parts(mpu, folder);
-    if (!options.config().is_null()) {
-      write_text(folder / "config.json", options.config().dump(2) + "\n");
-      list_file(folder / "config.json", index);
-    }
+    const auto write_beside = [&](const char* name, const nlohmann::json& json) {
+      if (json.is_null()) return;
+      write_text(folder / name, json.dump(2) + "\n");
+      list_file(folder / name, index);
+    };
+    write_beside("config.json", options.config());
+    write_beside(kExtraName, options.extra());
     index.write(folder / kIndexName);
     staging->commit();
     return std::string();
   });
 }
 
-void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory) {
+void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory,
+                       const LoadOptions& options) {
   const World& world = mpu.world();
   std::optional<ModelState> state;
   std::vector<at::Tensor> values;
+  nlohmann::json extra;
   const auto seen = joint_step(world, "from_parallelized", [&] {
     state.emplace(module);
     const CheckpointFolder folder(directory);
@@ -251,11 +258,13 @@ void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::str
     } catch (const Error& error) {
       fail(error.what(), " (this run: ", describe(mpu.grid()), ")");
     }
+    if (options.extra() != nullptr) extra = folder.read_extra();
     return folder.identity();
   });
   check_same(seen, "see different checkpoints at " + directory +
                        ": one of them was replaced or not copied to every machine");
   copy_into(*state, values);
+  if (options.extra() != nullptr) *options.extra() = std::move(extra);
 }
 
 }  // namespace oslo

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "checkpoint/load_options.h"
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
 
@@ -29,8 +30,8 @@ namespace oslo {
 /// others. Tensors are gathered one by one over data rank 0's tensor group; rank 0 keeps them, so
 /// it needs memory for the whole model, the others for one tensor.
 ///
-/// Either kind gets `config.json` when `SaveOptions::config` has it; the index has its hash, too.
-/// At world size 1 a parallel checkpoint is one file of whole tensors.
+/// Either kind gets `config.json` and `extra.json` when `SaveOptions` has them; the index has its
+/// hash, too. At world size 1 a parallel checkpoint is one file of whole tensors.
 void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
                        const std::string& directory, const SaveOptions& options = {});
 
@@ -40,6 +41,7 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
 /// data size is free. Strict, as `load_state`: values go into the module's tensors in place, marks
 /// and optimizers stay. If anything does not fit on any rank, every rank throws the same `Error`
 /// and no tensor of any rank has changed.
-void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory);
+void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory,
+                       const LoadOptions& options = {});
 
 }  // namespace oslo

@@ -34,7 +34,7 @@ void write_safetensors(const std::filesystem::path& path, const StateDict& state
 /// A safetensors file whose header is read and checked: every tensor's shape, dtype and bytes fit
 /// each other, the bytes of all tensors lie end to end without a hole or an overlap, and they fill
 /// the file exactly. Tensors are read one by one on demand, on the CPU. Opening takes time and
-/// memory in proportion to the header, which has at most 100 MB: about four times as much, and no
+/// memory in proportion to the header, which has at most 100 MB: about five times as much, and no
 /// tree of it.
 class SafetensorsFile {
  public:

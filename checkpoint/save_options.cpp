@@ -4,24 +4,45 @@
 #include <utility>
 
 #include "checkpoint/bounded_json.h"
+#include "checkpoint/checkpoint_folder.h"
 
 namespace oslo {
+namespace {
+
+/// `json` to keep, which `file` will hold.
+std::shared_ptr<const nlohmann::json> checked(nlohmann::json json, const char* file) {
+  OSLO_CHECK(json.is_object() || json.is_null(), file, " is a JSON object, not ", json.type_name());
+  try {
+    write_json(json, kExtraLimits);
+  } catch (const Error& error) {
+    fail(file, " cannot be written: ", error.what());
+  }
+  return std::make_shared<const nlohmann::json>(std::move(json));
+}
+
+const nlohmann::json& value_or_null(const std::shared_ptr<const nlohmann::json>& json) {
+  static const nlohmann::json none;
+  return json ? *json : none;
+}
+
+}  // namespace
 
 SaveOptions& SaveOptions::config(nlohmann::json config) {
-  OSLO_CHECK(config.is_object() || config.is_null(), "config.json is a JSON object, not ",
-             config.type_name());
-  try {
-    write_json(config, {});
-  } catch (const Error& error) {
-    fail("config.json cannot be written: ", error.what());
-  }
-  config_ = std::make_shared<const nlohmann::json>(std::move(config));
+  config_ = checked(std::move(config), "config.json");
+  return *this;
+}
+
+SaveOptions& SaveOptions::extra(nlohmann::json extra) {
+  extra_ = checked(std::move(extra), kExtraName);
   return *this;
 }
 
 const nlohmann::json& SaveOptions::config() const {
-  static const nlohmann::json none;
-  return config_ ? *config_ : none;
+  return value_or_null(config_);
+}
+
+const nlohmann::json& SaveOptions::extra() const {
+  return value_or_null(extra_);
 }
 
 }  // namespace oslo

@@ -28,16 +28,22 @@ class SaveOptions {
   /// throws `Error` for one nested deeper than 16 levels, or with text that is not UTF-8.
   SaveOptions& config(nlohmann::json config);
 
+  /// What else a program resumes from (a step, an epoch), written as extra.json into the same
+  /// folder, so that it is of the same save as the tensors. A JSON object, within the same limits.
+  SaveOptions& extra(nlohmann::json extra);
+
   bool merge_checkpoints() const { return merge_; }
   /// Empty where none was given.
   const std::string& format() const { return format_; }
   /// Null where none was given.
   const nlohmann::json& config() const;
+  const nlohmann::json& extra() const;
 
  private:
   bool merge_ = false;
   std::string format_;
   std::shared_ptr<const nlohmann::json> config_;
+  std::shared_ptr<const nlohmann::json> extra_;
 };
 
 }  // namespace oslo

@@ -144,9 +144,10 @@ void ParallelModel::save_parallelized(const std::string& directory,
   oslo::save_parallelized(*state_->module, state_->mpu, directory, options);
 }
 
-void ParallelModel::from_parallelized(const std::string& directory) const {
+void ParallelModel::from_parallelized(const std::string& directory,
+                                      const LoadOptions& options) const {
   check();
-  load_parallelized(*state_->module, state_->mpu, directory);
+  load_parallelized(*state_->module, state_->mpu, directory, options);
 }
 
 }  // namespace oslo

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/load_options.h"
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
 #include "oslo_cpp/config.h"
@@ -52,7 +53,7 @@ class ParallelModel {
   /// Writes the model: see checkpoint/parallel_checkpoint.h. Collective over the world.
   void save_parallelized(const std::string& directory, const SaveOptions& options = {}) const;
   /// Reads what `save_parallelized` wrote, parallel or merged, into the parameters. Collective.
-  void from_parallelized(const std::string& directory) const;
+  void from_parallelized(const std::string& directory, const LoadOptions& options = {}) const;
 
  private:
   [[noreturn]] void wrong_class(const std::string& wanted) const;

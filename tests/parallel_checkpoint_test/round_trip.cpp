@@ -127,6 +127,33 @@ TEST_P(ParallelCheckpoint, MergedGoesIntoAnyLayout) {
   }
 }
 
+TEST_F(TwoByTwo, WhatElseAProgramResumesFromIsOfTheSameSave) {
+  for (const bool merge : {false, true}) {
+    save(1, SaveOptions().merge_checkpoints(merge).extra({{"step", 7}}));
+    run_as_threads(kMesh.world, [&](World world) {
+      const MPU mpu(world, options_of(kMesh));
+      nlohmann::json extra;
+      load_parallelized(*make_parallel(2, mpu), mpu, target_, LoadOptions().extra(&extra));
+      EXPECT_EQ(extra, (nlohmann::json{{"step", 7}}));
+    });
+    expect_seed(1);  // nobody has to ask for it
+    test::write_contents(target_ + "/extra.json", "{\n  \"step\": 8\n}\n");
+    EXPECT_SAYS(failed_load(), "extra.json is damaged");
+  }
+  save(1);
+  EXPECT_EQ(names_in(target_).count("extra.json"), 0u);
+  run_as_threads(kMesh.world, [&](World world) {
+    const MPU mpu(world, options_of(kMesh));
+    nlohmann::json extra = "as before";
+    EXPECT_SAYS(error_of([&] {
+                  load_parallelized(*make_parallel(2, mpu), mpu, target_,
+                                    LoadOptions().extra(&extra));
+                }),
+                "has no extra.json");
+    EXPECT_EQ(extra, "as before");
+  });
+}
+
 TEST_F(TwoByTwo, DataRanksShareOneFileAndRankZerosValues) {
   run_as_threads(4, [&](World world) {
     const MPU mpu(world, options_of(kMesh));

@@ -100,17 +100,6 @@ double mean_over_data_ranks(const torch::Tensor& value, const oslo::MPU& mpu) {
   return sum.item<double>() / mpu.get_data_parallel_world_size();
 }
 
-// The model's checkpoint holds no step: a small file beside it does.
-void write_step(const std::filesystem::path& file, std::int64_t step) {
-  std::ofstream(file) << nlohmann::json{{"step", step}} << "\n";
-}
-
-std::int64_t read_step(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream) throw std::runtime_error("--resume: no " + file.string() + " to go on from");
-  return nlohmann::json::parse(stream).at("step").get<std::int64_t>();
-}
-
 // The parallel model against an untouched one of the same seed.
 void verify(const oslo::ParallelModel& parallel, const gpt2::GPT2LMHeadModel& on_one_device,
             const Options& options) {
@@ -154,8 +143,9 @@ void train(const Options& options) {
 
   std::int64_t step = 0;
   if (options.resume) {
-    step = read_step(out / "train_state.json");
-    parallel.from_parallelized((out / "parallel_ckpt").string());
+    nlohmann::json extra;
+    parallel.from_parallelized((out / "parallel_ckpt").string(), oslo::LoadOptions().extra(&extra));
+    step = extra.at("step").get<std::int64_t>();
   }
 
   // --- 4. Make it data parallel ----------------------------------------------------------------
@@ -174,8 +164,9 @@ void train(const Options& options) {
 
   // --- 6. Train as usual, but call the DDP engine, not the model -------------------------------
   const auto save = [&] {
-    parallel.save_parallelized((out / "parallel_ckpt").string());
-    if (speaker) write_step(out / "train_state.json", step);
+    // The step is of the same save as the weights, whenever this process dies.
+    parallel.save_parallelized((out / "parallel_ckpt").string(),
+                               oslo::SaveOptions().extra({{"step", step}}));
   };
   if (speaker) std::filesystem::create_directories(out);
   world.barrier();

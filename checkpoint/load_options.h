@@ -1,0 +1,20 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace oslo {
+
+/// What a load reads beside the tensors. Every setter returns the object, so that they chain.
+class LoadOptions {
+ public:
+  /// Where what `SaveOptions::extra` gave is put, on every rank, once everything else has been
+  /// read; a checkpoint without it is refused. Null: it is not read.
+  LoadOptions& extra(nlohmann::json* extra) { return extra_ = extra, *this; }
+
+  nlohmann::json* extra() const { return extra_; }
+
+ private:
+  nlohmann::json* extra_ = nullptr;
+};
+
+}  // namespace oslo
