@@ -42,6 +42,8 @@ class AccumulateMarked final : public Node {
     const at::Tensor local = local_in(std::move(gradients[0]), layout_);
     const std::lock_guard<std::mutex> lock(mutex_);
     at::Tensor& kept = parameter.mutable_grad();
+    // What a user assigned, `p.mutable_grad() = p.grad() * 0.5`, is a value of the global shape.
+    if (kept.defined() && placed_impl(kept)) kept = local_in(at::Tensor(kept), layout_);
     AccumulateGrad::accumulateGrad(parameter, kept, local, 1 + !post_hooks().empty(),
                                    [&kept](at::Tensor&& sum) { kept = std::move(sum); });
     mark_gradient_after_backward(parameter_);

@@ -34,6 +34,26 @@ void gradient_accumulation(Device& device) {
 }
 TRAINING_PROGRAM(gradient_accumulation);
 
+/// Gradients that are replaced by an expression, and then added to.
+void assigned_gradients(Device& device) {
+  auto model = Device::make(7, [] { return SmallNet(); });
+  const auto x_of = [&](int step) { return numbers({kRows, 7}, step); };
+  device.initialize(model, [&] { model->forward(x_of(0)); });
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+  for (int step = 0; step < 3; ++step) {
+    for (int i = 0; i < 2; ++i) {
+      nn::functional::cross_entropy(model->forward(x_of(step + i)), classes({kRows}, 5, step))
+          .backward();
+      for (auto& p : model->parameters()) p.mutable_grad() = p.grad() * 0.5;
+    }
+    device.note_gradients("model", *model);
+    optimizer.step();
+    optimizer.zero_grad(/*set_to_none=*/step == 1);
+  }
+  device.note_model("model", *model);
+}
+TRAINING_PROGRAM(assigned_gradients);
+
 void schedule(Device& device) {
   auto model = Device::make(3, [] { return ConvNet(); });
   const auto x_of = [&](int step) { return device.part(numbers({4, 49}, step)); };
