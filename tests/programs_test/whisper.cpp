@@ -80,8 +80,9 @@ struct WhisperImpl : nn::Module {
     Tensor xa = torch::gelu(conv2(torch::gelu(conv1(mel)))).permute({0, 2, 1});
     xa = (xa + positions.index({Slice(0, xa.size(1))}).to(mel.device())).to(mel.dtype());
     xa = ln_post(audio(xa));
-    Tensor x = token_embedding(tokens) +
-               positional_embedding.index({Slice(0, tokens.size(-1))}).to(xa.options()).to(tokens.device());
+    Tensor x = token_embedding(tokens) + positional_embedding.index({Slice(0, tokens.size(-1))})
+                                             .to(xa.options())
+                                             .to(tokens.device());
     x = text(x.to(xa.dtype()), xa, mask);
     x = ln(x);
     return torch::matmul(x, token_embedding->weight.to(x.dtype()).transpose(0, 1))
