@@ -168,7 +168,9 @@ Found found(const HabitsImpl::Habit& habit, int ranks) {
   const Tensor x = torch::randn({2, 5, kHidden});
   std::vector<LayerPlan> layers = plannable_layers(model.ptr());
   plan_by_structure(layers);
-  const auto search = plan_automatically(layers, model.ptr(), ranks, [&] { model->forward(x); });
+  FirstWrites writes;
+  const auto search = plan_automatically(
+      layers, model.ptr(), ranks, [&] { model->forward(x); }, writes);
   std::string plan;
   for (const LayerPlan& layer : layers) plan += layer.path + " " + layer.style.name() + "; ";
   EXPECT_TRUE(torch::equal(model->mix, before));
