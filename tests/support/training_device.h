@@ -44,7 +44,9 @@ inline Tensor numbers(at::IntArrayRef sizes, double start) {
 /// Integers below `bound`, as `numbers`.
 inline Tensor classes(at::IntArrayRef sizes, int64_t bound, int64_t start) {
   const int64_t count = c10::multiply_integers(sizes);
-  return (torch::arange(count) * 7 + start * 5).remainder(bound).view(sizes);
+  const Tensor i = torch::arange(count);
+  // Quadratic, so that no bound makes them all the same.
+  return (i * i * 3 + i * 4 + start * 5).remainder(bound).view(sizes);
 }
 
 struct Note {
@@ -162,7 +164,8 @@ class Replica {
   Replica(const Device& device, Model model, const oslo::DDPOptions& options = {})
       : model_(std::move(model)) {
     if (!device.is_parallel()) return;
-    ddp_.emplace(model_, device.mpu().get_data_parallel_group(), options);
+    ddp_ = std::make_unique<oslo::DistributedDataParallel<Model>>(
+        model_, device.mpu().get_data_parallel_group(), options);
   }
   template <typename... Args>
   auto forward(Args&&... args) {
@@ -176,7 +179,7 @@ class Replica {
 
  private:
   Model model_;
-  std::optional<oslo::DistributedDataParallel<Model>> ddp_;
+  std::unique_ptr<oslo::DistributedDataParallel<Model>> ddp_;
 };
 
 /// Rounding through the root of a second moment (eps 1e-8, steps of 1e-2): 1e-15 becomes 1e-9.

@@ -28,7 +28,9 @@ std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::
     const std::string& own = map.results[std::min(i, map.results.size() - 1)];
     for (size_t d = 0; d < own.size(); ++d) {
       if (contains(lent, own[d])) {
-        results[i] = results[i].toTensor().narrow(static_cast<int64_t>(d), 0, 0);
+        // No view: a bias added in place would give its graph a node that is made later than the
+        // other ranks make theirs, and the order of collectives follows the order of nodes.
+        results[i] = results[i].toTensor().narrow(static_cast<int64_t>(d), 0, 0).clone();
       }
     }
   }
