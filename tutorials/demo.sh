@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains GPT-2 on 4 local ranks (2 tensor x 2 data), merges the checkpoint, samples from it in one
-# process, and shows that the first losses equal those of one process of plain LibTorch, which never
-# meets oslo_cpp.
+# process, and shows that the first losses equal those of one process of plain LibTorch, which calls
+# nothing of oslo_cpp.
 #
 #   tutorials/demo.sh [BUILD_DIR]      BUILD_DIR is "build" unless given; output in BUILD_DIR/demo
 #
