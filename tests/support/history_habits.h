@@ -20,15 +20,9 @@ inline void clip(Session& s, int64_t how) {
       return note(torch::nn::utils::clip_grad_norm_(parameters, 2.0, 1.0));
     case 3:
       return torch::nn::utils::clip_grad_value_(parameters, 0.01);
-    case 4: {  // counts what is registered twice once, which LibTorch's does not
-      Tensors once;
-      for (const Tensor& p : parameters) {
-        const auto is_p = [&](const Tensor& other) { return other.is_same(p); };
-        if (std::ranges::none_of(once, is_p)) once.push_back(p);
-      }
+    case 4:
       return note(s.parallel ? s.parallel->clip_grad_norm_(0.3)
-                             : torch::nn::utils::clip_grad_norm_(once, 0.3));
-    }
+                             : torch::nn::utils::clip_grad_norm_(parameters, 0.3));
     default: {
       Tensor total = torch::zeros({});
       for (const Tensor& p : parameters) {
@@ -195,7 +189,7 @@ inline void step_of_their_own(Session& s, const Numbers& n) {
         break;
       case 2:
         m.mul_(0.9).addcmul_(g, g, 0.1);
-        p.addcdiv_(g, m.sqrt().add_(0.01), -0.01);
+        p.addcdiv_(g, m.abs().sqrt().add_(0.01), -0.01);
         break;
       default:  // LARS: the step's length follows the weight's
         p.add_(g * (p.norm() / (g.norm() + p.norm() + 1.0)), -0.1);
