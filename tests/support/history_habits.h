@@ -275,7 +275,9 @@ inline void save_and_load(Session& s, const Numbers& n) {
   std::map<std::string, Tensor> kept;
   for (const auto& item : s.model->named_parameters()) kept[item.key()] = item.value().clone();
   for (const auto& item : s.model->named_buffers()) kept[item.key()] = item.value().clone();
-  for (Tensor& p : s.model->parameters()) p.mul_(0.5);
+  for (auto& item : s.model->named_parameters()) {  // a checkpoint has what is in use
+    if (std::ranges::count(s.model->left_behind, item.key()) == 0) item.value().mul_(0.5);
+  }
   if (s.parallel) {
     s.parallel->from_parallelized(folder);
   } else {
