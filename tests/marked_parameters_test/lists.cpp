@@ -1,0 +1,136 @@
+// Parameters in lists: losses that broadcast, _foreach_ operators, loss scaling, LBFGS.
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "tests/support/placed_values.h"
+
+namespace oslo {
+namespace {
+
+using namespace placed_values;
+using ::testing::HasSubstr;
+
+/// A mark on parts of 2+2+1, 1+1+0 or 5+0+0 rows.
+Tensor marked_by_units(const Tensor& whole, const MPU& mpu, int64_t unit) {
+  Tensor parameter = leaf(whole);
+  const LayoutPtr layout = std::make_shared<Layout>(
+      make_layout(mpu.tensor_mesh(), {Placement::shard(0, 1, unit)}, whole.sizes()));
+  mark_parameter(parameter, layout, "w");
+  return parameter;
+}
+
+// A definition reads the sizes of tensors in lists, too: F::mse_loss broadcasts by one.
+TEST(MarkedParameters, LossesOfAParameterAreThoseOfTheWhole) {
+  on_ranks(3, [](const MPU& mpu) {
+    namespace F = torch::nn::functional;
+    for (const auto& [rows, unit] :
+         std::vector<std::pair<int64_t, int64_t>>{{5, 1}, {2, 1}, {5, 5}}) {
+      const Tensor whole = numbers({rows, 5}), target = numbers({rows, 5}, 2.0);
+      const std::vector<std::pair<const char*, std::function<Tensor(const Tensor&)>>> losses = {
+          {"mse_loss", [&](const Tensor& t) { return F::mse_loss(t, target); }},
+          {"mse_loss of it", [&](const Tensor& t) { return F::mse_loss(target, t); }},
+          {"l1_loss", [&](const Tensor& t) { return F::l1_loss(t, target); }},
+          {"smooth_l1_loss", [&](const Tensor& t) { return F::smooth_l1_loss(t, target); }},
+          {"column_stack",
+           [&](const Tensor& t) {
+             return torch::column_stack({t, target});
+           }},
+          {"multi_dot",
+           [&](const Tensor& t) {
+             return torch::linalg_multi_dot({t, t.t(), t});
+           }},
+          {"meshgrid",
+           [&](const Tensor& t) {
+             return torch::meshgrid({t.select(1, 0), t.select(1, 1)}, "ij")[0];
+           }},
+      };
+      for (const auto& [name, loss] : losses) {
+        const Tensor w = leaf(whole), p = marked_by_units(whole, mpu, unit);
+        const Tensor actual = loss(p), expected = loss(w);
+        ASSERT_EQ(actual.sizes(), expected.sizes()) << name;
+        expect_close(actual, expected, name);
+        actual.pow(2).sum().backward();
+        expected.pow(2).sum().backward();
+        expect_close(p.grad(), w.grad(), std::string(name) + ", gradient");
+      }
+    }
+  });
+}
+
+// An optimizer that steps lists at once, as Python's do; a whole bias among parts.
+TEST(MarkedParameters, ListsAreSteppedAsOneByOne) {
+  on_ranks(3, [](const MPU& mpu) {
+    const auto step = [](const Tensor& weight, const Tensor& bias) {
+      const std::vector<Tensor> all{weight, bias}, gradients{weight.grad(), bias.grad()};
+      const std::vector<Tensor> mean{torch::zeros_like(weight), torch::zeros_like(bias)};
+      const std::vector<Tensor> square{torch::zeros_like(weight), torch::zeros_like(bias)};
+      const torch::NoGradGuard no_grad;
+      torch::_foreach_mul_(all, 0.99);
+      torch::_foreach_lerp_(mean, gradients, 0.1);
+      torch::_foreach_mul_(square, 0.9);
+      torch::_foreach_addcmul_(square, gradients, gradients, 0.1);
+      std::vector<Tensor> divisor = torch::_foreach_sqrt(square);
+      torch::_foreach_add_(divisor, 1e-3);
+      torch::_foreach_addcdiv_(all, mean, divisor, -0.5);
+      torch::_foreach_copy_(mean, gradients);
+      const std::vector<Tensor> norms = torch::_foreach_norm(all, 2);
+      return torch::stack({full_tensor(norms[0]), full_tensor(norms[1])});
+    };
+    const Tensor x = numbers({4, 3}, 1.0);
+    const Tensor w = leaf(numbers({5, 3})), b = leaf(numbers({5}, 0.5));
+    const Tensor p = marked(numbers({5, 3}), mpu), c = leaf(numbers({5}, 0.5));
+    torch::nn::functional::linear(x, w, b).pow(2).sum().backward();
+    torch::nn::functional::linear(x, p, c).pow(2).sum().backward();
+    const auto before = mpu.tensor_group()->ledger().total().calls;
+    const Tensor norms = step(p, c), expected = step(w, b);
+    expect_close(norms, expected, "norms");
+    EXPECT_EQ(mpu.tensor_group()->ledger().total().calls - before, 1) << "the norm of the weight";
+    expect_close(p, w, "the weight");
+    expect_close(c, b, "the bias");
+  });
+}
+
+// A gradient scaler: what is not finite in one rank's part stops the step on all ranks.
+TEST(MarkedParameters, WhatOneRankFindsNotFiniteAllHaveFound) {
+  on_ranks(3, [](const MPU& mpu) {
+    for (const int64_t row : {-1, 0, 3, 4}) {
+      Tensor whole = numbers({5, 3}).to(torch::kFloat), other = numbers({5}).to(torch::kFloat);
+      if (row >= 0) whole[row][1] = std::numeric_limits<float>::infinity();
+      const Tensor p = marked(whole, mpu), cut = placed(other, mpu, 0);
+      const Tensor plain = other.clone(), expected = whole.clone();
+      p.requires_grad_(false);
+      const Tensor factor = torch::full({1}, 0.25);
+      Tensor found = torch::zeros({1}), expected_found = torch::zeros({1});
+      torch::_amp_foreach_non_finite_check_and_unscale_({p, cut, plain}, found, factor);
+      torch::_amp_foreach_non_finite_check_and_unscale_({expected}, expected_found, factor);
+      EXPECT_EQ(found.item<float>(), row >= 0 ? 1 : 0);
+      EXPECT_EQ(found.item<float>(), expected_found.item<float>());
+      expect_close(p, expected, "the parameter's");
+      expect_close(cut, other * 0.25, "a cut one");
+      expect_close(plain, other * 0.25, "a whole one");
+    }
+  });
+}
+
+// It slices a flat step by the parameters' numel(), which is that of the parts.
+TEST(MarkedParameters, LbfgsIsRefusedByName) {
+  on_ranks(3, [](const MPU& mpu) {
+    const Tensor p = marked(numbers({5, 3}), mpu), bias = leaf(numbers({5}, 0.5));
+    const Tensor x = numbers({4, 3}, 1.0);
+    torch::optim::LBFGS optimizer(std::vector<Tensor>{bias, p});
+    const std::string error = error_of([&] {
+      optimizer.step([&] {
+        optimizer.zero_grad();
+        Tensor loss = torch::nn::functional::linear(x, p, bias).pow(2).sum();
+        loss.backward();
+        return full_tensor(loss);
+      });
+    });
+    EXPECT_THAT(error, HasSubstr("torch::optim::LBFGS"));
+    EXPECT_THAT(error, HasSubstr("[5, 3]"));
+  });
+}
+
+}  // namespace
+}  // namespace oslo
