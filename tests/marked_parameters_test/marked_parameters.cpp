@@ -47,7 +47,6 @@ TEST(MarkedParameters, AreTheWholeWhereverAModelComputesWithThem) {
   });
 }
 
-
 TEST(MarkedParameters, GradientsAreMarkedToo) {
   on_ranks(2, [](const MPU& mpu) {
     const Tensor w = leaf(numbers({5, 3})), p = marked(w, mpu), x = numbers({4, 3}, 1.0);
@@ -197,7 +196,6 @@ TEST(MarkedParameters, OptimizerStatesAreMarked) {
     EXPECT_EQ(full_tensor(state.exp_avg_sq()).sizes(), at::IntArrayRef({5, 3}));
   });
 }
-
 
 TEST(MarkedParameters, TakeTheirPartOfAWholeTensor) {
   on_ranks(3, [](const MPU& mpu) {
