@@ -164,8 +164,14 @@ TEST(SavedTensors, ThatComeBackAsSomethingElseAreRefused) {
   const Tensor x = input().requires_grad_();
   const std::vector<std::pair<UnpackSavedTensor, std::string>> wrong{
       {[] { return Tensor(); }, "undefined"},
-      {[] { return torch::zeros({2, 7}, torch::kDouble); }, "shape [2, 7]"},
-      {[] { return torch::zeros({3, 7}, torch::kFloat); }, "float"}};
+      {[] {
+         return torch::zeros({2, 7}, torch::kDouble);
+       },
+       "shape [2, 7]"},
+      {[] {
+         return torch::zeros({3, 7}, torch::kFloat);
+       },
+       "float"}};
   for (const auto& [unpack, part] : wrong) {
     Tensor y;
     {
@@ -204,8 +210,8 @@ TEST(SavedTensors, OfAParallelModelAreThisRanksParts) {
   run_as_threads(3, [&](World world) {
     models::GPT2 model = make();
     const auto parallel = initialize(
-        model, Config::parse(
-                   R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 3}})"),
+        model,
+        Config::parse(R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 3}})"),
         in(world));
     Counts counts;
     Tensor loss;

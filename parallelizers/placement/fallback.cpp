@@ -37,8 +37,6 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
     return;
   }
   const size_t base = stack.size() - op.arguments;
-  // By it torch::nn::init::orthogonal_ reaches what it fills.
-  if (op.name == "aten::view_as") refuse_initializers_of_parts(stack[base].toTensor());
   const c10::IValue first = stack[base];
   // Definitions read sizes. One that gives its target another shape must meet the parameter itself.
   const size_t begin = base + (op.handle.hasTag(at::Tag::inplace_view) ? 1 : 0);

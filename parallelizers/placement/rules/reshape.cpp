@@ -8,6 +8,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/call.h"
+#include "parallelizers/placement/initializer_guard.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
 #include "parallelizers/placement/rule_table.h"
@@ -248,6 +249,7 @@ void view(Call& call) {
 /// view_as(self, other). A parameter stands for the whole that it is a part of, though it says that
 /// it has the sizes of the part: who cut `self` by those is told.
 void view_as(Call& call) {
+  refuse_initializers_of_parts(call.tensor(0));  // orthogonal_ reaches what it fills by a view
   const Value self = call.value(0), other = call.value(1);
   const int64_t given = c10::multiply_integers(self.sizes());
   const int64_t wanted = c10::multiply_integers(other.sizes());
