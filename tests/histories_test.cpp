@@ -259,6 +259,9 @@ TEST_P(Histories, EqualOneDevice) {
     impossible += outcome.kind == Outcome::Kind::impossible;
     if (outcome.kind != Outcome::Kind::differs) continue;
     ++failed;
+    // Shrinking one whose ranks wait for each other takes minutes.
+    std::cerr << "seed " << history.seed << " fails on " << mesh.name()
+              << ", shrinking: " << outcome.what << std::endl;
     ADD_FAILURE() << "a history fails on " << mesh.name() << ":\n"
                   << shrunk(history, mesh, outcome.what);
   }

@@ -112,7 +112,9 @@ TEST(ConfigDamage, NestedDeeperThanAnyConfig) {
   nlohmann::json deep;
   for (int i = 0; i < 65'000; ++i) deep = nlohmann::json::array({std::move(deep)});
   expect_contains(error_of([&] { Config::from_json(deep); }), {"nested deeper"});
-  expect_contains(error_of([&] { Config::from_json({{"train", deep}}); }), {"nested deeper"});
+  nlohmann::json under = nlohmann::json::object();
+  under["train"] = std::move(deep);  // nlohmann copies by recursion
+  expect_contains(error_of([&] { Config::from_json(under); }), {"nested deeper"});
   const std::string text = std::string(65'000, '[') + std::string(65'000, ']');
   expect_contains(parse_error("{\"train\": " + text + "}"), {"nested deeper"});
   Config config;

@@ -115,21 +115,23 @@ TEST(MarkedParameters, WhatOneRankFindsNotFiniteAllHaveFound) {
 
 // It slices a flat step by the parameters' numel(), which is that of the parts.
 TEST(MarkedParameters, LbfgsIsRefusedByName) {
-  on_ranks(3, [](const MPU& mpu) {
-    const Tensor p = marked(numbers({5, 3}), mpu), bias = leaf(numbers({5}, 0.5));
-    const Tensor x = numbers({4, 3}, 1.0);
-    torch::optim::LBFGS optimizer(std::vector<Tensor>{bias, p});
-    const std::string error = error_of([&] {
-      optimizer.step([&] {
-        optimizer.zero_grad();
-        Tensor loss = torch::nn::functional::linear(x, p, bias).pow(2).sum();
-        loss.backward();
-        return full_tensor(loss);
+  for (const int64_t unit : {1, 5}) {  // with whole units of 5 rows one rank holds everything
+    on_ranks(3, [&](const MPU& mpu) {
+      const Tensor p = marked_by_units(numbers({5, 3}), mpu, unit), bias = leaf(numbers({5}, 0.5));
+      const Tensor x = numbers({4, 3}, 1.0);
+      torch::optim::LBFGS optimizer(std::vector<Tensor>{bias, p});
+      const std::string error = error_of([&] {
+        optimizer.step([&] {
+          optimizer.zero_grad();
+          Tensor loss = torch::nn::functional::linear(x, p, bias).pow(2).sum();
+          loss.backward();
+          return full_tensor(loss);
+        });
       });
+      EXPECT_THAT(error, HasSubstr("torch::optim::LBFGS"));
+      EXPECT_THAT(error, HasSubstr("[5, 3]"));
     });
-    EXPECT_THAT(error, HasSubstr("torch::optim::LBFGS"));
-    EXPECT_THAT(error, HasSubstr("[5, 3]"));
-  });
+  }
 }
 
 }  // namespace

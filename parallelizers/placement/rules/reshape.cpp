@@ -253,7 +253,9 @@ void view_as(Call& call) {
   const Value self = call.value(0), other = call.value(1);
   const int64_t given = c10::multiply_integers(self.sizes());
   const int64_t wanted = c10::multiply_integers(other.sizes());
-  if (const Mark* mark = mark_of(call.tensor(1)); mark != nullptr && given != wanted) {
+  const Mark* mark = mark_of(call.tensor(1));
+  // A rank whose part is everything would cut by the right sizes: refused on all of them.
+  if (mark != nullptr && (given != wanted || mark->layout->all_on_one_rank())) {
     fail("view_as: a tensor of ", given, " elements cannot take the shape ",
          c10::IntArrayRef(other.sizes()), " of parallel parameter ", mark->name,
          ", of which a rank ",
