@@ -1,5 +1,6 @@
 #include "parallelizers/placement/initializer_guard.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/util/Backtrace.h>
 
 #include <algorithm>
@@ -40,6 +41,7 @@ void refuse_initializers_of_parts(const at::Tensor& target) {
   if (placed_impl(target) != nullptr) return;  // its sizes are global
   const Mark* mark = mark_of(target);
   if (mark == nullptr || mark->layout->whole()) return;
+  if (c10::GradMode::is_enabled()) return;  // they all fill under torch::NoGradGuard
   const std::string calls = c10::get_backtrace(0, kFrames);
   const auto in = [&](std::string_view function) {
     return calls.find(function) != std::string::npos;

@@ -9,8 +9,8 @@ namespace oslo {
 /// fill a parameter that is cut over ranks: the sizes that it read were those of this rank's part.
 /// Where they do not matter (the fan-in of a weight cut by rows, normal_ and uniform_ by hand,
 /// which draw what one device draws) nothing happens. Which function it is, the calls in progress
-/// tell: sizes are read without an operator. For operators through which these functions reach a
-/// parameter; all ranks find the same.
+/// tell: sizes are read without an operator. To ask them takes more than a millisecond. For
+/// operators through which these functions reach a parameter; all ranks find the same.
 void refuse_initializers_of_parts(const at::Tensor& target);
 
 /// Whether an embedding's reset_parameters is filling its table, which is cut over ranks and has a

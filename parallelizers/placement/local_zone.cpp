@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/accumulate_marked.h"
 #include "parallelizers/placement/arguments.h"
 #include "parallelizers/placement/dry_call.h"
 #include "parallelizers/placement/initializer_guard.h"
@@ -108,6 +109,13 @@ bool records_beyond_target(const torch::jit::Stack& stack, size_t base) {
   return false;
 }
 
+/// A convolution's weight itself: gradients are cleared at every step, and must not ask who calls.
+bool may_be_initialized(const at::Tensor& marked) {
+  if (marked.dim() < 3 || c10::GradMode::is_enabled()) return false;
+  const auto& accumulator = mark_of(marked)->accumulator;
+  return marked.requires_grad() || (accumulator && accumulates_for(*accumulator, marked));
+}
+
 }  // namespace
 
 bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
@@ -146,8 +154,7 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
   // (a layer's clone()).
   if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
   // torch::nn::init::dirac_ clears a convolution's weight before it writes its ones.
-  if (on_marked && op.name == "aten::zero_" && !c10::GradMode::is_enabled() &&
-      stack[base].toTensor().dim() > 2) {
+  if (on_marked && op.name == "aten::zero_" && may_be_initialized(stack[base].toTensor())) {
     refuse_initializers_of_parts(stack[base].toTensor());
   }
   if (on_marked && pointwise && c10::InferenceMode::is_enabled()) {

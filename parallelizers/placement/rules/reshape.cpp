@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/access.h"
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/initializer_guard.h"
 #include "parallelizers/placement/mark.h"
@@ -249,7 +250,10 @@ void view(Call& call) {
 /// view_as(self, other). A parameter stands for the whole that it is a part of, though it says that
 /// it has the sizes of the part: who cut `self` by those is told.
 void view_as(Call& call) {
-  refuse_initializers_of_parts(call.tensor(0));  // orthogonal_ reaches what it fills by a view
+  // What torch::nn::init::orthogonal_ computes for a part it writes to this view.
+  if (!is_placed(call.tensor(1)) && call.tensor(1).numel() == call.tensor(0).numel()) {
+    refuse_initializers_of_parts(call.tensor(0));
+  }
   const Value self = call.value(0), other = call.value(1);
   const int64_t given = c10::multiply_integers(self.sizes());
   const int64_t wanted = c10::multiply_integers(other.sizes());
