@@ -8,6 +8,7 @@
 
 #include <map>
 
+#include "mpu/rank_check.h"
 #include "tests/support/placed_values.h"
 
 namespace oslo {
@@ -212,6 +213,19 @@ TEST(ProcessGroupOperators, MoveThePartOfAParameter) {
           expect_close(local_tensor(actual[i]), expected[i], name);
         }
       }
+    }
+  });
+}
+
+/// OSLO_CHECK compares ordinary operands, which these operators need not have alike: they write to
+/// some, and ordinary memory beside a parameter may hold another rank's part.
+TEST(ProcessGroupOperators, AreNoBusinessOfTheRankCheck) {
+  on_data_and_tensor_ranks([](const MPU& mpu) {
+    const RankCheckScope on;
+    for (const auto& [name, exercise] : exercises()) {
+      if (!run(exercise, mpu, As::local_tensor, As::local_tensor).second.empty()) continue;
+      EXPECT_EQ(run(exercise, mpu, As::parameter, As::local_tensor).second, "") << name;
+      EXPECT_EQ(run(exercise, mpu, As::local_tensor, As::parameter).second, "") << name;
     }
   });
 }
