@@ -9,11 +9,11 @@
 namespace oslo {
 namespace {
 
-/// `json` to keep, which `file` will hold.
+/// `json` to keep, which `file` will hold: what a load can read.
 std::shared_ptr<const nlohmann::json> checked(nlohmann::json json, const char* file) {
   OSLO_CHECK(json.is_object() || json.is_null(), file, " is a JSON object, not ", json.type_name());
   try {
-    write_json(json, kExtraLimits);
+    read_json(write_json(json, kExtraLimits, /*indent=*/2), kExtraLimits);
   } catch (const Error& error) {
     fail(file, " cannot be written: ", error.what());
   }

@@ -25,7 +25,8 @@ class SaveOptions {
   }
 
   /// The model's hyperparameters, written beside the tensors as config.json. A JSON object;
-  /// throws `Error` for one nested deeper than 16 levels, or with text that is not UTF-8.
+  /// throws `Error` for one nested deeper than 16 levels, with text that is not UTF-8, or of more
+  /// than 16 MiB or a million values as text.
   SaveOptions& config(nlohmann::json config);
 
   /// What else a program resumes from (a step, an epoch), written as extra.json into the same

@@ -154,6 +154,16 @@ TEST_F(TwoByTwo, WhatElseAProgramResumesFromIsOfTheSameSave) {
   });
 }
 
+TEST(SaveOptions, RefusesWhatALoadWouldRefuse) {
+  const auto refusal = [](const nlohmann::json& json) {
+    return error_of([&] { SaveOptions().extra({{"seen", json}}); });
+  };
+  EXPECT_SAYS(refusal(std::string(17 << 20, 'x')), "extra.json cannot be written: it has");
+  EXPECT_SAYS(refusal(std::vector<int>((1 << 20) + 1, 7)), "values that are read at most");
+  EXPECT_SAYS(refusal({{std::string("a\0b", 3), 1}}), "NUL");
+  SaveOptions().extra({{"seen", std::vector<int>(1000, 7)}});
+}
+
 TEST_F(TwoByTwo, DataRanksShareOneFileAndRankZerosValues) {
   run_as_threads(4, [&](World world) {
     const MPU mpu(world, options_of(kMesh));
