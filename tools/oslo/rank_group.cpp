@@ -291,6 +291,7 @@ void RankGroup::kill_ranks() {
 void RankGroup::end_processes() {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   kill_at_.reset();
+  end_at_.reset();  // while lines are still written, the group ids may be somebody else's
   for (const Rank& rank : ranks_) signal_group(rank.process, SIGKILL);
   guard_.reset();  // before the group ids become free
   for (Rank& rank : ranks_) {
