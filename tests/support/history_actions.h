@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -112,7 +113,13 @@ inline const std::vector<Action>& actions() {
        [](S s, N) {
          s.optimizer->zero_grad();
          Tensor loss = s.loss_of(++s.steps, 0, 1);
-         for (const Tensor& p : s.model->parameters()) loss = loss + 0.01 * p.pow(2).sum();
+         for (const auto& item : s.model->named_parameters()) {
+           // LibTorch's reducer refuses one that the loss uses and the forward does not.
+           const bool forward_uses = std::ranges::count(s.model->left_behind, item.key()) == 0;
+           if (forward_uses || s.setting.averaging != Averaging::ddp) {
+             loss = loss + 0.01 * item.value().pow(2).sum();
+           }
+         }
          loss.backward();
          s.exchange();
          s.device.note_gradients("with penalty", *s.model);
