@@ -232,7 +232,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     if (sizes.tensor == 1) return;
     if (options.example_inputs)
       plan_by_example(layers, model, sizes.tensor, options, world.rank() == 0);
-    check_cuttable(layers);
+    check_cuttable(layers, *model);
   });
   if (sizes.tensor > 1) {
     if (options.example_inputs) {

@@ -194,6 +194,14 @@ TEST(Initialize, RefusesWhatCannotBeChangedInPlace) {
   EXPECT_THAT(
       error_of([&] { initialize(model, Config::parse(kTwo), in(World::fake(0, 2))); }),
       HasSubstr("parameters wte.weight and lm_head.weight are two tensors over one memory"));
+  // Also where one of the two stays whole, or lies otherwise in the same memory.
+  model->lm_head->weight = model->wte->weight.detach().slice(0, 1, 3);
+  auto config = Config::parse(kTwo);
+  config.set("plan.wte=vocab");
+  config.set("plan.lm_head=replicate");
+  EXPECT_THAT(
+      error_of([&] { initialize(model, config, in(World::fake(0, 2))); }),
+      HasSubstr("parameters wte.weight and lm_head.weight are two tensors over one memory"));
 }
 
 TEST(Initialize, GradientsAreCutWithTheirParameters) {

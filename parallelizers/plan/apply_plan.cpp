@@ -48,23 +48,47 @@ void cut(const at::Tensor& parameter, const Placement& placement, const std::str
   }
 }
 
+/// The bytes from a tensor's first element to its last; none where it has no memory.
+std::pair<const char*, const char*> extent_of(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0 ||
+      tensor.is_meta()) {
+    return {};
+  }
+  const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+  int64_t elements = 1;
+  for (int64_t d = 0; d < tensor.dim(); ++d) elements += (tensor.size(d) - 1) * tensor.stride(d);
+  return {begin, begin + elements * static_cast<int64_t>(tensor.element_size())};
+}
+
+/// Throws where a parameter that is to be cut, and gets memory of its own, shares what it has with
+/// another tensor of the model, whether that is cut, too, or stays whole.
+void check_memory(const std::vector<NamedTensor>& cut, const torch::nn::Module& model) {
+  std::vector<NamedTensor> all = parameters_in_use(model);
+  for (const auto& buffer : model.named_buffers()) all.push_back({buffer.key(), buffer.value()});
+  for (const NamedTensor& parameter : cut) {
+    const auto [begin, end] = extent_of(parameter.tensor);
+    for (const NamedTensor& other : all) {
+      if (begin == nullptr || other.tensor.is_same(parameter.tensor)) continue;
+      const auto [other_begin, other_end] = extent_of(other.tensor);
+      const bool apart = other_begin == nullptr || other_end <= begin || end <= other_begin;
+      OSLO_CHECK(apart, "parameters ", parameter.name, " and ", other.name,
+                 " are two tensors over one memory, which cutting them would part; tie them by "
+                 "assigning the tensor itself");
+    }
+  }
+}
+
 }  // namespace
 
-void check_cuttable(const std::vector<LayerPlan>& layers) {
-  std::map<const void*, std::pair<const c10::TensorImpl*, std::string>> owner_of;
+void check_cuttable(const std::vector<LayerPlan>& layers, const torch::nn::Module& model) {
+  std::vector<NamedTensor> cut;
   const auto check = [&](const at::Tensor& parameter, const std::string& name) {
     OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter), "parameter ", name,
                " is part of an autograd graph that is still alive (an output kept from before, or "
                "an earlier DistributedDataParallel); let go of it before initialize");
     OSLO_CHECK(!parameter.grad().defined() || !parameter.grad().is_sparse(), "parameter ", name,
                " has a sparse gradient, which cannot be cut; call zero_grad() before initialize");
-    if (parameter.numel() == 0 || parameter.is_meta()) return;
-    const auto [owner, first] = owner_of.emplace(parameter.const_data_ptr(),
-                                                 std::pair(parameter.unsafeGetTensorImpl(), name));
-    OSLO_CHECK(first || owner->second.first == parameter.unsafeGetTensorImpl(), "parameters ",
-               owner->second.second, " and ", name,
-               " are two tensors over one memory, which "
-               "cutting them would part; tie them by assigning the tensor itself");
+    cut.push_back({name, parameter});
   };
   for (const LayerPlan& layer : layers) {
     if (layer.weight_placement().is_shard()) check(layer.weight(), layer.weight_path());
@@ -72,6 +96,7 @@ void check_cuttable(const std::vector<LayerPlan>& layers) {
       check(layer.bias(), layer.bias_path());
     }
   }
+  check_memory(cut, model);
 }
 
 void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {

@@ -7,8 +7,8 @@
 namespace oslo {
 
 /// Throws, naming the parameter, when one that the plan cuts cannot be changed in place: it is part
-/// of a live graph, shares its memory with another tensor, or has a sparse gradient.
-void check_cuttable(const std::vector<LayerPlan>& layers);
+/// of a live graph, shares its memory with another tensor of the model, or has a sparse gradient.
+void check_cuttable(const std::vector<LayerPlan>& layers, const torch::nn::Module& model);
 
 /// Cuts the parameters of planned layers in place, their gradients with them. Tied parameters are
 /// cut once, as the first layer in the tree says.
