@@ -6,14 +6,15 @@
 
 namespace oslo {
 
-/// Gives back what an operator saved for its backward pass. It is called once for each use, possibly
-/// on another thread (the engine's) and without the thread-local state of the forward pass, so it
-/// holds all that it needs. It returns a tensor of the saved one's sizes, type and device.
+/// Gives back what an operator saved for its backward pass. It is called once for each use,
+/// possibly on another thread (the engine's) and without the thread-local state of the forward
+/// pass, so it holds all that it needs. It returns a tensor of the saved one's sizes, type and
+/// device.
 using UnpackSavedTensor = std::function<at::Tensor()>;
 
 /// Decides what to keep of a tensor that an operator saves, and says how to get it back. An empty
-/// function keeps the tensor itself. It must not write to the tensor. The tensor it is handed has no
-/// history, so that keeping it keeps no graph alive.
+/// function keeps the tensor itself. It must not write to the tensor. The tensor it is handed has
+/// no history, so that keeping it keeps no graph alive.
 using PackSavedTensor = std::function<UnpackSavedTensor(const at::Tensor& saved)>;
 
 /// While alive, every tensor that an operator of this thread saves for its backward pass goes

@@ -9,7 +9,6 @@
 #include <optional>
 #include <unordered_map>
 
-#include "parallelizers/placement/process_group_rule.h"
 #include "parallelizers/placement/rule_table.h"
 
 namespace oslo {
@@ -61,7 +60,6 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   const RuleTable& table = RuleTable::instance();
   arguments = arguments_of.size();
   rule = table.find(name);
-  if (rule == nullptr) rule = process_group_rule(name);
   const auto& returns = schema->returns();
   const bool gives_tensor = !returns.empty() && *returns[0].type() == *c10::TensorType::get();
   // equal() carries the tag too, and returns one truth value.

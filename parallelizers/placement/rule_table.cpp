@@ -50,7 +50,8 @@ const RuleTable& RuleTable::instance() {
 
 Rule RuleTable::find(const std::string& name) const {
   const auto found = rules_.find(name);
-  return found == rules_.end() || found->second == listed_as_pointwise ? nullptr : found->second;
+  if (found == rules_.end()) return process_group_rule(name);
+  return found->second == listed_as_pointwise ? nullptr : found->second;
 }
 
 bool RuleTable::listed_pointwise(const std::string& name) const {

@@ -1,5 +1,3 @@
-#include "parallelizers/placement/process_group_rule.h"
-
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
@@ -14,6 +12,7 @@
 #include "parallelizers/placement/call.h"
 #include "parallelizers/placement/mark.h"
 #include "parallelizers/placement/placed_tensor.h"
+#include "parallelizers/placement/rules/families.h"
 
 namespace oslo {
 namespace {
