@@ -10,10 +10,11 @@
 namespace oslo {
 namespace {
 
-/// The operator itself on other rows.
+/// The operator itself on other rows. Its gradient is dense, whatever the table asks for: the nodes
+/// that it passes on its way to a cut table cannot carry a sparse one. The values are the same.
 at::Tensor lookup(const Call& call, const at::Tensor& weight, const at::Tensor& indices,
                   int64_t padding) {
-  return call.call_with({weight, indices, padding, call.argument(3), call.argument(4)})[0]
+  return call.call_with({weight, indices, padding, call.argument(3), /*sparse=*/false})[0]
       .toTensor();
 }
 

@@ -53,6 +53,7 @@ std::vector<c10::IValue> bags_of_own_rows(const Call& call, c10::ArrayRef<at::Te
   arguments[kIndices] = own.local;
   arguments[kOffsets] = local[2];
   arguments[kMode] = kSum;
+  arguments[kSparse] = false;
   arguments[kSampleWeights] =
       weighted ? local[3].masked_fill(here.logical_not(), 0) : here.to(local[0].scalar_type());
   auto results = call.call_with(std::move(arguments));
@@ -63,24 +64,35 @@ std::vector<c10::IValue> bags_of_own_rows(const Call& call, c10::ArrayRef<at::Te
   return results;
 }
 
+/// The operator on the local operands, with a dense gradient (see embedding.cpp).
+std::vector<c10::IValue> bags_of_all_rows(const Call& call, c10::ArrayRef<at::Tensor> local) {
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  size_t next = 0;
+  for (const size_t i : {kWeight, kIndices, kOffsets, kSampleWeights}) {
+    if (next < local.size()) arguments[i] = local[next++];
+  }
+  arguments[kSparse] = false;
+  return call.call_with(std::move(arguments));
+}
+
 /// weight (V, H), indices (N), offsets (B) -> (B, H) and three tensors for backward: H cut is free,
 /// V cut is summed (mode sum and mean), the longest lists of a maximum need V whole.
 void embedding_bag(Call& call) {
   auto operands = call.operands();
   const int64_t mode = call.integer(kMode);
   if (operands[1].dim() != 1) return call.gather("bags of one length");
-  const bool by_frequency = call.boolean(kByFrequency), sparse = call.boolean(kSparse);
+  const bool by_frequency = call.boolean(kByFrequency);
   DimensionMap map{{"VH", "N", "B"}, {"BH", "n", "b", mode == kMax ? "mH" : "m"}, "NB"};
   if (operands.size() > 3) map.operands.push_back("N");
   const bool sums = mode == kSum || (mode == kMean && operands.size() == 3);
-  if (!sums || by_frequency || sparse || operands[0].axes_cutting(0).size() != 1) map.whole += "V";
+  if (!sums || by_frequency || operands[0].axes_cutting(0).size() != 1) map.whole += "V";
   const int64_t rows = operands[0].size(0);
   const Resolution resolution = resolve(map, operands);
   const int axis = resolution.axis_keeping('V');
   c10::SmallVector<at::Tensor, 4> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
   if (axis < 0) {
-    const auto results = call.call_below(local);
+    const auto results = bags_of_all_rows(call, local);
     for (size_t i = 0; i < results.size(); ++i) {  // none is a partial sum
       call.result({results[i].toTensor(), resolution.layout_of(map.results[i])});
     }
