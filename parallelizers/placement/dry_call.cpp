@@ -165,6 +165,10 @@ DryNote::~DryNote() {
 
 at::Tensor shape_of(const at::Tensor& tensor) {
   if (tensor.is_meta()) return tensor;
+  if (tensor.layout() != at::kStrided) {  // kernels for sparse tensors read their indices
+    return at::empty(tensor.sizes(),
+                     tensor.options().layout(at::kStrided).device(at::kMeta).requires_grad(false));
+  }
   at::Tensor shape = at::empty_strided(tensor.sizes(), tensor.strides(),
                                        tensor.options().device(at::kMeta).requires_grad(false));
   return tensor.requires_grad() ? differentiable(shape, tensor.is_leaf()) : shape;

@@ -50,8 +50,19 @@ const HabitsImpl::Habit kScaled = [](const Tensor& h, HabitsImpl& m) { return h 
 const HabitsImpl::Habit kMixed = [](const Tensor& h, HabitsImpl& m) { return h * m.mix; };
 const HabitsImpl::Habit kNothing = [](const Tensor& h, HabitsImpl&) { return h; };
 
+/// Every node of a graph of 10 takes the next one's values.
+const HabitsImpl::Habit kNeighbours = [](const Tensor& h, HabitsImpl&) {
+  return torch::eye(10).roll(1, 0).mm(h.flatten(0, 1)).view({2, 5, kInner});
+};
+
 std::vector<Case> cases() {
   return {
+      {"a sparse matrix of neighbours",
+       [](const Tensor& h, HabitsImpl&) {
+         const Tensor next = torch::eye(10).roll(1, 0).to_sparse();
+         return torch::mm(next, h.flatten(0, 1)).view({2, 5, kInner});
+       },
+       kNeighbours},
       {"buffer to the activation's device",
        [](const Tensor& h, HabitsImpl& m) { return h * m.scale.to(h.device()); }, kScaled},
       {"buffer to the activation's options",
