@@ -4,6 +4,7 @@
 #include "tests/models/gpt2.h"
 #include "tests/models/small.h"
 #include "tests/support/error_of.h"
+#include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
 
@@ -15,6 +16,7 @@ using models::Tied;
 using parity::make_seeded;
 using parity::tensor_parallel;
 using test::error_of;
+using test::errors_of;
 using test::expect_untouched;
 using test::in;
 using testing::AllOf;
@@ -34,19 +36,6 @@ TORCH_MODULE(SharedDepth);
 
 Mlp seeded_mlp(uint64_t seed = 1) {
   return make_seeded(seed, [] { return Mlp(); });
-}
-
-/// What `body` throws on each rank; "" where nothing.
-std::vector<std::string> errors_of(int size, const std::function<void(World)>& body) {
-  std::vector<std::string> errors(size);
-  run_as_threads(size, [&](World world) {
-    try {
-      body(world);
-    } catch (const Error& error) {
-      errors[world.rank()] = error.what();
-    }
-  });
-  return errors;
 }
 
 const std::string kTwo = tensor_parallel(2);

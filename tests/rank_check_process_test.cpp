@@ -11,6 +11,7 @@
 #include "mpu/rank_check.h"
 #include "oslo_cpp/agreement.h"
 #include "tests/models/small.h"
+#include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
 #include "tests/support/tool_process.h"
@@ -21,23 +22,11 @@ namespace {
 using models::Mlp;
 using parity::make_seeded;
 using parity::tensor_parallel;
+using test::errors_of;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using testing::Not;
-
-/// What `body` throws on each rank; "" where nothing.
-std::vector<std::string> errors_of(int size, const std::function<void(World)>& body) {
-  std::vector<std::string> errors(size);
-  run_as_threads(size, [&](World world) {
-    try {
-      body(world);
-    } catch (const Error& error) {
-      errors[world.rank()] = error.what();
-    }
-  });
-  return errors;
-}
 
 TEST(Generators, OfTheRanksOfOneModelHaveOneState) {
   const auto refused = [](const std::function<uint64_t(int)>& seed_of) {

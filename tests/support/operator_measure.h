@@ -124,6 +124,22 @@ class Moved {
   double rest_;
 };
 
+/// What the operator returned, and what its operands are afterwards, against one device.
+inline void expect_values(const Stack& returned, const Tensors& operands, const Expected& expected,
+                          Check check) {
+  const Tensors results = tensors_of(returned);
+  OSLO_CHECK(plain_text(returned) == expected.plain, "returned ", plain_text(returned));
+  OSLO_CHECK(results.size() == expected.results.size(), "returned ", results.size(), " tensors");
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor full = oslo::full_tensor(results[i]).detach();
+    expect_same(full, expected.results[i], check, c10::str("result ", i));
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const at::Tensor full = oslo::full_tensor(operands[i]).detach();
+    expect_same(full, expected.operands[i], check, c10::str("operand ", i, " afterwards"));
+  }
+}
+
 inline Outcome with_cut(const Prepared& op, const Expected& expected, const Cutting& cutting,
                         const oslo::MeshPtr& mesh) {
   const Check check = op.example->check;
@@ -174,16 +190,7 @@ inline Outcome with_cut(const Prepared& op, const Expected& expected, const Cutt
   if (expected.backward) go_backward(results);
   outcome.backward = moved.backward(ledger);
 
-  OSLO_CHECK(plain_text(returned) == expected.plain, "returned ", plain_text(returned));
-  OSLO_CHECK(results.size() == expected.results.size(), "returned ", results.size(), " tensors");
-  for (size_t i = 0; i < results.size(); ++i) {
-    const at::Tensor full = oslo::full_tensor(results[i]).detach();
-    expect_same(full, expected.results[i], check, c10::str("result ", i));
-  }
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const at::Tensor full = oslo::full_tensor(operands[i]).detach();
-    expect_same(full, expected.operands[i], check, c10::str("operand ", i, " afterwards"));
-  }
+  expect_values(returned, operands, expected, check);
   for (size_t i = 0; expected.backward && i < leaves.size(); ++i) {
     at::Tensor gradient = expected.gradients[i];
     if (!gradient.defined()) gradient = at::zeros_like(op.operands[i].detach());

@@ -68,16 +68,7 @@ inline void expect_one_devices(const Prepared& op, const Expected& expected, con
   const Tensors results = tensors_of(returned);
   const bool backward = expected.backward && !written;
   if (backward) go_backward(with_global_sizes(results, expected.results));
-  OSLO_CHECK(plain_text(returned) == expected.plain, "returned ", plain_text(returned));
-  OSLO_CHECK(results.size() == expected.results.size(), "returned ", results.size(), " tensors");
-  for (size_t i = 0; i < results.size(); ++i) {
-    const at::Tensor full = oslo::full_tensor(results[i]).detach();
-    expect_same(full, expected.results[i], check, c10::str("result ", i));
-  }
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const at::Tensor full = oslo::full_tensor(operands[i]).detach();
-    expect_same(full, expected.operands[i], check, c10::str("operand ", i, " afterwards"));
-  }
+  expect_values(returned, operands, expected, check);
   for (size_t i = 0; backward && i < leaves.size(); ++i) {
     OSLO_CHECK(leaves[i].is_leaf(), op.operand_names[i], " is no leaf any more");
     at::Tensor gradient = expected.gradients[i];
