@@ -36,6 +36,10 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   /// The members' ranks in the world, in the group's order.
   const std::vector<int>& ranks() const { return ranks_; }
 
+  /// LibTorch's keeps its tensor in a static variable, which ranks that are threads of one process
+  /// would write at the same time.
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options = {}) override;
+
  private:
   std::vector<int> ranks_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
