@@ -8,14 +8,14 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/file_io.h"
-#include "checkpoint/hash.h"
-#include "checkpoint/outside_text.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/staging_directory.h"
-#include "checkpoint/torch_bin.h"
+#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/hash.h"
+#include "checkpoint/storage/outside_text.h"
+#include "checkpoint/storage/staging_directory.h"
 #include "mpu/error.h"
-#include "parallelizers/placement/value.h"
+#include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
 

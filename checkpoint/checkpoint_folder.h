@@ -8,8 +8,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "checkpoint/bounded_json.h"
 #include "checkpoint/checkpoint_index.h"
+#include "checkpoint/formats/bounded_json.h"
 
 namespace oslo {
 

@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "checkpoint/bounded_json.h"
-#include "checkpoint/file_io.h"
-#include "checkpoint/hash.h"
-#include "checkpoint/outside_text.h"
-#include "checkpoint/tensor_bytes.h"
-#include "checkpoint/torch_dtypes.h"
+#include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/formats/torch_dtypes.h"
+#include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/hash.h"
+#include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
 
 namespace oslo {

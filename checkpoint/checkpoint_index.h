@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mpu/rank_grid.h"
-#include "parallelizers/placement/layout.h"
+#include "parallelizers/placement/layout/layout.h"
 
 namespace oslo {
 

@@ -8,10 +8,10 @@
 #include <iostream>
 #include <unordered_set>
 
-#include "checkpoint/outside_text.h"
-#include "checkpoint/tensor_bytes.h"
+#include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
-#include "parallelizers/placement/key.h"
+#include "parallelizers/placement/carrier/key.h"
 
 namespace oslo {
 namespace {

@@ -5,8 +5,8 @@
 #include <unordered_map>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 

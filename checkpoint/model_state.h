@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallelizers/placement/layout.h"
+#include "parallelizers/placement/layout/layout.h"
 
 namespace torch::nn {
 class Module;

@@ -12,16 +12,16 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_index.h"
-#include "checkpoint/file_io.h"
-#include "checkpoint/hash.h"
+#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/formats/torch_bin.h"
 #include "checkpoint/joint_step.h"
 #include "checkpoint/load_state.h"
 #include "checkpoint/model_state.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/staging_directory.h"
-#include "checkpoint/torch_bin.h"
+#include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/hash.h"
+#include "checkpoint/storage/staging_directory.h"
 #include "mpu/error.h"
-#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {
 namespace {

@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "checkpoint/bounded_json.h"
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/formats/bounded_json.h"
 
 namespace oslo {
 namespace {

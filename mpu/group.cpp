@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "mpu/error.h"
-#include "mpu/process_group.h"
+#include "mpu/transport/process_group.h"
 
 namespace oslo {
 namespace {

@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "mpu/error.h"
-#include "mpu/launch_environment.h"
-#include "mpu/process_group.h"
+#include "mpu/launch/launch_environment.h"
+#include "mpu/transport/process_group.h"
 
 namespace oslo {
 

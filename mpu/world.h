@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mpu/group.h"
-#include "mpu/transport.h"
+#include "mpu/transport/transport.h"
 
 namespace c10d {
 class Store;

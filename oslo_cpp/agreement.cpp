@@ -8,11 +8,11 @@
 #include <numeric>
 #include <sstream>
 
-#include "checkpoint/hash.h"
+#include "checkpoint/storage/hash.h"
 #include "mpu/error.h"
 #include "mpu/rank_check.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

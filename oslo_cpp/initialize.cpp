@@ -11,13 +11,13 @@
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_only.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/structural_plan.h"
-#include "parallelizers/tensor/module_tree.h"
-#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "mpu/mesh.h"
 #include "mpu/world.h"
-#include "oslo_cpp/config.h"
+#include "oslo_cpp/config/config.h"
 #include "oslo_cpp/parallel_model.h"
 #include "parallelizers/plan/explicit_plan.h"
 

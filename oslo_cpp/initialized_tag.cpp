@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

@@ -5,8 +5,8 @@
 #include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
 #include "parallelizers/data/clip_grad_norm.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/module_tree.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

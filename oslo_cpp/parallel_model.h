@@ -11,7 +11,7 @@
 #include "checkpoint/load_options.h"
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
-#include "oslo_cpp/config.h"
+#include "oslo_cpp/config/config.h"
 #include "parallelizers/plan/plan.h"
 
 namespace oslo {

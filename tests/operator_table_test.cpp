@@ -9,8 +9,8 @@
 #include <fstream>
 #include <map>
 
-#include "parallelizers/placement/operator_entry.h"
-#include "parallelizers/placement/rule_table.h"
+#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/engine/rule_table.h"
 #include "tests/support/operator_examples.h"
 #include "tests/support/operator_table.h"
 #include "tests/support/operator_ways.h"

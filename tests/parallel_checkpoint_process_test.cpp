@@ -17,7 +17,7 @@
 
 #include "checkpoint/load_state.h"
 #include "checkpoint/parallel_checkpoint.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/temporary_directory.h"
 
 // Acceptance K5: a job that is killed while it saves. The job is a process with its ranks as

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "mpu/error.h"
-#include "mpu/shared_memory/backend.h"
-#include "mpu/shared_memory/segment.h"
+#include "mpu/transport/shared_memory/backend.h"
+#include "mpu/transport/shared_memory/segment.h"
 #include "tests/support/temporary_directory.h"
 
 // The shared memory backend between processes. This process only forks, so that no child inherits

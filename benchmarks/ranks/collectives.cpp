@@ -21,8 +21,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
-#include "mpu/process_group_gloo.h"
-#include "mpu/shared_memory/backend.h"
+#include "mpu/transport/process_group_gloo.h"
+#include "mpu/transport/shared_memory/backend.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

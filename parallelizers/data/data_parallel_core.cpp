@@ -16,9 +16,9 @@
 #include "parallelizers/data/gradient_hook.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sparse_gradients.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 

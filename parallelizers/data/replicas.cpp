@@ -9,7 +9,7 @@
 #include <map>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/key.h"
+#include "parallelizers/placement/carrier/key.h"
 
 namespace oslo {
 namespace {

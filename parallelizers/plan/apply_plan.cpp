@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/layout.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/embedding.h"
-#include "parallelizers/tensor/linear.h"
-#include "parallelizers/tensor/module_tree.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/embedding.h"
+#include "parallelizers/layers/linear.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/layout/layout.h"
 
 namespace oslo {
 namespace {

@@ -10,11 +10,11 @@
 
 #include "mpu/error.h"
 #include "mpu/world.h"
-#include "parallelizers/placement/dry_call.h"
-#include "parallelizers/placement/layout.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/layers/embedding.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/example_run.h"
-#include "parallelizers/tensor/embedding.h"
 
 namespace oslo {
 namespace {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "mpu/mesh.h"
-#include "parallelizers/placement/cut.h"
-#include "parallelizers/placement/layout.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/layout/cut.h"
+#include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/layer_plan.h"
 #include "parallelizers/plan/write_watch.h"
-#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace torch::autograd {
 struct Node;

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/plan/write_watch.h"
-#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 

@@ -4,8 +4,8 @@
 #include <sstream>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/module_tree.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

@@ -11,9 +11,9 @@
 #include <set>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/module_tree.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

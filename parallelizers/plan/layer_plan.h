@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/placement/placement.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/layout/placement.h"
 #include "parallelizers/plan/style.h"
-#include "parallelizers/tensor/parameters_in_use.h"
 
 namespace oslo {
 

@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/arguments.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/placement/placed_tensor.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 namespace {

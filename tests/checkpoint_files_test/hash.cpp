@@ -1,4 +1,4 @@
-#include "checkpoint/hash.h"
+#include "checkpoint/storage/hash.h"
 
 #include <gtest/gtest.h>
 

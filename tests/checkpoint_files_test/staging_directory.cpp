@@ -1,4 +1,4 @@
-#include "checkpoint/staging_directory.h"
+#include "checkpoint/storage/staging_directory.h"
 
 #include <gtest/gtest.h>
 #include <sys/ptrace.h>
@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "checkpoint/file_io.h"
+#include "checkpoint/storage/file_io.h"
 #include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"

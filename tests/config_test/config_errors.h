@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "oslo_cpp/config.h"
+#include "oslo_cpp/config/config.h"
 #include "tests/support/error_of.h"
 
 namespace oslo::config_test {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mpu/error.h"
-#include "oslo_cpp/config.h"
+#include "oslo_cpp/config/config.h"
 #include "tests/config_test/config_errors.h"
 
 namespace oslo::config_test {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "oslo_cpp/config.h"
+#include "oslo_cpp/config/config.h"
 #include "tests/config_test/config_errors.h"
 
 namespace oslo::config_test {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "oslo_cpp/config.h"
+#include "oslo_cpp/config/config.h"
 #include "tests/config_test/config_errors.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"

@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace {
 

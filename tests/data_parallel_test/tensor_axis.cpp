@@ -5,8 +5,8 @@
 
 #include "mpu/mpu.h"
 #include "parallelizers/data/distributed_data_parallel.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/data_parallel_test/net.h"
 #include "tests/support/seeded.h"
 

@@ -1,6 +1,6 @@
 // The untouched GPT-2 with weights cut on two axes at once (2D, as in SUMMA) and on a batch axis
 // (ZeRO-3): the rules are those of tensor parallelism, only the placements differ.
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/parity.h"
 

@@ -1,4 +1,4 @@
-#include "mpu/launch_environment.h"
+#include "mpu/launch/launch_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

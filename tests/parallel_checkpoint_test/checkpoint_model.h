@@ -10,11 +10,11 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/formats/state_dict.h"
 #include "checkpoint/load_state.h"
-#include "checkpoint/state_dict.h"
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 // What these tests save and load.
 namespace oslo::checkpoint_test {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
-#include "checkpoint/torch_bin.h"
+#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/formats/torch_bin.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/damage.h"
 #include "tests/support/files.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_index.h"
-#include "checkpoint/hash.h"
+#include "checkpoint/storage/hash.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
 

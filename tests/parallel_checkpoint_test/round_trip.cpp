@@ -8,8 +8,8 @@
 #include <set>
 #include <string>
 
-#include "checkpoint/safetensors.h"
-#include "checkpoint/torch_bin.h"
+#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/formats/torch_bin.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
 

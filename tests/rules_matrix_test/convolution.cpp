@@ -1,7 +1,7 @@
 #include <torch/nn.h>
 
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/placement/wishes.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/layout/cut_requests.h"
 #include "tests/support/rule_case.h"
 
 namespace rule_case {

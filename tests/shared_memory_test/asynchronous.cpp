@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "mpu/error.h"
-#include "mpu/shared_memory/backend.h"
+#include "mpu/transport/shared_memory/backend.h"
 #include "tests/support/shared_memory_group.h"
 
 // The shared memory backend's Work, messages, overlapping groups, and how it fails.

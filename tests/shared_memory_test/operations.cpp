@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "mpu/process_group_gloo.h"
-#include "mpu/shared_memory/backend.h"
+#include "mpu/transport/process_group_gloo.h"
+#include "mpu/transport/shared_memory/backend.h"
 #include "tests/support/shared_memory_group.h"
 
 // Every operation of the shared memory backend, against what LibTorch's own arithmetic says and

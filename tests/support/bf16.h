@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/carrier/access.h"
 
 // bf16 on several ranks beside bf16 on one device.
 namespace oslo::test {

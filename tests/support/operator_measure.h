@@ -4,7 +4,7 @@
 
 #include "mpu/error.h"
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "tests/support/operator_call.h"
 
 // Runs one operator with one operand cut, compares with one device, and says what was moved.

@@ -4,8 +4,8 @@
 #include <c10/core/GradMode.h>
 
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/operator_measure.h"
 
 // Other ways to give an operator a cut operand than over one axis and as an activation: nested,

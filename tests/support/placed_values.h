@@ -8,8 +8,8 @@
 #include <string>
 
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/seeded.h"
 #include "tests/support/tensor_ranks.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/placement/placement.h"
+#include "parallelizers/placement/layout/placement.h"
 
 // Random programs over the rule table: a few leaves and operators on whatever was computed so far.
 // The same program runs on ordinary and on placed tensors.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
+#include "parallelizers/placement/carrier/access.h"
 
 // One operator on one device against the same operator on placed tensors: results, gradients of
 // every operand (by backward with a global gradient and through a sum of products), what was

@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
-#include "mpu/shared_memory/backend.h"
-#include "mpu/shared_memory/member.h"
+#include "mpu/transport/shared_memory/backend.h"
+#include "mpu/transport/shared_memory/member.h"
 
 namespace oslo::test {
 

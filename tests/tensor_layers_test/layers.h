@@ -7,9 +7,9 @@
 #include <string>
 
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/tensor/embedding.h"
-#include "parallelizers/tensor/linear.h"
+#include "parallelizers/layers/embedding.h"
+#include "parallelizers/layers/linear.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "tests/support/seeded.h"
 #include "tests/support/tensor_ranks.h"
 

@@ -1,5 +1,5 @@
 // Walking and rewriting module trees, and parameters under several names (acceptance case T8).
-#include "parallelizers/tensor/module_tree.h"
+#include "parallelizers/layers/module_tree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 
 #include "mpu/error.h"
 #include "mpu/mpu.h"
-#include "parallelizers/placement/access.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/tensor/embedding.h"
-#include "parallelizers/tensor/linear.h"
-#include "parallelizers/tensor/parameters_in_use.h"
+#include "parallelizers/layers/embedding.h"
+#include "parallelizers/layers/linear.h"
+#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <sstream>
 
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/error_of.h"
 #include "tests/tensor_layers_test/layers.h"
 

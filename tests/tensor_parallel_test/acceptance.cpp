@@ -2,7 +2,7 @@
 // step moves (acceptance cases T5, T7, T8, T10 to T14).
 #include <gmock/gmock.h>
 
-#include "parallelizers/placement/mark.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "tests/models/gpt2.h"
 #include "tests/models/llama.h"
 #include "tests/models/small.h"

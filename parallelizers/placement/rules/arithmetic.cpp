@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "mpu/collectives.h"
-#include "parallelizers/placement/pointwise.h"
+#include "parallelizers/placement/engine/pointwise.h"
 
 namespace oslo {
 

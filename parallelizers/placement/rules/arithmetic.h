@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "parallelizers/placement/value.h"
+#include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
 

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "parallelizers/placement/wishes.h"
+#include "parallelizers/placement/layout/cut_requests.h"
 
 namespace oslo {
 

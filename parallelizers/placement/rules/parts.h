@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/placement/call.h"
+#include "parallelizers/placement/engine/call.h"
 
 namespace oslo {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "mpu/error.h"
-#include "mpu/process_group.h"
-#include "parallelizers/placement/call.h"
-#include "parallelizers/placement/mark.h"
-#include "parallelizers/placement/placed_tensor.h"
+#include "mpu/transport/process_group.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

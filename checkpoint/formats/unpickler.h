@@ -1,0 +1,26 @@
+#pragma once
+
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/formats/state_dict.h"
+
+namespace oslo {
+
+/// Gives the contents of the storage `key`, exactly `bytes` long; throws `Error` if it cannot.
+using StorageLoader = std::function<c10::Storage(std::string_view key, uint64_t bytes)>;
+
+/// Runs `program`, the pickle (protocol 2) that `torch.save` writes for a state_dict, in a machine
+/// that knows only what such a pickle needs: numbers, strings, tuples, lists, dicts, storages, and
+/// the names OrderedDict, _rebuild_tensor_v2 and _v3, _rebuild_parameter, storage classes and
+/// dtypes. Anything else throws `Error`, starting with `file` and naming the operation or name.
+/// Every tensor is checked to lie inside its storage. Texts are not copied, and a program makes at
+/// most 2^22 values, which bounds its memory by half a gigabyte.
+StateDict unpickle_state_dict(std::string_view program, const std::string& file,
+                              const StorageLoader& load_storage);
+
+}  // namespace oslo

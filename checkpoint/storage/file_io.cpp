@@ -1,0 +1,116 @@
+#include "checkpoint/storage/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "checkpoint/storage/outside_text.h"
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+// Linux moves at most 2 GiB less a page per call.
+constexpr uint64_t kLargestTransfer = uint64_t{1} << 30;
+
+}  // namespace
+
+OutputFile::OutputFile(std::filesystem::path path)
+    : path_(std::move(path)),
+      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  OSLO_CHECK(fd_ >= 0, "cannot create ", path_.string(), ": ", std::strerror(errno));
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+void OutputFile::write(const void* data, uint64_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = ::write(fd_, from, std::min(bytes, kLargestTransfer));
+    if (done < 0 && errno == EINTR) {
+      continue;
+    }
+    OSLO_CHECK(done > 0, "cannot write ", path_.string(), " after ", written_,
+               " bytes: ", std::strerror(done < 0 ? errno : ENOSPC));
+    from += done;
+    bytes -= static_cast<uint64_t>(done);
+    written_ += static_cast<uint64_t>(done);
+  }
+}
+
+void OutputFile::close() {
+  const int fd = std::exchange(fd_, -1);
+  OSLO_CHECK(fd < 0 || ::close(fd) == 0 || errno == EINTR, "cannot finish writing ", path_.string(),
+             ": ", std::strerror(errno));
+}
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  OSLO_CHECK(path_.native().find('\0') == std::string::npos, "cannot open ", printable_path(path_),
+             ": no file has a NUL byte in its name");
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  OSLO_CHECK(fd_ >= 0, "cannot open ", printable_path(path_), ": ", std::strerror(errno));
+  struct stat status = {};
+  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd_);
+    fail(printable_path(path_), " is not a regular file; a checkpoint file was expected");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() {
+  ::close(fd_);
+}
+
+void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
+  char* to = static_cast<char*>(into);
+  while (bytes > 0) {
+    const ssize_t done =
+        ::pread(fd_, to, std::min(bytes, kLargestTransfer), static_cast<off_t>(offset));
+    if (done < 0 && errno == EINTR) {
+      continue;
+    }
+    OSLO_CHECK(done >= 0, "cannot read ", path_.string(), " at byte ", offset, ": ",
+               std::strerror(errno));
+    OSLO_CHECK(done > 0, path_.string(), " ends at byte ", offset, ", ", bytes,
+               " bytes too early: the file is cut; copy or save it again");
+    to += done;
+    bytes -= static_cast<uint64_t>(done);
+    offset += static_cast<uint64_t>(done);
+  }
+}
+
+std::string read_file(const InputFile& file, uint64_t most) {
+  OSLO_CHECK(file.size() <= most, printable_path(file.path()), " has ", file.size(),
+             " bytes, and at most ", most, " are read: it is damaged or something else");
+  std::string text(file.size(), '\0');
+  file.read(text.data(), text.size(), 0);
+  return text;
+}
+
+void sync_file(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  OSLO_CHECK(fd >= 0, "cannot open ", path.string(), " to sync it: ", std::strerror(errno));
+  int error = 0;
+  while (::fsync(fd) != 0) {
+    if (errno != EINTR) {
+      error = errno;
+      break;
+    }
+  }
+  ::close(fd);
+  // Some file systems cannot sync a folder and say so with EINVAL; its entries are then as safe as
+  // they get.
+  OSLO_CHECK(error == 0 || (error == EINVAL && std::filesystem::is_directory(path)), "cannot sync ",
+             path.string(), ": ", std::strerror(error));
+}
+
+}  // namespace oslo

@@ -1,0 +1,249 @@
+#include "checkpoint/storage/staging_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/outside_text.h"
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Absolute, links followed, without a trailing slash.
+fs::path resolve(const fs::path& path) {
+  std::error_code error;
+  fs::path whole = fs::absolute(path, error);
+  if (!error) {
+    whole = fs::weakly_canonical(whole, error);
+  }
+  OSLO_CHECK(!error, "cannot resolve the folder '", printable_path(path), "': ", error.message());
+  if (!whole.has_filename()) {
+    whole = whole.parent_path();
+  }
+  OSLO_CHECK(whole.has_filename(), "cannot save into ", path.string(),
+             ": give a folder with a name");
+  return whole;
+}
+
+/// `.<name><suffix>` beside `path`.
+fs::path sibling(const fs::path& path, const std::string& suffix) {
+  return path.parent_path() / ("." + path.filename().string() + suffix);
+}
+
+bool is_there(const fs::path& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+/// Throws unless `folder` is absent or holds only what saves write.
+void check_replaceable(const fs::path& folder) {
+  if (!is_there(folder)) {
+    return;
+  }
+  OSLO_CHECK(fs::is_directory(folder), "cannot save into ", folder.string(),
+             ": it is there and is no folder");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const fs::path kind = entry.path().extension();
+    OSLO_CHECK(
+        entry.is_regular_file() && (kind == ".safetensors" || kind == ".bin" || kind == ".json"),
+        "cannot save into ", folder.string(), ": it holds ", entry.path().filename().string(),
+        ", which no save wrote and replacing the folder would delete; save into a folder "
+        "of its own");
+  }
+}
+
+/// Whether `name` is `prefix` and two numbers. Stricter than the prefix alone, because another
+/// checkpoint may be called `<name>.tmp-<something>`.
+bool is_staging_name(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) {
+    return false;
+  }
+  name.remove_prefix(prefix.size());
+  const size_t dash = name.find('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dash != std::string_view::npos && is_number(name.substr(0, dash)) &&
+         is_number(name.substr(dash + 1));
+}
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  OSLO_CHECK(::rename(from.c_str(), to.c_str()) == 0, "cannot rename ", from.string(), " to ",
+             to.string(), ": ", std::strerror(errno));
+}
+
+/// Syncs all files and folders below `folder` and itself, the contents before the names.
+void sync_tree(const fs::path& folder) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_directory() && !entry.is_symlink()) {
+      sync_tree(entry.path());
+    } else if (entry.is_regular_file() && !entry.is_symlink()) {
+      sync_file(entry.path());
+    }
+  }
+  sync_file(folder);
+}
+
+}  // namespace
+
+StagingDirectory::StagingDirectory(const fs::path& final_path, Replace replace)
+    : final_path_(resolve(final_path)), replace_(replace), owner_(::getpid()) {
+  const fs::path parent = final_path_.parent_path();
+  std::error_code error;
+  fs::create_directories(parent, error);
+  OSLO_CHECK(!error, "cannot create the folder ", parent.string(), ": ", error.message());
+  lock();
+  try {
+    if (lock_ >= 0) {
+      clean_up_after_the_dead();
+    }
+    check_replaceable(final_path_);
+    int number = 0;
+    do {
+      path_ = sibling(final_path_, c10::str(".tmp-", owner_, "-", number++));
+    } while (::mkdir(path_.c_str(), 0777) != 0 && errno == EEXIST);
+    OSLO_CHECK(is_there(path_), "cannot create the folder ", path_.string(), ": ",
+               std::strerror(errno));
+  } catch (const fs::filesystem_error& e) {
+    unlock();
+    fail("cannot prepare a save into ", final_path_.string(), ": ", e.what());
+  } catch (...) {
+    unlock();
+    throw;
+  }
+}
+
+StagingDirectory::~StagingDirectory() {
+  // A forked child has a copy of this object, but the folder is its parent's.
+  if (owner_ != ::getpid()) {
+    if (lock_ >= 0) {
+      ::close(lock_);
+    }
+    return;
+  }
+  if (!committed_) {
+    remove();
+  }
+  unlock();
+}
+
+void StagingDirectory::lock() {
+  const fs::path file = sibling(final_path_, ".lock");
+  while (true) {
+    lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    OSLO_CHECK(lock_ >= 0, "cannot create ", file.string(), ": ", std::strerror(errno));
+    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      ::close(std::exchange(lock_, -1));
+      OSLO_CHECK(error != EWOULDBLOCK, "another save into ", final_path_.string(),
+                 " is running; wait for it or save into another folder");
+      if (error == EINTR) {
+        continue;
+      }
+      return;  // No locks here: work without, and leave what others left.
+    }
+    // The holder before may have removed the file between our open and our lock.
+    struct stat held = {};
+    struct stat named = {};
+    if (::fstat(lock_, &held) == 0 && ::stat(file.c_str(), &named) == 0 &&
+        held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
+      return;
+    }
+    ::close(lock_);
+  }
+}
+
+void StagingDirectory::unlock() {
+  if (lock_ >= 0) {
+    // Removed while held, so that nobody can hold a file of this name that is not the newest.
+    ::unlink(sibling(final_path_, ".lock").c_str());
+    ::close(std::exchange(lock_, -1));
+  }
+}
+
+void StagingDirectory::clean_up_after_the_dead() {
+  const fs::path old = sibling(final_path_, ".old");
+  if (is_there(old)) {
+    if (is_there(final_path_)) {
+      fs::remove_all(old);
+    } else {
+      rename_or_fail(old, final_path_);
+    }
+  }
+  const std::string prefix = sibling(final_path_, ".tmp-").filename().string();
+  for (const fs::directory_entry& entry : fs::directory_iterator(final_path_.parent_path())) {
+    if (is_staging_name(entry.path().filename().string(), prefix)) {
+      fs::remove_all(entry.path());
+    }
+  }
+}
+
+void StagingDirectory::remove() {
+  // Best effort: what cannot be removed now, the next save removes.
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void StagingDirectory::commit() try {
+  OSLO_CHECK(!committed_, "the folder ", final_path_.string(), " is committed already");
+  sync_tree(path_);
+  check_replaceable(final_path_);
+  const fs::path parent = final_path_.parent_path();
+  const fs::path old = sibling(final_path_, ".old");
+  if (!is_there(final_path_)) {
+    rename_or_fail(path_, final_path_);
+    path_.clear();
+  } else if (replace_ == Replace::kTwoSteps ||
+             ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, final_path_.c_str(), RENAME_EXCHANGE) !=
+                 0) {
+    OSLO_CHECK(
+        replace_ == Replace::kTwoSteps || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP,
+        "cannot swap ", path_.string(), " and ", final_path_.string(), ": ", std::strerror(errno));
+    rename_or_fail(final_path_, old);
+    sync_file(parent);
+    if (::rename(path_.c_str(), final_path_.c_str()) != 0) {
+      const int error = errno;
+      rename_or_fail(old, final_path_);
+      fail("cannot rename ", path_.string(), " to ", final_path_.string(), ": ",
+           std::strerror(error));
+    }
+    path_ = old;
+  }
+  // From here on `path_` names what the new folder replaced, if anything.
+  committed_ = true;
+  sync_file(parent);
+  if (!path_.empty()) {
+    remove();
+  }
+  path_ = final_path_;
+  unlock();
+} catch (const fs::filesystem_error& e) {
+  fail("cannot save into ", final_path_.string(), ": ", e.what());
+}
+
+fs::path find_committed(const fs::path& final_path) {
+  const fs::path whole = resolve(final_path);
+  if (!is_there(whole)) {
+    // Looked at twice: the second step may come between.
+    const fs::path old = sibling(whole, ".old");
+    if (is_there(old) && !is_there(whole)) {
+      return old;
+    }
+  }
+  return whole;
+}
+
+}  // namespace oslo

@@ -1,0 +1,178 @@
+#include "mpu/transport/process_group.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "mpu/error.h"
+#include "mpu/transport/fake_backend.h"
+#include "mpu/transport/hierarchical_backend.h"
+#include "mpu/transport/process_group_gloo.h"
+#include "mpu/transport/shared_memory/backend.h"
+#include "mpu/transport/shared_memory/host_identity.h"
+#ifdef OSLO_CUDA
+#include <ATen/Context.h>
+
+#include "mpu/transport/process_group_nccl.h"
+#endif
+
+namespace oslo {
+namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+/// The members' hosts, by rank, as numbers from 0 in order of first appearance. Throws on every
+/// member when they want different transports.
+std::vector<int> meet(const Rendezvous& rendezvous, c10d::Store& store, const std::string& name,
+                      int rank, int size, Transport wanted) {
+  const std::string host =
+      rendezvous.host.empty() ? shared_memory::host_identity() : rendezvous.host;
+  const std::string own = to_string(wanted) + " " + host;
+  store.set(c10::str("member/", rank), std::vector<uint8_t>(own.begin(), own.end()));
+  std::vector<std::string> hosts;
+  std::vector<int> host_of;
+  for (int member = 0; member < size; ++member) {
+    const std::string key = c10::str("member/", member);
+    try {
+      store.wait({key}, rendezvous.timeout);
+    } catch (const std::exception&) {
+      fail("group ", name, ": rank ", rank, " of ", size, " waited ",
+           rendezvous.timeout.count() / 1000, " s for rank ", member,
+           "; it has ended, or does not make this group");
+    }
+    const auto bytes = store.get(key);
+    const std::string text(bytes.begin(), bytes.end());
+    const size_t space = text.find(' ');
+    OSLO_CHECK(text.substr(0, space) == to_string(wanted), "group ", name, ": rank ", rank,
+               " has the backend '", to_string(wanted), "' and rank ", member, " '",
+               text.substr(0, space), "'; start all ranks with the same OSLO_BACKEND and config");
+    const auto found = std::find(hosts.begin(), hosts.end(), text.substr(space + 1));
+    host_of.push_back(static_cast<int>(found - hosts.begin()));
+    if (found == hosts.end()) hosts.push_back(text.substr(space + 1));
+  }
+  return host_of;
+}
+
+BackendPtr make_shared(const Rendezvous& rendezvous, const StorePtr& store, const std::string& name,
+                       int rank, int size) {
+  auto options = c10::make_intrusive<SharedMemoryBackend::Options>(rendezvous.timeout);
+  options->host = rendezvous.host;
+  options->group_name = name;
+  if (size == 1) options->chunk_bytes = options->ring_bytes = 4096;  // shared with nobody
+  return make_shared_memory_backend(store, rank, size, std::move(options));
+}
+
+/// Shared memory inside a host, Gloo between the hosts' first ranks.
+BackendPtr make_hierarchical(Rendezvous& rendezvous, const StorePtr& store, const std::string& name,
+                             int rank, int size, std::vector<int> host_of) {
+  const auto sub_store = [&](const std::string& level) {
+    return StorePtr(c10::make_intrusive<c10d::PrefixStore>(level, store));
+  };
+  const int host = host_of[rank];
+  int inside_rank = 0, inside_size = 0;
+  for (int other = 0; other < size; ++other) {
+    if (host_of[other] != host) continue;
+    inside_rank += other < rank;
+    ++inside_size;
+  }
+  HierarchicalBackend::Levels levels;
+  levels.network = make_gloo_backend(rendezvous, sub_store("network"), rank, size);
+  levels.inside =
+      make_shared(rendezvous, sub_store(c10::str("host", host)), name, inside_rank, inside_size);
+  if (inside_rank == 0) {
+    const int hosts = *std::max_element(host_of.begin(), host_of.end()) + 1;
+    levels.leaders = make_gloo_backend(rendezvous, sub_store("leaders"), host, hosts);
+  }
+  levels.host_of = std::move(host_of);
+  return c10::make_intrusive<HierarchicalBackend>(rank, size, std::move(levels));
+}
+
+BackendPtr make_cpu_backend(Rendezvous& rendezvous, const StorePtr& store, const std::string& name,
+                            int rank, int size, Transport wanted) {
+  const std::vector<int> host_of = meet(rendezvous, *store, name, rank, size, wanted);
+  const int hosts = *std::max_element(host_of.begin(), host_of.end()) + 1;
+  OSLO_CHECK(wanted != Transport::shared_memory || hosts == 1, "group ", name, ": its ", size,
+             " ranks are on ", hosts,
+             " hosts (or in containers that do not see each other), which share no memory; use the "
+             "backend 'auto'");
+  const bool all_apart = hosts == size && size > 1;
+  if (wanted == Transport::gloo || all_apart) {
+    return make_gloo_backend(rendezvous, store, rank, size);
+  }
+  if (hosts > 1) return make_hierarchical(rendezvous, store, name, rank, size, host_of);
+  try {
+    return make_shared(rendezvous, store, name, rank, size);
+  } catch (const Error& error) {
+    // All ranks are told the same; most machines without shared memory still have a network.
+    if (wanted == Transport::shared_memory) throw;
+    TORCH_WARN("group ", name, " goes over Gloo, since memory cannot be shared: ", error.what());
+    return make_gloo_backend(rendezvous, store, rank, size);
+  }
+}
+
+Transport from_environment() {
+  const char* name = std::getenv("OSLO_BACKEND");
+  if (name == nullptr || *name == '\0') return Transport::automatic;
+  try {
+    return parse_transport(name);
+  } catch (const Error& error) {
+    fail("OSLO_BACKEND: ", error.what());
+  }
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> CountedProcessGroup::barrier(const c10d::BarrierOptions& options) {
+  const bool nccl = getBackendType() == BackendType::NCCL;
+  const at::Device device = options.device.value_or(nccl ? at::kCUDA : at::kCPU);
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("c10d::barrier", "")
+          .typed<c10::intrusive_ptr<c10d::Work>(at::Tensor, const c10::intrusive_ptr<ProcessGroup>&,
+                                                const std::vector<int64_t>&, bool, int64_t)>();
+  return op.call(at::empty({1}, at::device(device).dtype(at::kByte)),
+                 c10::intrusive_ptr<ProcessGroup>::unsafe_reclaim_from_nonowning(this),
+                 options.device_ids, options.asyncOp, options.timeout.count());
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous,
+                                                          const std::string& name, int rank,
+                                                          std::vector<int> ranks,
+                                                          Transport wanted) {
+  const int size = static_cast<int>(ranks.size());
+  auto store = c10::make_intrusive<c10d::PrefixStore>(name, rendezvous.store);
+  auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, std::move(ranks));
+  group->setGroupName(name);
+  if (rendezvous.transport != Transport::automatic) wanted = rendezvous.transport;
+  if (wanted == Transport::automatic) wanted = from_environment();
+  const auto set = [&](c10::DeviceType device, c10d::ProcessGroup::BackendType type,
+                       const BackendPtr& backend) {
+    group->setBackend(device, type, backend);
+    group->setDefaultBackend(type);
+  };
+  using Type = c10d::ProcessGroup::BackendType;
+  if (wanted == Transport::fake) {
+    const BackendPtr fake = c10::make_intrusive<FakeBackend>(rank, size);
+    set(c10::kCPU, Type::CUSTOM, fake);
+    set(c10::kCUDA, Type::CUSTOM, fake);
+    return group;
+  }
+#ifndef OSLO_CUDA
+  OSLO_CHECK(wanted != Transport::nccl,
+             "backend 'nccl': this build has no NCCL; configure it with -DOSLO_CUDA=ON");
+#endif
+  const BackendPtr cpu = make_cpu_backend(rendezvous, store, name, rank, size, wanted);
+  set(c10::kCPU, cpu->getBackendName() == "gloo" ? Type::GLOO : Type::CUSTOM, cpu);
+#ifdef OSLO_CUDA
+  OSLO_CHECK(wanted != Transport::nccl || at::hasCUDA(), "backend 'nccl': no CUDA device here");
+  if (at::hasCUDA()) add_nccl_backend(*group, rendezvous, store, rank, size);
+#endif
+  return group;
+}
+
+}  // namespace oslo

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "mpu/transport/process_group.h"
+
+namespace oslo {
+
+/// The only place that names NCCL; compiled in CUDA builds. Sets `group`'s backend for CUDA
+/// tensors, beside Gloo's for CPU tensors. The communicator is made on first use.
+void add_nccl_backend(c10d::ProcessGroup& group, const Rendezvous& rendezvous,
+                      const c10::intrusive_ptr<c10d::Store>& store, int rank, int size);
+
+}  // namespace oslo

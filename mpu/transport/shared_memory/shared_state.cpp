@@ -1,0 +1,46 @@
+#include "mpu/transport/shared_memory/shared_state.h"
+
+namespace oslo::shared_memory {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+size_t whole_pages(size_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+Layout::Layout(int size, size_t chunk, size_t ring) : chunk(chunk), ring(ring), size(size) {
+  const auto n = static_cast<size_t>(size);
+  members = whole_pages(sizeof(Failure));
+  slots = members + whole_pages(n * sizeof(MemberState));
+  channels = slots + whole_pages(n * kSlots * chunk);
+  bytes = channels + n * n * whole_pages(sizeof(Channel) + ring);
+}
+
+Failure& Layout::failure(const Segment& segment) const {
+  return *reinterpret_cast<Failure*>(segment.data());
+}
+
+MemberState& Layout::member(const Segment& segment, int rank) const {
+  return reinterpret_cast<MemberState*>(segment.data() + members)[rank];
+}
+
+size_t Layout::channel_offset(int from, int to) const {
+  return channels + (static_cast<size_t>(from) * size + to) * whole_pages(sizeof(Channel) + ring);
+}
+
+Channel& Layout::channel(const Segment& segment, int from, int to) const {
+  return *reinterpret_cast<Channel*>(segment.data() + channel_offset(from, to));
+}
+
+std::byte* Layout::ring_of(const Segment& segment, int from, int to) const {
+  return segment.data() + channel_offset(from, to) + sizeof(Channel);
+}
+
+void Layout::commit_channel(const Segment& segment, int from, int to) const {
+  segment.commit(channel_offset(from, to), whole_pages(sizeof(Channel) + ring));
+}
+
+}  // namespace oslo::shared_memory

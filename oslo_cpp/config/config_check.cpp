@@ -1,0 +1,191 @@
+// The checks of a document against the schema, and their messages.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "checkpoint/storage/outside_text.h"
+#include "mpu/error.h"
+#include "oslo_cpp/config/config_json.h"
+#include "oslo_cpp/config/config_schema.h"
+#include "parallelizers/plan/style.h"
+
+namespace oslo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = ConfigKey::Kind;
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+const std::string& nearest(const std::vector<std::string>& names, std::string_view name) {
+  return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(a, name) < edit_distance(b, name);
+  });
+}
+
+std::string list(const std::vector<std::string>& names, const char* between = ", ") {
+  std::string text;
+  for (const std::string& name : names) {
+    text += (text.empty() ? "" : between) + name;
+  }
+  return text;
+}
+
+// Full paths of every key called `name` below `key`.
+void find_everywhere(const ConfigKey& key, const std::string& path, std::string_view name,
+                     std::vector<std::string>& found) {
+  for (const ConfigKey& child : key.keys) {
+    std::string child_path = join_path(path, child.name);
+    if (child.name == name) {
+      found.push_back(in_quotes(child_path));
+    }
+    find_everywhere(child, child_path, name, found);
+  }
+}
+
+std::string expected(const ConfigKey& key) {
+  std::string text;
+  switch (key.kind) {
+    case Kind::object:
+      text = "an object";
+      break;
+    case Kind::flag:
+      text = "true or false";
+      break;
+    case Kind::count:
+      text = c10::str("an integer from 1 to ", key.maximum);
+      break;
+    case Kind::stages:
+      text = "an array of integers from 0, one stage per layer";
+      break;
+    case Kind::choice:
+      text = "one of " + list(key.choices);
+      break;
+    case Kind::sized:
+      text = c10::str("an integer from 1 to ", key.maximum, " or an object with a \"size\"");
+      break;
+    case Kind::plan:
+      text = "an object of module path patterns";
+      break;
+  }
+  return key.nullable ? text + ", or null" : text;
+}
+
+bool is_integer(const Json& value, int64_t low, int64_t high) {
+  if (!value.is_number_integer()) {
+    return false;
+  }
+  if (value.is_number_unsigned()) {
+    uint64_t seen = value.get<uint64_t>();
+    return seen >= static_cast<uint64_t>(low) && seen <= static_cast<uint64_t>(high);
+  }
+  int64_t seen = value.get<int64_t>();
+  return seen >= low && seen <= high;
+}
+
+bool is_one_of(const std::vector<std::string>& choices, const Json& value) {
+  return value.is_string() &&
+         std::count(choices.begin(), choices.end(), value.get_ref<const std::string&>()) > 0;
+}
+
+bool has_right_type(const ConfigKey& key, const Json& value) {
+  switch (key.kind) {
+    case Kind::object:
+    case Kind::plan:
+      return value.is_object();
+    case Kind::flag:
+      return value.is_boolean();
+    case Kind::count:
+      return is_integer(value, 1, key.maximum);
+    case Kind::stages:
+      return value.is_array();
+    case Kind::choice:
+      return is_one_of(key.choices, value);
+    case Kind::sized:
+      return value.is_object() || is_integer(value, 1, key.maximum);
+  }
+  return false;
+}
+
+void check_pattern(const std::string& pattern) {
+  std::string_view rest = pattern;
+  while (true) {
+    std::string_view component = rest.substr(0, rest.find('.'));
+    OSLO_CHECK(!component.empty(), "plan pattern ", in_quotes(pattern),
+               " has an empty path component: write module names and '*' joined by single dots");
+    OSLO_CHECK(component == "*" || component.find('*') == std::string_view::npos, "plan pattern ",
+               in_quotes(pattern), ": '*' stands for one whole path component, seen ",
+               in_quotes(component), "; write '*' or the full name");
+    if (component.size() == rest.size()) {
+      return;
+    }
+    rest.remove_prefix(component.size() + 1);
+  }
+}
+
+void check(const ConfigKey& key, const std::string& path, const Json& value) {
+  if (key.nullable && value.is_null()) {
+    return;
+  }
+  OSLO_CHECK(has_right_type(key, value), path.empty() ? "the config" : in_quotes(path),
+             ": expected ", expected(key), "; seen ", describe(value));
+  if (key.kind == Kind::stages) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      OSLO_CHECK(is_integer(value[i], 0, key.maximum), "'", path, "[", i,
+                 "]': expected a stage, an integer from 0; seen ", describe(value[i]));
+    }
+  }
+  if (!value.is_object()) {
+    return;
+  }
+  for (const auto& [name, below] : value.items()) {
+    if (key.kind == Kind::plan) {
+      check_pattern(name);
+      const std::string where = "plan pattern " + in_quotes(name);
+      OSLO_CHECK(below.is_string(), where, ": expected a placement, one of ", list(key.choices),
+                 "; seen ", describe(below));
+      const auto& text = below.get_ref<const std::string&>();
+      OSLO_CHECK(printable(text) == text, where, " has no such placement: ", describe(below));
+      StyleText::parse(below.get<std::string>(), where);
+      continue;
+    }
+    const ConfigKey* child = key.find(name);
+    if (child == nullptr) {
+      fail_unknown_key(key, path, name);
+    }
+    check(*child, join_path(path, name), below);
+  }
+}
+
+}  // namespace
+
+void check_config(const Json& document) {
+  check(config_schema(config_dialect(document)), "", document);
+}
+
+void fail_unknown_key(const ConfigKey& parent, const std::string& path, const std::string& name) {
+  std::vector<std::string> names;
+  for (const ConfigKey& child : parent.keys) {
+    names.push_back(child.name);
+  }
+  std::vector<std::string> elsewhere;
+  find_everywhere(config_schema(ConfigDialect::none), "", name, elsewhere);
+  fail("unknown key ", in_quotes(join_path(path, name)), "; the nearest valid name ",
+       path.empty() ? "at the top" : "in " + in_quotes(path), " is ",
+       in_quotes(nearest(names, name)), " (of ", list(names), ")",
+       elsewhere.empty() ? "" : "; " + in_quotes(name) + " belongs in " + list(elsewhere, " or "));
+}
+
+}  // namespace oslo

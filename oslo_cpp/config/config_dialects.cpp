@@ -1,0 +1,150 @@
+#include "oslo_cpp/config/config_dialects.h"
+
+#include "mpu/error.h"
+#include "oslo_cpp/config/config_schema.h"
+
+namespace oslo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The value below `object`, null where it is absent or not an object.
+const Json& at(const Json& object, const char* key) {
+  static const Json absent;
+  if (!object.is_object() || !object.contains(key)) {
+    return absent;
+  }
+  return object.at(key);
+}
+
+template <typename T>
+T value_or(const Json& object, const char* key, T otherwise) {
+  const Json& value = at(object, key);
+  return value.is_null() ? otherwise : value.get<T>();
+}
+
+template <typename T>
+std::optional<T> maybe(const Json& object, const char* key) {
+  const Json& value = at(object, key);
+  return value.is_null() ? std::nullopt : std::optional<T>(value.get<T>());
+}
+
+// Colossal-AI's `n` or `{"size": n}` or null.
+std::optional<int> size_of(const Json& sized) {
+  if (sized.is_number()) {
+    return sized.get<int>();
+  }
+  return maybe<int>(sized, "size");
+}
+
+void read_oslo(const Json& model_parallelism, ConfigValues& values) {
+  values.enabled = value_or(model_parallelism, "enable", true);
+  values.tensor_parallel_size = value_or(model_parallelism, "tensor_parallel_size", 1);
+  values.pipeline_parallel_size = value_or(model_parallelism, "pipeline_parallel_size", 1);
+}
+
+void read_libai(const Json& train, ConfigValues& values) {
+  const Json& dist = at(train, "dist");
+  values.data_parallel_size = maybe<int>(dist, "data_parallel_size");
+  values.tensor_parallel_size = value_or(dist, "tensor_parallel_size", 1);
+  values.pipeline_parallel_size = value_or(dist, "pipeline_parallel_size", 1);
+  values.pipeline_num_layers = maybe<int>(dist, "pipeline_num_layers");
+  values.custom_pipeline_stage_id = maybe<std::vector<int>>(dist, "custom_pipeline_stage_id");
+  values.num_accumulation_steps = value_or(train, "num_accumulation_steps", 1);
+  values.activation_checkpoint = value_or(at(train, "activation_checkpoint"), "enabled", false);
+  values.zero_optimization = value_or(at(train, "zero_optimization"), "enabled", false);
+  values.zero_stage = value_or(at(train, "zero_optimization"), "stage", 1);
+  values.amp = value_or(at(train, "amp"), "enabled", false);
+}
+
+void read_colossal_ai(const Json& parallel, ConfigValues& values) {
+  const Json& tensor = at(parallel, "tensor");
+  values.data_parallel_size = size_of(at(parallel, "data"));
+  values.tensor_parallel_size = size_of(tensor).value_or(1);
+  values.pipeline_parallel_size = size_of(at(parallel, "pipeline")).value_or(1);
+  values.tensor_mode = maybe<std::string>(tensor, "mode");
+  values.depth = maybe<int>(tensor, "depth");
+  if (!values.depth) {
+    values.depth = maybe<int>(at(tensor, "kwargs"), "depth");
+  }
+}
+
+}  // namespace
+
+std::string to_string(ConfigDialect dialect) {
+  switch (dialect) {
+    case ConfigDialect::oslo:
+      return "OSLO";
+    case ConfigDialect::libai:
+      return "LiBai";
+    case ConfigDialect::colossal_ai:
+      return "Colossal-AI";
+    case ConfigDialect::none:
+      break;
+  }
+  return "no dialect";
+}
+
+SizeNames size_names(ConfigDialect dialect) {
+  if (dialect == ConfigDialect::colossal_ai) {
+    return {"parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.tensor.mode",
+            "parallel.tensor.depth"};
+  }
+  std::string base = dialect == ConfigDialect::libai ? "train.dist." : "model_parallelism.";
+  return {base + "data_parallel_size", base + "tensor_parallel_size",
+          base + "pipeline_parallel_size", "", ""};
+}
+
+ConfigValues read_values(const Json& document) {
+  ConfigValues values;
+  values.dialect = config_dialect(document);
+  read_oslo(at(document, "model_parallelism"), values);
+  if (values.dialect == ConfigDialect::libai) {
+    read_libai(at(document, "train"), values);
+  }
+  if (values.dialect == ConfigDialect::colossal_ai) {
+    read_colossal_ai(at(document, "parallel"), values);
+  }
+  if (auto order = maybe<std::string>(document, "rank_order")) {
+    values.rank_order = parse_rank_order(*order);
+  }
+  if (auto backend = maybe<std::string>(document, "backend")) {
+    values.backend = parse_transport(*backend);
+  }
+  for (const auto& [pattern, placement] : at(document, "plan").items()) {
+    values.plan.emplace_back(pattern, placement.get<std::string>());
+  }
+  return values;
+}
+
+void check_complete(const Json& document) {
+  ConfigValues values = read_values(document);
+  if (values.dialect != ConfigDialect::colossal_ai) {
+    return;
+  }
+  const Json& parallel = at(document, "parallel");
+  for (const auto& [name, sized] : parallel.items()) {
+    OSLO_CHECK(!sized.is_object() || sized.contains("size"), "'parallel.", name,
+               "' has no size: add \"size\": n");
+  }
+  const Json& tensor = at(parallel, "tensor");
+  int size = values.tensor_parallel_size;
+  OSLO_CHECK(size == 1 || values.tensor_mode, "'parallel.tensor' has size ", size,
+             " and no mode: write {\"size\": ", size,
+             ", \"mode\": \"1d\"}, or another mode of 1d, "
+             "2d, 2.5d, 3d, sequence");
+  bool twice = tensor.is_object() && tensor.contains("depth") && at(tensor, "kwargs").is_object() &&
+               tensor["kwargs"].contains("depth");
+  OSLO_CHECK(!twice,
+             "'parallel.tensor.depth' and 'parallel.tensor.kwargs.depth' are both given: "
+             "keep one of them");
+  bool mode_2p5d = values.tensor_mode == "2.5d";
+  OSLO_CHECK(!mode_2p5d || values.depth,
+             "'parallel.tensor' has mode 2.5d and no depth: add "
+             "\"depth\": d, where size = q * q * d");
+  OSLO_CHECK(mode_2p5d || !values.depth, "'parallel.tensor' has depth ", values.depth.value_or(0),
+             ", which belongs to mode 2.5d; the mode is ", values.tensor_mode.value_or("not given"),
+             ": set the mode to 2.5d or remove the depth");
+}
+
+}  // namespace oslo

@@ -1,0 +1,178 @@
+// Config::resolve: from what a user wrote to sizes that a world can have.
+#include <algorithm>
+#include <cstdlib>
+
+#include "mpu/error.h"
+#include "oslo_cpp/config/config.h"
+#include "oslo_cpp/config/config_dialects.h"
+
+namespace oslo {
+namespace {
+
+int64_t power(int64_t base, int degree) {
+  return degree == 0 ? 1 : base * power(base, degree - 1);
+}
+
+// The largest q with q^degree <= value.
+int root(int value, int degree) {
+  int q = 0;
+  while (power(q + 1, degree) <= value) {
+    ++q;
+  }
+  return q;
+}
+bool is_power(int value, int degree) {
+  return power(root(value, degree), degree) == value;
+}
+
+bool fits_mode(int tensor, const std::string& mode, int depth) {
+  if (mode == "2d") {
+    return is_power(tensor, 2);
+  }
+  if (mode == "2.5d") {
+    return tensor % depth == 0 && is_power(tensor / depth, 2);
+  }
+  return mode != "3d" || is_power(tensor, 3);
+}
+
+// What of these sizes the library cannot do yet; empty if nothing.
+std::string missing(int tensor, int pipeline, const std::string& mode, const SizeNames& names) {
+  if (pipeline > 1) {
+    return c10::str("'", names.pipeline, "' = ", pipeline,
+                    " is not there yet: set it to 1 and use ", "tensor and data parallelism");
+  }
+  if (tensor > 1 && mode != "1d") {
+    return c10::str("'", names.mode, "' = ", mode, " with size ", tensor,
+                    " is not there yet: set the mode to 1d");
+  }
+  return "";
+}
+
+void check_mode(int tensor, const std::string& mode, int depth, const SizeNames& names) {
+  if (fits_mode(tensor, mode, depth)) {
+    return;
+  }
+  int q = std::max(1, root(tensor / depth, 2));
+  if (mode == "2d") {
+    fail("mode 2d needs a square '", names.tensor, "' (q * q), seen ", tensor, ": set it to ",
+         q * q, " or ", (q + 1) * (q + 1), ", or the mode to 1d");
+  }
+  if (mode == "2.5d") {
+    fail("mode 2.5d needs '", names.tensor, "' = q * q * depth, seen size ", tensor, " and depth ",
+         depth, ": with this depth set it to ", q * q * depth, " or ", (q + 1) * (q + 1) * depth,
+         ", or the mode to 1d");
+  }
+  q = root(tensor, 3);
+  fail("mode 3d needs a cube '", names.tensor, "' (q * q * q), seen ", tensor, ": set it to ",
+       q * q * q, " or ", (q + 1) * (q + 1) * (q + 1), ", or the mode to 1d");
+}
+
+void check_stages(const ConfigValues& values) {
+  if (!values.custom_pipeline_stage_id) {
+    return;
+  }
+  constexpr const char* kName = "'train.dist.custom_pipeline_stage_id'";
+  const std::vector<int>& stages = *values.custom_pipeline_stage_id;
+  int layers = values.pipeline_num_layers.value_or(static_cast<int>(stages.size()));
+  OSLO_CHECK(static_cast<int>(stages.size()) == layers, kName, " has ", stages.size(),
+             " entries, 'train.dist.pipeline_num_layers' is ", layers,
+             ": give one stage for each layer");
+  int last = values.pipeline_parallel_size - 1;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    int before = i == 0 ? 0 : stages[i - 1];
+    OSLO_CHECK(stages[i] <= last, kName, " puts layer ", i, " on stage ", stages[i], ", but with ",
+               "'train.dist.pipeline_parallel_size' = ", last + 1, " the last stage is ", last);
+    OSLO_CHECK(stages[i] == before || (i > 0 && stages[i] == before + 1), kName, " has ", stages[i],
+               i == 0 ? " first" : c10::str(" after ", before), " at layer ", i,
+               ": stages start at 0 and grow by one at a time");
+  }
+  OSLO_CHECK(!stages.empty() && stages.back() == last, kName, " leaves stage ", last,
+             " without a layer: use every stage from 0 to ", last);
+}
+
+// The sizes nearest to those asked for that fit the world and that the library can do, as text.
+std::string nearest_sizes(const ConfigValues& values, const std::string& mode, int depth,
+                          const SizeNames& names, int world_size) {
+  int best_tensor = 0, best_pipeline = 0, best_distance = 0;
+  for (int tensor = 1; tensor <= world_size; ++tensor) {
+    if (world_size % tensor != 0 || !fits_mode(tensor, mode, depth)) {
+      continue;
+    }
+    for (int pipeline = 1; pipeline <= world_size / tensor; ++pipeline) {
+      if (world_size / tensor % pipeline != 0 || !missing(tensor, pipeline, mode, names).empty()) {
+        continue;
+      }
+      int distance = std::abs(tensor - values.tensor_parallel_size) +
+                     std::abs(pipeline - values.pipeline_parallel_size);
+      if (best_tensor == 0 || distance < best_distance) {
+        best_tensor = tensor, best_pipeline = pipeline, best_distance = distance;
+      }
+    }
+  }
+  if (best_tensor == 0) {
+    return "";
+  }
+  return c10::str("; the nearest choice that works is data ",
+                  world_size / best_tensor / best_pipeline, " x tensor ", best_tensor,
+                  " x pipeline ", best_pipeline);
+}
+
+void check_world(const ConfigValues& values, const std::string& mode, int depth,
+                 const SizeNames& names, int world_size) {
+  int64_t tensor = values.tensor_parallel_size;
+  int64_t pipeline = values.pipeline_parallel_size;
+  int64_t product = tensor * pipeline * values.data_parallel_size.value_or(1);
+  bool given = values.data_parallel_size.has_value();
+  if (given ? product == world_size : world_size % product == 0) {
+    return;
+  }
+  std::string data =
+      given ? c10::str("'", names.data, "' ", *values.data_parallel_size, " x ") : "";
+  fail("the sizes do not fit the world: ", data, "'", names.tensor, "' ", tensor, " x '",
+       names.pipeline, "' ", pipeline, " = ", product,
+       given ? ", but the world size is " : ", which does not divide the world size ", world_size,
+       nearest_sizes(values, mode, depth, names, world_size), "; or start ",
+       given ? "" : "a multiple of ", product, product == 1 ? " process" : " processes");
+}
+
+void check_features(const ConfigValues& values) {
+  auto refuse = [](bool asked, const char* key, const char* seen, const char* instead) {
+    OSLO_CHECK(!asked, "'train.", key, "' = ", seen, " is not there yet: set it to ", instead);
+  };
+  refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
+  refuse(values.amp, "amp.enabled", "true", "false");
+  refuse(values.activation_checkpoint, "activation_checkpoint.enabled", "true", "false");
+  std::string steps = std::to_string(values.num_accumulation_steps);
+  refuse(values.num_accumulation_steps > 1, "num_accumulation_steps", steps.c_str(),
+         "1 and accumulate with DistributedDataParallel's no_sync()");
+}
+
+}  // namespace
+
+ParallelSizes Config::resolve(int world_size) const {
+  OSLO_CHECK(world_size >= 1, "a world has at least 1 process, seen size ", world_size);
+  check_complete(*document_);
+  ParallelSizes sizes;
+  sizes.rank_order = values_.rank_order;
+  sizes.backend = values_.backend;
+  sizes.enabled = values_.enabled;
+  if (!values_.enabled) {
+    sizes.data = world_size;
+    return sizes;
+  }
+  SizeNames names = size_names(values_.dialect);
+  sizes.tensor = values_.tensor_parallel_size;
+  sizes.pipeline = values_.pipeline_parallel_size;
+  sizes.tensor_mode = values_.tensor_mode.value_or("1d");
+  sizes.depth = values_.depth.value_or(1);
+  check_mode(sizes.tensor, sizes.tensor_mode, sizes.depth, names);
+  check_stages(values_);
+  check_world(values_, sizes.tensor_mode, sizes.depth, names, world_size);
+  std::string not_yet = missing(sizes.tensor, sizes.pipeline, sizes.tensor_mode, names);
+  OSLO_CHECK(not_yet.empty(), not_yet);
+  check_features(values_);
+  sizes.data = world_size / (sizes.tensor * sizes.pipeline);
+  return sizes;
+}
+
+}  // namespace oslo

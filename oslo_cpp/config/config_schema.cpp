@@ -1,0 +1,118 @@
+#include "oslo_cpp/config/config_schema.h"
+
+#include <array>
+#include <utility>
+
+#include "mpu/error.h"
+#include "oslo_cpp/config/config_json.h"
+
+namespace oslo {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = ConfigKey::Kind;
+
+ConfigKey object(std::string name, std::vector<ConfigKey> keys) {
+  return {.name = std::move(name), .kind = Kind::object, .keys = std::move(keys)};
+}
+ConfigKey flag(std::string name) {
+  return {.name = std::move(name), .kind = Kind::flag};
+}
+ConfigKey count(std::string name) {
+  return {.name = std::move(name), .kind = Kind::count};
+}
+ConfigKey sized(std::string name, std::vector<ConfigKey> more = {}) {
+  more.insert(more.begin(), count("size"));
+  return {.name = std::move(name), .kind = Kind::sized, .keys = std::move(more)};
+}
+ConfigKey choice(std::string name, std::vector<std::string> choices) {
+  return {.name = std::move(name), .kind = Kind::choice, .choices = std::move(choices)};
+}
+ConfigKey nullable(ConfigKey key) {
+  key.nullable = true;
+  return key;
+}
+
+ConfigKey oslo_keys() {
+  return object("model_parallelism",
+                {flag("enable"), count("tensor_parallel_size"), count("pipeline_parallel_size")});
+}
+
+ConfigKey libai_keys() {
+  ConfigKey stages{.name = "custom_pipeline_stage_id", .kind = Kind::stages};
+  ConfigKey zero_stage = count("stage");
+  zero_stage.maximum = 3;
+  return object(
+      "train", {object("dist", {nullable(count("data_parallel_size")),
+                                count("tensor_parallel_size"), count("pipeline_parallel_size"),
+                                nullable(count("pipeline_num_layers")), nullable(stages)}),
+                count("num_accumulation_steps"), object("activation_checkpoint", {flag("enabled")}),
+                object("zero_optimization", {flag("enabled"), zero_stage}),
+                object("amp", {flag("enabled")})});
+}
+
+ConfigKey colossal_ai_keys() {
+  return object("parallel",
+                {nullable(sized("data")), nullable(sized("pipeline")),
+                 sized("tensor", {nullable(choice("mode", {"1d", "2d", "2.5d", "3d", "sequence"})),
+                                  count("depth"), object("kwargs", {count("depth")})})});
+}
+
+struct DialectKeys {
+  ConfigDialect dialect;
+  ConfigKey (*keys)();
+};
+constexpr std::array<DialectKeys, 3> kDialects = {{{ConfigDialect::oslo, oslo_keys},
+                                                   {ConfigDialect::libai, libai_keys},
+                                                   {ConfigDialect::colossal_ai, colossal_ai_keys}}};
+
+}  // namespace
+
+const ConfigKey* ConfigKey::find(std::string_view key) const {
+  for (const ConfigKey& child : keys) {
+    if (child.name == key) {
+      return &child;
+    }
+  }
+  return nullptr;
+}
+
+std::string join_path(const std::string& path, std::string_view name) {
+  return path.empty() ? std::string(name) : c10::str(path, ".", name);
+}
+
+ConfigKey config_schema(ConfigDialect dialect) {
+  ConfigKey root;
+  for (const DialectKeys& each : kDialects) {
+    if (dialect == ConfigDialect::none || dialect == each.dialect) {
+      root.keys.push_back(each.keys());
+    }
+  }
+  root.keys.push_back(choice(
+      "rank_order", {oslo::to_string(RankOrder::pp_dp_tp), oslo::to_string(RankOrder::dp_pp_tp)}));
+  std::vector<std::string> backends;
+  for (const auto& [transport, name] : kTransportNames) backends.push_back(name);
+  root.keys.push_back(choice("backend", backends));
+  root.keys.push_back(
+      {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
+  return root;
+}
+
+ConfigDialect config_dialect(const Json& document) {
+  ConfigDialect found = ConfigDialect::none;
+  std::string found_key;
+  for (const DialectKeys& each : kDialects) {
+    std::string key = each.keys().name;
+    if (!document.is_object() || !document.contains(key)) {
+      continue;
+    }
+    OSLO_CHECK(found == ConfigDialect::none, "two dialects in one config: ", in_quotes(found_key),
+               " is ", to_string(found), "'s, ", in_quotes(key), " is ", to_string(each.dialect),
+               "'s; keep one of them");
+    found = each.dialect;
+    found_key = key;
+  }
+  return found;
+}
+
+}  // namespace oslo

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oslo_cpp/config/config.h"
+
+namespace oslo {
+
+/// One key that a config may hold, and the keys below it. The whole schema is one such tree; type
+/// checks, "nearest valid name" and the paths of overrides all come from it.
+struct ConfigKey {
+  enum class Kind {
+    object,  ///< the keys below
+    flag,    ///< true or false
+    count,   ///< an integer from 1 to `maximum`
+    stages,  ///< an array of integers from 0
+    choice,  ///< one of `choices`
+    sized,   ///< a count, or an object of the keys below
+    plan,    ///< an object of module path patterns, each a style (plan/style.h)
+  };
+
+  std::string name;
+  Kind kind = Kind::object;
+  std::vector<ConfigKey> keys = {};
+  std::vector<std::string> choices = {};
+  bool nullable = false;
+  int64_t maximum = 1 << 20;  // three such sizes multiply without overflow
+
+  /// The key of that name below this one; null if there is none.
+  const ConfigKey* find(std::string_view key) const;
+};
+
+/// The tree of a dialect, including what is accepted beside each; for `none` all dialects at once.
+ConfigKey config_schema(ConfigDialect dialect);
+
+/// The dialect of a document, by its top-level keys. Throws if it mixes two.
+ConfigDialect config_dialect(const nlohmann::ordered_json& document);
+
+/// Throws unless every key is known and every value has the right type and range. Rules between
+/// keys are not checked here.
+void check_config(const nlohmann::ordered_json& document);
+
+/// Throws the error for `name`, which is no key of `parent`, the key at `path`.
+[[noreturn]] void fail_unknown_key(const ConfigKey& parent, const std::string& path,
+                                   const std::string& name);
+
+/// "path.name", or "name" at the top.
+std::string join_path(const std::string& path, std::string_view name);
+
+}  // namespace oslo

@@ -1,0 +1,219 @@
+#include "oslo_cpp/verify/verify.h"
+
+#include <ATen/ATen.h>
+
+#include <string>
+#include <utility>
+
+#include "mpu/rank_check.h"
+#include "oslo_cpp/agreement.h"
+#include "oslo_cpp/initialized_tag.h"
+#include "oslo_cpp/verify/recorded_run.h"
+#include "parallelizers/layers/parameters_in_use.h"
+
+namespace oslo {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// Gradients below this fraction of the model's largest are compared on its scale: many are zero
+/// but for rounding (the bias of attention's keys).
+constexpr double kSmallGradient = 1e-2;
+
+/// How far to look for an operator that the two do not call at the same place.
+constexpr size_t kWindow = 32;
+
+/// Puts a generator's state back.
+class GeneratorKeeper {
+ public:
+  explicit GeneratorKeeper(at::Generator generator)
+      : generator_(std::move(generator)), state_(generator_.get_state()) {}
+  ~GeneratorKeeper() { generator_.set_state(state_); }
+  GeneratorKeeper(const GeneratorKeeper&) = delete;
+  GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
+
+ private:
+  at::Generator generator_;
+  const at::Tensor state_;
+};
+
+void check_comparable(const torch::nn::Module& model, const torch::nn::Module& reference) {
+  OSLO_CHECK(&model != &reference,
+             "verify: the reference is the parallel model itself; hand it a second instance, made "
+             "like the first one before initialize");
+  OSLO_CHECK(!is_initialized(reference),
+             "verify: the reference is parallel itself; make it as an ordinary model, and do not "
+             "hand it to initialize");
+  OSLO_CHECK(model.is_training() == reference.is_training(), "verify: the parallel model is in ",
+             model.is_training() ? "training" : "evaluation",
+             " mode and the reference is not; call ", model.is_training() ? "train()" : "eval()",
+             " on both");
+  const auto ours = parameters_in_use(model), theirs = parameters_in_use(reference);
+  for (size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    const std::string a = i < ours.size() ? ours[i].name : "none";
+    const std::string b = i < theirs.size() ? theirs[i].name : "none";
+    OSLO_CHECK(a == b, "verify: parameter ", i, " of the parallel model is ", a,
+               " and of the reference ", b, "; they are not the same model");
+  }
+  const auto buffers = model.named_buffers(), reference_buffers = reference.named_buffers();
+  OSLO_CHECK(buffers.keys() == reference_buffers.keys(),
+             "verify: the two have different buffers; they are not the same model");
+}
+
+class Verifier {
+ public:
+  Verifier(const ParallelModel& parallel, torch::nn::Module& reference, const detail::RunModel& run,
+           const VerifyOptions& options)
+      : world_(parallel.mpu().world()),
+        model_(*parallel.module()),
+        reference_(reference),
+        sharded_(parallel.mpu().random().sharded()),
+        run_(run),
+        options_(options) {}
+
+  Verification verify() {
+    const RuleScope scope("verify");
+    const GeneratorKeeper keeper(sharded_);
+    agree_on_success(world_, "verify", [&] { check_comparable(model_, reference_); });
+    compare_weights();
+    RecordedRun expected;
+    agree_on_success(world_, "verify: the reference", [&] {
+      expected = run_recorded(
+          reference_, run_, options_.gradients,
+          [&](RecordedOperation operation) {
+            for (at::Tensor& result : operation.results) result = result.clone();
+            expected_.push_back(std::move(operation));
+          },
+          &noise_);
+    });
+    const RankCheckScope compared;
+    const RecordedRun actual =
+        run_recorded(model_, run_, options_.gradients,
+                     [&](const RecordedOperation& operation) { compare_operation(operation); });
+    unmatched_ += static_cast<int64_t>(expected_.size() - next_);
+    result_.set_unmatched_operators(unmatched_);
+    compare_outputs(actual.outputs, expected);
+    compare_named(Comparison::Of::buffer, actual.buffers, expected.buffers);
+    compare_gradients(actual.gradients, expected.gradients);
+    agree_on_first_difference();
+    return std::move(result_);
+  }
+
+ private:
+  void add(Comparison::Of of, const std::string& name, const std::string& layer, size_t index,
+           const at::Tensor& actual, const at::Tensor& expected, double least_scale = 0,
+           double noise = 0) {
+    Comparison comparison{of, name, layer, static_cast<int64_t>(index), 0, 0, ""};
+    compare(comparison, actual, expected, options_.tolerance, least_scale, noise);
+    result_.add(std::move(comparison));
+  }
+
+  void compare_weights() {
+    const auto ours = parameters_in_use(model_), theirs = parameters_in_use(reference_);
+    for (size_t i = 0; i < ours.size(); ++i) {
+      add(Comparison::Of::weight, ours[i].name, "", i, detached_whole(ours[i].tensor),
+          theirs[i].tensor.detach());
+    }
+  }
+
+  /// Gathering has been done by now, so that ranks may find different things here.
+  void compare_operation(const RecordedOperation& actual) {
+    size_t at = next_;
+    if (at < expected_.size() && expected_[at].name != actual.name) {
+      const size_t end = std::min(expected_.size(), next_ + kWindow);
+      while (at < end && !expected_[at].like(actual)) ++at;
+      if (at == end) {
+        ++unmatched_;
+        return;
+      }
+    }
+    if (at >= expected_.size()) {
+      ++unmatched_;
+      return;
+    }
+    unmatched_ += static_cast<int64_t>(at - next_);
+    next_ = at + 1;
+    RecordedOperation& expected = expected_[at];
+    const size_t results = std::min(actual.results.size(), expected.results.size());
+    for (size_t i = 0; i < results; ++i) {
+      add(Comparison::Of::operation, actual.name, actual.layer, at, actual.results[i],
+          expected.results[i], 0, expected.noise);
+    }
+    expected.results.clear();
+  }
+
+  void compare_outputs(const Tensors& actual, const RecordedRun& expected) {
+    OSLO_CHECK(actual.size() == expected.outputs.size(), "verify: the parallel model returned ",
+               actual.size(), " tensors and the reference ", expected.outputs.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+      add(Comparison::Of::output, "", "", i, actual[i], expected.outputs[i].detach(), 0,
+          expected.output_noise[i]);
+    }
+  }
+
+  void compare_named(Comparison::Of of, const NamedValues& actual, const NamedValues& expected) {
+    for (size_t i = 0; i < std::min(actual.values.size(), expected.values.size()); ++i) {
+      add(of, actual.names[i], "", i, actual.values[i], expected.values[i], 0, expected.noise[i]);
+    }
+  }
+
+  void compare_gradients(const NamedValues& actual, const NamedValues& expected) {
+    double largest = 0;
+    for (const at::Tensor& gradient : expected.values) {
+      if (!gradient.defined() || gradient.numel() == 0) continue;
+      largest = std::max(largest, gradient.abs().max().item().toDouble());
+    }
+    for (size_t i = actual.values.size(); i-- > 0;) {
+      const at::Tensor &a = actual.values[i], &b = expected.values[i];
+      if (!a.defined() && !b.defined()) continue;
+      if (a.defined() && b.defined()) {
+        add(Comparison::Of::gradient, actual.names[i], "", i, a, b, kSmallGradient * largest);
+        continue;
+      }
+      result_.add({Comparison::Of::gradient, actual.names[i], "", static_cast<int64_t>(i), 0, 0,
+                   a.defined() ? "the reference has none" : "missing"});
+    }
+  }
+
+  /// Ranks compare for themselves; the answer is the earliest difference on any.
+  void agree_on_first_difference() {
+    const Comparison* own = result_.own_first_difference();
+    const auto& all = result_.comparisons();
+    const std::string told =
+        own == nullptr ? "" : c10::str(own - all.data(), " ", own->to_string());
+    size_t earliest = all.size();
+    const std::vector<std::string> told_by = world_.exchange("verify", told);
+    for (size_t rank = 0; rank < told_by.size(); ++rank) {
+      if (told_by[rank].empty()) continue;
+      const size_t position = std::stoull(told_by[rank]);
+      if (result_.first_difference() && position >= earliest) continue;
+      earliest = position;
+      std::string text = told_by[rank].substr(told_by[rank].find(' ') + 1);
+      if (world_.size() > 1) text += c10::str(" (rank ", rank, ")");
+      result_.set_first_difference(std::move(text));
+    }
+  }
+
+  const World world_;
+  torch::nn::Module& model_;
+  torch::nn::Module& reference_;
+  const at::Generator sharded_;  ///< of cut values with RandomMode::per_rank
+  const detail::RunModel& run_;
+  const VerifyOptions& options_;
+  std::vector<RecordedOperation> expected_;
+  RoundingNoise noise_;  ///< of the reference
+  size_t next_ = 0;
+  int64_t unmatched_ = 0;
+  Verification result_;
+};
+
+}  // namespace
+
+Verification detail::verify_modules(const ParallelModel& parallel,
+                                    const std::shared_ptr<torch::nn::Module>& reference,
+                                    const RunModel& run, const VerifyOptions& options) {
+  OSLO_CHECK(reference, "verify: the reference is null");
+  return Verifier(parallel, *reference, run, options).verify();
+}
+
+}  // namespace oslo

@@ -1,0 +1,91 @@
+#include "parallelizers/layers/embedding.h"
+
+#include <ATen/ATen.h>
+#include <torch/serialize/archive.h>
+
+#include "parallelizers/layers/layer.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo::nn {
+namespace {
+
+/// The table will be cut in place: not the caller's own.
+torch::nn::EmbeddingOptions with_own_table(torch::nn::EmbeddingOptions options) {
+  if (options._weight().defined()) options._weight(options._weight().detach().clone());
+  return options;
+}
+
+std::optional<int64_t> padding_of(const torch::nn::EmbeddingImpl& layer) {
+  const Mark* mark = mark_of(layer.weight);
+  if (mark != nullptr && mark->padding_row >= 0) return mark->padding_row;
+  return layer.options.padding_idx();
+}
+
+}  // namespace
+
+VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options,
+                                                       const MPU& mpu)
+    : torch::nn::EmbeddingImpl(with_own_table(options)), padding_idx_(this->options.padding_idx()) {
+  // It served; kept, a later reset would take the part for a table.
+  this->options._weight(at::Tensor());
+  cut_parameter(weight, mpu.tensor_mesh(), 0, "weight");
+  move_padding_to_mark(*this);
+}
+
+VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::EmbeddingImpl& original)
+    : torch::nn::EmbeddingImpl(original), padding_idx_(padding_of(original)) {
+  options._weight(at::Tensor());
+}
+
+void VocabParallelEmbeddingImpl::reset() {
+  const LayoutPtr kept = layout(weight);
+  options = whole_options();
+  torch::nn::EmbeddingImpl::reset();
+  if (!kept) return;
+  mark_parameter(weight, kept, "weight");
+  move_padding_to_mark(*this);
+}
+
+void VocabParallelEmbeddingImpl::reset_parameters() {
+  assign_part(weight, torch::nn::EmbeddingImpl(whole_options()).weight);
+}
+
+torch::nn::EmbeddingOptions VocabParallelEmbeddingImpl::whole_options() const {
+  return torch::nn::EmbeddingOptions(options).padding_idx(padding_idx_);
+}
+
+std::shared_ptr<torch::nn::Module> VocabParallelEmbeddingImpl::clone(
+    const std::optional<at::Device>& device) const {
+  auto copy = std::make_shared<VocabParallelEmbeddingImpl>(*this);
+  own_parameters(*copy, device);
+  copy->weight = registered_parameters(*copy)["weight"];
+  return copy;
+}
+
+void VocabParallelEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
+  save_layer(*this, archive);
+}
+
+void VocabParallelEmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << class_name(*this) << "(num_embeddings=" << options.num_embeddings()
+         << ", embedding_dim=" << options.embedding_dim();
+  if (padding_idx_) stream << ", padding_idx=" << *padding_idx_;
+  stream << ", ranks=" << ranks_of(weight);
+  if (weight.size(0) != options.num_embeddings()) {
+    stream << ", local_num_embeddings=" << weight.size(0);
+  }
+  if (weight.size(1) != options.embedding_dim()) {
+    stream << ", local_embedding_dim=" << weight.size(1);
+  }
+  stream << ")";
+}
+
+void move_padding_to_mark(torch::nn::EmbeddingImpl& layer) {
+  if (!layer.options.padding_idx() || !is_placed(layer.weight)) return;
+  set_padding_row(layer.weight, *layer.options.padding_idx());
+  layer.options.padding_idx(std::nullopt);
+}
+
+}  // namespace oslo::nn

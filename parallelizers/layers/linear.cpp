@@ -1,0 +1,121 @@
+#include "parallelizers/layers/linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/serialize/archive.h>
+
+#include <typeinfo>
+
+#include "mpu/error.h"
+#include "parallelizers/layers/layer.h"
+#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo::nn {
+namespace {
+
+const torch::nn::LinearOptions& checked(const LinearOptions& options) {
+  OSLO_CHECK(options.in_features() > 0 && options.out_features() > 0, "a parallel linear layer of ",
+             options.in_features(), " x ", options.out_features(),
+             " features; both must be positive");
+  const std::string& parallel = options.parallel();
+  OSLO_CHECK(parallel == "col" || parallel == "row" || parallel == "data", "parallel(\"", parallel,
+             "\") of a linear layer is not known: use \"col\", \"row\" or \"data\"");
+  OSLO_CHECK(!options.gather_output() || parallel == "col",
+             "gather_output is for column parallel layers, this one is \"", parallel, "\"");
+  OSLO_CHECK(!options.input_is_parallel() || parallel == "row",
+             "input_is_parallel is for row parallel layers, this one is \"", parallel, "\"");
+  return options;
+}
+
+void mark_like(const at::Tensor& parameter, const LayoutPtr& kept, const char* name) {
+  if (kept) mark_parameter(parameter, kept, name);
+}
+
+}  // namespace
+
+LinearImpl::LinearImpl(const LinearOptions& options, const MPU& mpu)
+    : torch::nn::LinearImpl(checked(options)),
+      parallel_(options.parallel()),
+      gather_output_(options.gather_output()),
+      input_is_parallel_(options.input_is_parallel()) {
+  const MeshPtr& mesh = mpu.tensor_mesh();
+  if (parallel_ == "col") {
+    cut_parameter(weight, mesh, 0, "weight");
+    if (bias.defined()) cut_parameter(bias, mesh, 0, "bias");
+  } else if (parallel_ == "row") {
+    cut_parameter(weight, mesh, 1, "weight");
+  }
+}
+
+LinearImpl::LinearImpl(const torch::nn::LinearImpl& original, std::string parallel)
+    : torch::nn::LinearImpl(original), parallel_(std::move(parallel)) {}
+
+at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  const LayoutPtr kept = layout(weight);
+  const bool part = input_is_parallel_ && kept && !is_placed(input);
+  if (!part) {
+    const at::Tensor y = torch::nn::LinearImpl::forward(input);
+    return gather_output_ ? full_tensor(y) : y;
+  }
+  auto sizes = input.sizes().vec();
+  sizes.back() = options.in_features();
+  return torch::nn::LinearImpl::forward(
+      from_local(input, kept->mesh(), {Placement::shard(input.dim() - 1)}, sizes));
+}
+
+void LinearImpl::reset() {
+  const LayoutPtr of_weight = layout(weight), of_bias = layout(bias);
+  torch::nn::LinearImpl::reset();
+  mark_like(weight, of_weight, "weight");
+  if (bias.defined()) mark_like(bias, of_bias, "bias");
+}
+
+void LinearImpl::reset_parameters() {
+  const torch::nn::LinearImpl drawn(options);
+  assign_part(weight, drawn.weight);
+  assign_part(bias, drawn.bias);
+}
+
+template <typename Layer>
+std::shared_ptr<torch::nn::Module> LinearImpl::clone_of(const Layer& layer,
+                                                        const std::optional<at::Device>& device) {
+  auto copy = std::make_shared<Layer>(layer);
+  own_parameters(*copy, device);
+  const auto& parameters = registered_parameters(*copy);
+  copy->weight = parameters["weight"];
+  if (copy->bias.defined()) copy->bias = parameters["bias"];
+  return copy;
+}
+
+std::shared_ptr<torch::nn::Module> LinearImpl::clone(
+    const std::optional<at::Device>& device) const {
+  return clone_of(*this, device);
+}
+
+std::shared_ptr<torch::nn::Module> ColumnParallelLinearImpl::clone(
+    const std::optional<at::Device>& device) const {
+  return clone_of(*this, device);
+}
+
+std::shared_ptr<torch::nn::Module> RowParallelLinearImpl::clone(
+    const std::optional<at::Device>& device) const {
+  return clone_of(*this, device);
+}
+
+void LinearImpl::save(torch::serialize::OutputArchive& archive) const {
+  save_layer(*this, archive);
+}
+
+void LinearImpl::pretty_print(std::ostream& stream) const {
+  stream << std::boolalpha << class_name(*this) << "(in_features=" << options.in_features()
+         << ", out_features=" << options.out_features() << ", bias=" << bias.defined();
+  if (typeid(*this) == typeid(LinearImpl)) stream << ", parallel=" << parallel_;
+  const int ranks = ranks_of(weight);
+  stream << ", ranks=" << ranks;
+  if (weight.size(0) != options.out_features()) stream << ", local_out_features=" << weight.size(0);
+  if (weight.size(1) != options.in_features()) stream << ", local_in_features=" << weight.size(1);
+  stream << ")";
+}
+
+}  // namespace oslo::nn

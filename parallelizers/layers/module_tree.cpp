@@ -1,0 +1,54 @@
+#include "parallelizers/layers/module_tree.h"
+
+#include <c10/util/Type.h>
+
+#include <typeinfo>
+
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+/// Opens `parameters_`, which Module keeps for its subclasses.
+struct Access : torch::nn::Module {
+  using torch::nn::Module::parameters_;
+};
+
+void walk(const ModuleEntry& entry, std::vector<ModuleEntry>& entries) {
+  entries.push_back(entry);
+  for (const auto& child : entry.module->named_children()) {
+    walk({join_path(entry.path, child.key()), child.key(), child.value(), entry.module}, entries);
+  }
+}
+
+}  // namespace
+
+std::vector<ModuleEntry> module_entries(const std::shared_ptr<torch::nn::Module>& root) {
+  OSLO_CHECK(root != nullptr, "there is no module to walk: the holder is empty");
+  std::vector<ModuleEntry> entries;
+  walk({"", "", root, nullptr}, entries);
+  return entries;
+}
+
+void replace_child(torch::nn::Module& parent, const std::string& name,
+                   std::shared_ptr<torch::nn::Module> replacement) {
+  OSLO_CHECK(parent.named_children().contains(name), "a ", class_name(parent),
+             " has no child named '", name, "'");
+  parent.replace_module(name, std::move(replacement));
+}
+
+std::string class_name(const torch::nn::Module& module) {
+  std::string name = c10::demangle(typeid(module).name());
+  if (name.ends_with("Impl")) name.resize(name.size() - 4);
+  return name;
+}
+
+std::string join_path(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+torch::OrderedDict<std::string, at::Tensor>& registered_parameters(torch::nn::Module& module) {
+  return module.*(&Access::parameters_);
+}
+
+}  // namespace oslo

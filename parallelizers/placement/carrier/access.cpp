@@ -1,0 +1,76 @@
+#include "parallelizers/placement/carrier/access.h"
+
+#include <c10/core/GradMode.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/dry_call.h"
+
+namespace oslo {
+
+namespace {
+
+/// What a tensor stands for; throws where it was kept from a dry run.
+Value present_value(const at::Tensor& tensor) {
+  Value value = value_of(tensor);
+  if (is_dry(value)) refuse_kept(*value.layout->mesh()->dry);
+  return value;
+}
+
+}  // namespace
+
+at::Tensor full_tensor(const at::Tensor& tensor) {
+  if (!is_placed(tensor)) return tensor;
+  const RuleScope scope("full_tensor");
+  const Value value = present_value(tensor);
+  Value whole = gather_all(value);
+  if (is_dry(value)) whole.layout = std::make_shared<Layout>(value.layout->mesh());
+  return wrap(std::move(whole));
+}
+
+at::Tensor local_tensor(const at::Tensor& tensor) {
+  return is_placed(tensor) ? present_value(tensor).local : tensor;
+}
+
+bool is_placed(const at::Tensor& tensor) {
+  return tensor.defined() && (placed_impl(tensor) != nullptr || mark_of(tensor) != nullptr);
+}
+
+LayoutPtr layout(const at::Tensor& tensor) {
+  if (!tensor.defined()) return nullptr;
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->value().layout;
+  const Mark* mark = mark_of(tensor);
+  return mark == nullptr ? nullptr : mark->layout;
+}
+
+at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
+                      const std::vector<Placement>& placements) {
+  OSLO_CHECK(!is_placed(whole), "distribute takes an ordinary tensor; this one is placed already");
+  const RuleScope scope("distribute");
+  return wrap(redistribute({whole, nullptr},
+                           std::make_shared<Layout>(make_layout(mesh, placements, whole.sizes()))));
+}
+
+at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
+                      const std::vector<Placement>& placements, c10::IntArrayRef global_sizes) {
+  auto layout = std::make_shared<Layout>(make_layout(mesh, placements, global_sizes));
+  c10::SmallVector<int64_t, 6> expected(global_sizes.begin(), global_sizes.end());
+  for (int axis = 0; axis < layout->axes(); ++axis) {
+    const auto& [dim, cut] = (*layout)[axis];
+    if (dim >= 0) expected[dim] = cut->local_size(mesh->axis(axis)->rank());
+  }
+  OSLO_CHECK(part.sizes() == c10::IntArrayRef(expected), "from_local: a part of shape ",
+             part.sizes(), " was given, the placements leave ", c10::IntArrayRef(expected), " of ",
+             global_sizes, " on this rank");
+  at::Tensor local = part;
+  if (part.requires_grad()) {
+    // The placed tensor may give its local one a place in the graph that is not the caller's.
+    const c10::AutoGradMode record(true);
+    local = part.view_as(part);
+  }
+  return wrap({std::move(local), std::move(layout)});
+}
+
+}  // namespace oslo

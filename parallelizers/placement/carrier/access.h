@@ -1,0 +1,34 @@
+#pragma once
+
+#include "parallelizers/placement/layout/value.h"
+
+namespace oslo {
+
+/// The whole of a placed or marked tensor as an ordinary one, the same on every rank of its mesh.
+/// Differentiable (all-gather forward, this rank's part backward); collective; the tensor itself
+/// when it is an ordinary one.
+at::Tensor full_tensor(const at::Tensor& tensor);
+
+/// This rank's part as an ordinary tensor; differentiable, no communication. The tensor itself when
+/// it is an ordinary one. Writing to it writes the placed tensor: do so on every rank, as views
+/// that had to be gathered are gathered again after it.
+at::Tensor local_tensor(const at::Tensor& tensor);
+
+/// Whether the tensor stands for something cut over ranks (a placed activation, a marked
+/// parameter).
+bool is_placed(const at::Tensor& tensor);
+
+/// How it is cut; null for an ordinary tensor.
+LayoutPtr layout(const at::Tensor& tensor);
+
+/// A placed tensor from a whole one that every rank holds: keeps this rank's part (differentiable).
+/// One placement an axis of the mesh.
+at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
+                      const std::vector<Placement>& placements);
+
+/// A placed tensor from this rank's part. Throws when the part does not have the size that the
+/// placements give `global_sizes` on this rank.
+at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
+                      const std::vector<Placement>& placements, c10::IntArrayRef global_sizes);
+
+}  // namespace oslo

@@ -1,0 +1,91 @@
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+class AccumulateMarked final : public Node {
+ public:
+  AccumulateMarked(const at::Tensor& parameter, LayoutPtr layout)
+      : Node(/*sequence_nr=*/UINT64_MAX),  // as early as it can run, as AccumulateGrad does
+        parameter_(parameter.getIntrusivePtr()),
+        layout_(std::move(layout)) {
+    const auto sizes = layout_->global_sizes(parameter.sizes());
+    add_input_metadata(parameter.options(), c10::fromIntArrayRefSlow(sizes),
+                       /*is_tensor_subclass=*/false, /*is_nested=*/false, parameter.scalar_type());
+  }
+
+  std::string name() const override { return "OsloAccumulate"; }
+
+  bool is_for(const at::Tensor& tensor) const {
+    return parameter_.lock().get() == tensor.unsafeGetTensorImpl();
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    auto impl = parameter_.lock();
+    if (!impl || !gradients[0].defined()) return {};
+    const at::Tensor parameter(std::move(impl));
+    if (!parameter.requires_grad()) return {};
+    const at::Tensor local = local_in(std::move(gradients[0]), layout_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    at::Tensor& kept = parameter.mutable_grad();
+    // What a user assigned, `p.mutable_grad() = p.grad() * 0.5`, is a value of the global shape.
+    if (kept.defined() && placed_impl(kept)) kept = local_in(at::Tensor(kept), layout_);
+    AccumulateGrad::accumulateGrad(parameter, kept, local, 1 + !post_hooks().empty(),
+                                   [&kept](at::Tensor&& sum) { kept = std::move(sum); });
+    mark_gradient_after_backward(parameter_);
+    const auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
+    if (hook != nullptr) (*hook)(parameter);
+    return {};
+  }
+
+  std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& tensor_pre_hooks() noexcept
+      override {
+    const auto impl = parameter_.lock();
+    return impl ? torch::autograd::impl::hooks(at::Tensor(impl)) : Node::tensor_pre_hooks();
+  }
+
+ private:
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+  LayoutPtr layout_;
+};
+
+}  // namespace
+
+std::shared_ptr<Node> make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout) {
+  return std::make_shared<AccumulateMarked>(parameter, layout);
+}
+
+bool takes_whole_gradients(const Node& node) {
+  return dynamic_cast<const AccumulateMarked*>(&node) != nullptr;
+}
+
+bool accumulates_for(const Node& node, const at::Tensor& tensor) {
+  const auto* accumulate = dynamic_cast<const AccumulateMarked*>(&node);
+  return accumulate != nullptr && accumulate->is_for(tensor);
+}
+
+void mark_gradient_after_backward(c10::weak_intrusive_ptr<c10::TensorImpl> parameter) {
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = std::move(parameter)] {
+    auto impl = weak.lock();
+    if (!impl) return;
+    const at::Tensor parameter(std::move(impl));
+    if (!parameter.is_leaf() && !parameter.retains_grad()) return;  // a clone of a parameter
+    if (parameter.grad().defined()) mark_gradient(parameter.grad(), parameter);
+  });
+}
+
+}  // namespace oslo

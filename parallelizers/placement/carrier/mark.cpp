@@ -1,0 +1,218 @@
+#include "parallelizers/placement/carrier/mark.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/dry_call.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// A new implementation over the storage of `tensor`, with or without our key.
+c10::intrusive_ptr<c10::TensorImpl> implementation_over(const at::Tensor& tensor, bool with_key) {
+  const auto keys = tensor.key_set();
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::Storage(tensor.storage()), with_key ? keys.add(kPlacedKey) : keys.remove(kPlacedKey),
+      tensor.dtype());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  return impl;
+}
+
+/// What a marked tensor is in a dry run: this rank's part of a tensor on the model's device, of the
+/// shape of `shape` and without storage, so that code which asks for its device gets the true one.
+c10::intrusive_ptr<c10::TensorImpl> implementation_of_shape(const at::Tensor& shape,
+                                                            const DryShapes& dry) {
+  const auto key = c10::computeDispatchKey(shape.scalar_type(), at::kStrided, dry.device);
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet({key, kPlacedKey}),
+                                                   shape.dtype(), dry.device);
+  impl->set_sizes_and_strides(shape.sizes(), shape.strides());
+  impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      "the data of a parameter or buffer was asked for in the run of "
+      "InitializeOptions::example_inputs, where it is a shape without content");
+  return impl;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> marked_implementation(const at::Tensor& local,
+                                                          const Layout& layout) {
+  const auto& dry = layout.mesh()->dry;
+  return dry ? implementation_of_shape(local, *dry) : implementation_over(local, true);
+}
+
+/// Marks what autograd::grad hands out.
+class MarkCaptured final : public torch::autograd::GraphTask::ExecInfo::Capture::GradCaptureHook {
+ public:
+  /// `whole`: gradients are those of the whole parameter, not of this rank's part.
+  MarkCaptured(at::Tensor parameter, bool whole)
+      : parameter_(std::move(parameter)), whole_(whole) {}
+
+  at::Tensor operator()(const at::Tensor& gradient) override {
+    const bool marked_already = gradient.defined() && gradient.key_set().has(kPlacedKey) &&
+                                placed_impl(gradient) == nullptr;
+    if (!gradient.defined() || marked_already) return gradient;
+    const at::Tensor local = whole_ ? local_in(gradient, mark_of(parameter_)->layout) : gradient;
+    at::Tensor marked = marked_like(local, parameter_);
+    if (local.grad_fn()) {
+      torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(local));
+    }
+    return marked;
+  }
+
+ private:
+  at::Tensor parameter_;
+  bool whole_;
+};
+
+/// In autograd::grad(.., {parameter}), where nothing is accumulated into `.grad`.
+void mark_when_captured(Node* accumulate, const at::Tensor& parameter) {
+  const auto* tasks = torch::autograd::get_current_graph_task_exec_info();
+  if (tasks == nullptr) return;
+  const auto found = tasks->find(accumulate);
+  if (found == tasks->end() || !found->second.captures_) return;
+  for (auto& capture : *found->second.captures_) {
+    if (!capture.DO_NOT_USE_DEPRECATED_get_capture_hooks().empty()) continue;
+    capture.DO_NOT_USE_DEPRECATED_register_capture_hook(
+        std::make_unique<MarkCaptured>(parameter, takes_whole_gradients(*accumulate)));
+  }
+}
+
+/// Hands the gradient of a parameter's value on to where the parameter's gradients arrive.
+class UnmarkNode final : public Node {
+ public:
+  UnmarkNode(const at::Tensor& parameter, LayoutPtr layout)
+      : parameter_(parameter.getIntrusivePtr()), layout_(std::move(layout)) {}
+
+  std::string name() const override { return "OsloUnmark"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    if (!gradients[0].defined()) return {at::Tensor()};
+    Node& arrives = *next_edge(0).function;
+    if (auto impl = parameter_.lock()) {
+      mark_when_captured(&arrives, at::Tensor(std::move(impl)));
+    }
+    if (takes_whole_gradients(arrives)) return {wrap({std::move(gradients[0]), layout_})};
+    mark_gradient_after_backward(parameter_);
+    return std::move(gradients);
+  }
+
+ private:
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+  LayoutPtr layout_;
+};
+
+void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<c10::BackendMeta> mark) {
+  impl.set_backend_meta(std::move(mark));
+}
+
+void set_accumulator(const at::Tensor& parameter, const Mark& mark) {
+  if (parameter.is_inference()) return;
+  mark.accumulator = make_accumulator(parameter, mark.layout);
+  torch::autograd::impl::set_grad_accumulator(parameter, mark.accumulator);
+}
+
+/// LibTorch drops it when `module.to()` changes the parameter's type or device.
+void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
+  if (!mark.accumulator || torch::autograd::impl::try_get_grad_accumulator(tensor)) return;
+  if (tensor.is_leaf() && accumulates_for(*mark.accumulator, tensor)) set_accumulator(tensor, mark);
+}
+
+}  // namespace
+
+const Mark* mark_of(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->key_set().has(kPlacedKey) || placed_impl(tensor)) return nullptr;
+  const auto* mark = dynamic_cast<const Mark*>(impl->get_backend_meta());
+  OSLO_CHECK(mark != nullptr, "a tensor of shape ", tensor.sizes(),
+             " was made from a parallel parameter in a way that lost which part of it this rank "
+             "holds; use an operator on the parameter itself");
+  OSLO_CHECK(tensor.sizes() == c10::IntArrayRef(mark->local_sizes), "parallel parameter ",
+             mark->name, " has shape ", tensor.sizes(), ", its layout (", mark->layout->to_string(),
+             ") says ", c10::IntArrayRef(mark->local_sizes),
+             "; it was resized or replaced after initialize");
+  return mark;
+}
+
+void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const std::string& name) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor local =
+      local_part(parameter.detach(), *layout).clone(at::MemoryFormat::Contiguous);
+  auto impl = marked_implementation(local, *layout);
+  auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
+  set_mark(*impl, mark);
+  parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  if (layout->mesh()->dry) {  // the parameter's own is that of the real thing
+    mark->accumulator = make_accumulator(parameter, layout);
+  } else {
+    set_accumulator(parameter, *mark);
+  }
+}
+
+void set_padding_row(const at::Tensor& parameter, int64_t row) {
+  const Mark* mark = mark_of(parameter);
+  OSLO_CHECK(mark != nullptr, "a padding row is set on a table that is cut over ranks");
+  auto changed = c10::make_intrusive<Mark>(mark->name, mark->layout, mark->local_sizes);
+  changed->padding_row = row;
+  changed->accumulator = mark->accumulator;
+  set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
+}
+
+at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
+  auto impl = marked_implementation(local, *mark_of(like)->layout);
+  set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  if (!impl->is_inference() && !local.is_inference()) {
+    impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
+  }
+  return at::Tensor(std::move(impl));
+}
+
+void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (gradient.key_set().has(kPlacedKey) || gradient.is_sparse()) return;
+  auto* impl = gradient.unsafeGetTensorImpl();
+  auto marked = implementation_over(gradient, true);
+  set_mark(*marked, parameter.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  marked->set_version_counter(impl->version_counter());
+  impl->shallow_copy_from(marked);
+}
+
+at::Tensor unmarked_alias(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) {  // of a dry run
+    const BelowDoor below;
+    const at::TensorOptions shape = tensor.options().device(at::kMeta).requires_grad(false);
+    return at::empty_strided(tensor.sizes(), tensor.strides(), shape);
+  }
+  auto impl = implementation_over(tensor, false);
+  if (!impl->is_inference() && !tensor.is_inference()) {  // new tensors in inference mode are
+    impl->set_version_counter(tensor.unsafeGetTensorImpl()->version_counter());
+  }
+  return at::Tensor(std::move(impl));
+}
+
+Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
+  at::Tensor local = unmarked_alias(tensor);
+  if (const auto& dry = mark.layout->mesh()->dry) {
+    refuse_kept(*dry);
+    // No graph reaches the parameter: backward is only foreseen.
+    return {local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad()),
+            mark.layout};
+  }
+  if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
+    keep_accumulator(tensor, mark);
+    std::shared_ptr<Node> node(new UnmarkNode(tensor, mark.layout), torch::autograd::deleteNode);
+    node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
+    torch::autograd::set_history(local, node);
+  }
+  return {std::move(local), mark.layout};
+}
+
+}  // namespace oslo

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+#include <string>
+
+#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/placement/layout/value.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace oslo {
+
+/// What a marked tensor (a parameter, its gradient, an optimizer's state) carries: it is this
+/// rank's part of something larger. A marked tensor is an ordinary tensor of the local shape, with
+/// storage; operators treat it as the whole it is a part of.
+struct Mark final : c10::BackendMeta {
+  Mark(std::string name, LayoutPtr layout, c10::IntArrayRef local_sizes)
+      : name(std::move(name)),
+        layout(std::move(layout)),
+        local_sizes(local_sizes.begin(), local_sizes.end()) {}
+
+  c10::intrusive_ptr<c10::BackendMeta> clone(
+      const c10::intrusive_ptr<c10::BackendMeta>& self) const override {
+    return self;  // immutable, so copies of the tensor share it
+  }
+
+  std::string name;
+  LayoutPtr layout;
+  c10::SmallVector<int64_t, 4> local_sizes;
+  /// The row of an embedding table that gets no gradient; -1: none. The layer cannot pass it, since
+  /// LibTorch compares padding_idx with the rows of this rank's part.
+  int64_t padding_row = -1;
+  /// Where the gradients of the marked parameter itself arrive (accumulate_marked.h).
+  mutable std::shared_ptr<torch::autograd::Node> accumulator;
+};
+
+/// The mark of a tensor; null when it has none. Throws when the tensor has lost part of it, or no
+/// longer has the shape that its layout says: a shard taken for the whole would be silently wrong.
+const Mark* mark_of(const at::Tensor& tensor);
+
+/// Turns `parameter` (whole, the same on all ranks) into this rank's part, in place: the tensor
+/// keeps its identity, so that typed members, tied weights and optimizers see the part.
+void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const std::string& name);
+
+/// Sets `padding_row` of a marked table.
+void set_padding_row(const at::Tensor& parameter, int64_t row);
+
+/// A tensor over the storage of `local` with the mark of `like`, without history.
+at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like);
+
+/// Gives a gradient its parameter's mark, in place.
+void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter);
+
+/// The value of a marked tensor. Differentiable: its gradient becomes the parameter's, marked at
+/// the end of the backward pass.
+Value value_of_marked(const at::Tensor& tensor, const Mark& mark);
+
+/// The part's plain alias: same storage, no mark, no history.
+at::Tensor unmarked_alias(const at::Tensor& tensor);
+
+}  // namespace oslo

@@ -1,0 +1,235 @@
+#include "parallelizers/placement/carrier/placed_tensor.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/engine/dry_call.h"
+
+namespace oslo {
+namespace {
+
+/// What the tensor says it is on: in a dry run the model's device, though a shape is nowhere.
+at::Device shown_device(const Value& value) {
+  const auto& dry = value.layout->mesh()->dry;
+  return dry ? dry->device : value.local.device();
+}
+
+/// The strides one device would have, in the local tensor's order: what matters is that a tensor is
+/// contiguous here exactly when the local one is.
+c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArrayRef sizes) {
+  const int64_t dims = local.dim();
+  c10::SmallVector<int64_t, 6> order(dims), strides(dims, 0);
+  std::iota(order.rbegin(), order.rend(), 0);
+  // Of equal strides, that of a dimension of one element (or none) lies inside.
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return std::pair(local.stride(a), local.size(a) > 1) <
+           std::pair(local.stride(b), local.size(b) > 1);
+  });
+  int64_t local_dense = 1, global_dense = 1;
+  for (const int64_t d : order) {
+    if (local.stride(d) == 0) continue;
+    // A gap in the local strides (a slice) stays a gap of the same proportion.
+    strides[d] = std::max(global_dense, global_dense * local.stride(d) / local_dense);
+    local_dense = local.stride(d) * std::max<int64_t>(1, local.size(d));
+    global_dense = strides[d] * sizes[d];
+  }
+  return strides;
+}
+
+/// Makes the local tensor contiguous where ranks could not tell the global strides by it.
+void make_told(Value& value) {
+  if (!value.layout->tells_strides()) value.local = value.local.contiguous();
+}
+
+}  // namespace
+
+PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view)
+    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
+      value_(std::move(value)),
+      gathered_view_(std::move(view)) {
+  keep_only_our_key();
+  set_global_geometry();
+}
+
+PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
+    : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
+      value_(std::move(value)) {
+  keep_only_our_key();
+  const at::Tensor& local = value_.local;
+  const bool same_shape = local.sizes() == like.value_.local.sizes();
+  if (same_shape && like.packed_ && local.is_contiguous()) {
+    copy_packed_geometry(like);
+  } else if (same_shape && like.is_contiguous() && local.is_contiguous()) {
+    pack(like.sizes());
+  } else if (same_shape && !value_.layout->tells_strides() && like.is_non_overlapping_and_dense()) {
+    set_sizes_and_strides(like.sizes(), like.strides());
+  } else {
+    make_told(value_);
+    set_global_geometry();
+  }
+}
+
+void PlacedTensorImpl::stride(c10::IntArrayRef strides) {
+  const auto sizes = value_.sizes();
+  set_sizes_and_strides(sizes, strides);
+  packed_ = false;
+}
+
+void PlacedTensorImpl::keep_only_our_key() {
+  // The constructor added autograd's keys. What remains of them says whether the tensor was made in
+  // inference mode.
+  key_set_ = key_set_ & (c10::DispatchKeySet(kPlacedKey) | kNotInference);
+  set_storage_access_should_throw();
+}
+
+void PlacedTensorImpl::set_global_geometry() {
+  const auto sizes = value_.sizes();
+  if (value_.local.is_contiguous() || !value_.layout->tells_strides()) {
+    pack(sizes);
+  } else {
+    set_sizes_and_strides(sizes, global_strides(value_.local, sizes));
+  }
+}
+
+void PlacedTensorImpl::pack(c10::IntArrayRef sizes) {
+  set_sizes_contiguous(sizes);
+  packed_ = true;
+}
+
+void PlacedTensorImpl::copy_packed_geometry(const PlacedTensorImpl& like) {
+  sizes_and_strides_ = like.sizes_and_strides_;
+  numel_ = like.numel_;
+  is_contiguous_ = like.is_contiguous_;
+  is_channels_last_ = like.is_channels_last_;
+  is_channels_last_contiguous_ = like.is_channels_last_contiguous_;
+  is_channels_last_3d_ = like.is_channels_last_3d_;
+  is_channels_last_3d_contiguous_ = like.is_channels_last_3d_contiguous_;
+  is_non_overlapping_and_dense_ = like.is_non_overlapping_and_dense_;
+  packed_ = true;
+}
+
+const char* PlacedTensorImpl::tensorimpl_type_name() const {
+  return "a placed tensor: its elements are cut over ranks; take oslo::full_tensor(t) or "
+         "oslo::local_tensor(t)";
+}
+
+c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
+    const c10::VariableVersion& version, bool allow_metadata_change) const {
+  Value value = value_;
+  {
+    const BelowDoor below;
+    value.local = value.local.detach();
+  }
+  std::shared_ptr<GatheredView> view;
+  if (gathered_view_) {
+    view = std::make_shared<GatheredView>(*gathered_view_);
+    view->recorded = false;
+  }
+  auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(view));
+  copy->set_sizes_and_strides(sizes(), strides());
+  copy->packed_ = packed_;
+  if (!copy->is_inference()) copy->set_version_counter(version);
+  copy->set_allow_tensor_metadata_change(allow_metadata_change);
+  return copy;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
+    c10::VariableVersion&& version, bool allow_metadata_change) const {
+  return shallow_copy_and_detach(static_cast<const c10::VariableVersion&>(version),
+                                 allow_metadata_change);
+}
+
+void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>&) {
+  fail("set_data on a placed tensor: its elements are cut over ranks; use copy_ instead");
+}
+
+bool PlacedTensorImpl::has_storage() const {
+  if (is_dry(value_)) refuse_kept(*value_.layout->mesh()->dry);
+  // LibTorch asks before every access to the data and then throws its own words, unless given ours:
+  // here, so that the many tensors that are never asked do not carry them.
+  const_cast<PlacedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+      "the data of a placed tensor was asked for: its elements are cut over ranks; take "
+      "oslo::full_tensor(t) or oslo::local_tensor(t) (printing: std::cout << "
+      "oslo::full_tensor(t))");
+  return false;
+}
+
+at::Tensor PlacedTensorImpl::base() const {
+  auto alive = base_.lock();
+  return alive ? at::Tensor(std::move(alive)) : at::Tensor();
+}
+
+void PlacedTensorImpl::set_base(const at::Tensor& base) {
+  const at::Tensor root = placed_impl(base)->base();
+  base_ = (root.defined() ? root : base).getIntrusivePtr();
+}
+
+void PlacedTensorImpl::release_resources() {
+  // What stays is held weakly, by a retained gradient perhaps, whose graph this may lead to.
+  c10::TensorImpl::release_resources();
+  value_ = {};
+  front_ = nullptr;
+  bridge_ = nullptr;
+  gathered_view_ = nullptr;
+}
+
+at::Tensor wrap(Value value) {
+  if (!value.cut() && !is_dry(value)) return std::move(value.local);
+  make_told(value);
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value)));
+  attach_front(placed);
+  return placed;
+}
+
+at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
+  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value), like));
+  attach_front(placed);
+  return placed;
+}
+
+at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
+                     std::shared_ptr<const GatheredView> gathered) {
+  if (!gathered && !value.cut() && !is_dry(value)) return std::move(value.local);
+  auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(gathered));
+  if (!strides.empty()) impl->stride(strides);
+  at::Tensor placed(std::move(impl));
+  attach_front(placed);
+  return placed;
+}
+
+void share_version(const at::Tensor& view, const at::Tensor& base) {
+  if (view.is_inference() || base.is_inference()) return;
+  view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+}
+
+Value unwrap(const at::Tensor& placed) {
+  PlacedTensorImpl& impl = *placed_impl(placed);
+  if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
+    const c10::InferenceMode as_made(impl.is_inference());
+    const at::Tensor again = impl.gathered_view()->take_again();
+    const PlacedTensorImpl& taken = *placed_impl(again);
+    impl.set_gathered_view(taken.gathered_view());
+    impl.set_bridge(nullptr);
+    replace_value(placed, taken.value());
+  }
+  if (!c10::GradMode::is_enabled()) return impl.value();
+  if (follows_base(impl)) attached(impl.base());
+  if (!has_own_place_in_graph(impl)) return impl.value();
+  return {attached(placed), impl.value().layout};
+}
+
+at::Tensor local_in(at::Tensor tensor, const LayoutPtr& layout) {
+  const BelowDoor below;
+  Value value = placed_impl(tensor) != nullptr ? unwrap(tensor) : Value{tensor, nullptr};
+  tensor.reset();  // so that what it held can be taken over without a copy
+  return redistribute(std::move(value), layout).local;
+}
+
+}  // namespace oslo

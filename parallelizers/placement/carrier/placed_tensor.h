@@ -1,0 +1,116 @@
+#pragma once
+
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+
+#include "parallelizers/placement/carrier/gathered_view.h"
+#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/placement/layout/value.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace oslo {
+
+/// An activation that is cut over ranks: global sizes, no storage; inside, this rank's part and its
+/// layout. Every operator on it enters the door. Its gradient edge (front.h) is a node that turns a
+/// global (or placed) gradient into the local one, so that `requires_grad`, `backward(gradient)`
+/// and hooks work; the graph proper is that of the local tensors.
+class PlacedTensorImpl final : public c10::TensorImpl {
+ public:
+  /// Strides are read off the local tensor where its layout tells them; otherwise every rank has to
+  /// be told: those of a contiguous tensor, which the local one must be, unless `stride` is called.
+  explicit PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view = nullptr);
+  /// The same for the result of a pointwise operator on `like`.
+  PlacedTensorImpl(Value value, const PlacedTensorImpl& like);
+
+  /// Gives the tensor the strides that one device's has.
+  void stride(c10::IntArrayRef strides);
+
+  const Value& value() const { return value_; }
+  /// Of a view whose operator had to gather; null otherwise.
+  const std::shared_ptr<const GatheredView>& gathered_view() const { return gathered_view_; }
+  void set_gathered_view(std::shared_ptr<const GatheredView> view) {
+    gathered_view_ = std::move(view);
+  }
+  /// After a write, or for a view that was taken again; the geometry stays.
+  void set_value(Value value) { value_ = std::move(value); }
+
+  /// The node that was made for this tensor's front edge (front.h); null while none is.
+  const std::shared_ptr<torch::autograd::Node>& front() const { return front_; }
+  void set_front(std::shared_ptr<torch::autograd::Node> front) { front_ = std::move(front); }
+  /// The node by which the local tensor is attached to a place of its own in the graph (front.h);
+  /// mostly null.
+  const std::shared_ptr<torch::autograd::Node>& bridge() const { return bridge_; }
+  void set_bridge(std::shared_ptr<torch::autograd::Node> bridge) { bridge_ = std::move(bridge); }
+
+  /// What the tensor views, if that lives: a write to either gives both a gradient.
+  at::Tensor base() const;
+  bool has_base() const { return base_._unsafe_get_target() != nullptr; }
+  void set_base(const at::Tensor& base);
+
+  /// A view of a leaf, which may not be written while its gradient is recorded.
+  bool views_leaf() const { return views_leaf_; }
+  void set_views_leaf() { views_leaf_ = true; }
+
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      const c10::VariableVersion& version, bool allow_metadata_change) const override;
+  c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
+      c10::VariableVersion&& version, bool allow_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<c10::TensorImpl>& impl) override;
+  bool has_storage() const override;
+  void release_resources() override;
+
+ private:
+  const char* tensorimpl_type_name() const override;
+  void keep_only_our_key();
+  void set_global_geometry();
+  /// The strides of a contiguous tensor of these sizes, whatever the size of a dimension.
+  void pack(c10::IntArrayRef sizes);
+  void copy_packed_geometry(const PlacedTensorImpl& like);
+
+  Value value_;
+  std::shared_ptr<torch::autograd::Node> front_;
+  std::shared_ptr<torch::autograd::Node> bridge_;
+  std::shared_ptr<const GatheredView> gathered_view_;
+  c10::weak_intrusive_ptr<c10::TensorImpl> base_{c10::intrusive_ptr<c10::TensorImpl>()};
+  bool views_leaf_ = false;
+  bool packed_ = false;
+};
+
+/// What LibTorch takes for the sign of a tensor that was not made in inference mode.
+constexpr c10::DispatchKeySet kNotInference(c10::DispatchKey::ADInplaceOrView);
+
+/// The implementation behind a placed tensor; null for any other tensor. Only ours have no backend.
+inline PlacedTensorImpl* placed_impl(const at::Tensor& tensor) {
+  auto* impl = tensor.unsafeGetTensorImpl();
+  return (impl->key_set() | kNotInference) == (c10::DispatchKeySet(kPlacedKey) | kNotInference)
+             ? static_cast<PlacedTensorImpl*>(impl)
+             : nullptr;
+}
+
+/// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one.
+at::Tensor wrap(Value value);
+/// The same for a value in the layout of `like`.
+at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
+
+/// A view, which aliases another local tensor. `strides`: those of one device's view, where the
+/// layout does not tell them. A view of gathered elements stays placed even where it is whole, so
+/// that writing to it, and using it after its base was written, are seen.
+at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
+                     std::shared_ptr<const GatheredView> gathered = nullptr);
+
+/// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
+/// where that differs (a user's autograd::Function, hooks, retained gradients, leaves). A gathered
+/// view whose base was written is taken again, which moves data.
+Value unwrap(const at::Tensor& placed);
+
+/// This rank's part in `layout` of a gradient, or another tensor, that is placed or whole.
+at::Tensor local_in(at::Tensor tensor, const LayoutPtr& layout);
+
+/// Lets a view count its writes with what it is a view of.
+void share_version(const at::Tensor& view, const at::Tensor& base);
+
+}  // namespace oslo

@@ -1,0 +1,106 @@
+#include "parallelizers/placement/door/door.h"
+
+#include <torch/library.h>
+
+#include <string_view>
+
+#include "mpu/rank_check.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/autocast.h"
+#include "parallelizers/placement/door/fallback.h"
+#include "parallelizers/placement/door/part_operators.h"
+#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/pointwise.h"
+
+namespace oslo {
+namespace {
+
+enum class Met { nothing, marked, placed };
+
+Met look_at(const at::Tensor& tensor) {
+  if (!tensor.key_set().has(kPlacedKey)) return Met::nothing;
+  return placed_impl(tensor) != nullptr ? Met::placed : Met::marked;
+}
+
+void run_rule(Call& call) {
+  const OperatorEntry& op = call.op();
+  if (op.rule != nullptr) {
+    op.rule(call);
+  } else if (op.pointwise && !op.writes_out) {
+    run_pointwise(call);
+  } else {
+    gather_without_rule(call);
+  }
+}
+
+/// What no rank holds more of than another must be the same on all of them. What an operator writes
+/// to may be memory that nobody wrote before, and so may be what a process group's collective does.
+void check_plain_operands(const Call& call) {
+  if (std::string_view(call.name()).starts_with("c10d::")) return;
+  const MeshPtr& mesh = call.mesh_of_call();
+  for_each_tensor(call.arguments().slice(call.op().in_place ? 1 : 0),
+                  [&](const at::Tensor& tensor) {
+                    if (look_at(tensor) != Met::nothing) return;
+                    for (int axis = 0; axis < mesh->axes(); ++axis) {
+                      check_same_on_ranks(tensor, *mesh->axis(axis), "an operand");
+                    }
+                  });
+}
+
+void run(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const RuleScope scope(op.name.c_str());
+  if (op.rule == nullptr && !op.pointwise && op.composite) {
+    const c10::ArrayRef<c10::IValue> arguments(stack);
+    const auto own = arguments.slice(stack.size() - op.arguments);
+    const MeshPtr mesh = mesh_of(own);
+    const DryNote note(mesh ? mesh->dry.get() : nullptr, op, own);
+    decompose(op, stack);
+    return;
+  }
+  Call call(op, stack);
+  const DryNote note(call.mesh_of_call()->dry.get(), op, call.arguments());
+  if (checks_ranks()) check_plain_operands(call);
+  try {
+    try {
+      run_rule(call);
+    } catch (const c10::NotImplementedError&) {
+      if (!call.restart_on_zeros()) throw;
+      run_rule(call);
+    }
+  } catch (const ShapeMismatch&) {
+    call.check_shapes();  // throws the operator's own message
+    throw;
+  }
+  call.finish();
+}
+
+}  // namespace
+
+void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
+  const OperatorEntry& op = entry_of(handle);
+  // A view (detach, to) has more to remember than its place: what it is a view of.
+  const bool fresh = !op.in_place && !op.writes_out && !op.view;
+  if (op.pointwise && fresh && run_pointwise_fast(op, *stack)) return;
+  Met met = Met::nothing;
+  for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
+    for_each_tensor_in((*stack)[i],
+                       [&](const at::Tensor& tensor) { met = std::max(met, look_at(tensor)); });
+  }
+  if (met == Met::nothing) {
+    const BelowDoor below;
+    handle.callBoxed(stack);
+    return;
+  }
+  if (met == Met::marked && run_in_local_zone(op, *stack)) return;
+  if (run_under_autocast(op, *stack)) return;
+  run(op, *stack);
+}
+
+TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&door>());
+}
+
+}  // namespace oslo

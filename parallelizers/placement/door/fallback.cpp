@@ -1,0 +1,64 @@
+#include "parallelizers/placement/door/fallback.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/engine/in_place.h"
+
+namespace oslo {
+
+namespace {
+
+/// A marked tensor's sizes are local: the whole that it is a part of. Any other tensor itself.
+at::Tensor with_global_sizes(const at::Tensor& tensor) {
+  const Mark* mark = mark_of(tensor);
+  if (mark == nullptr) return tensor;
+  at::Tensor whole = wrap(value_of_marked(tensor, *mark));
+  if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_leaf();
+  return whole;
+}
+
+bool has_marked(const c10::IValue& argument) {
+  bool found = false;
+  for_each_tensor_in(argument,
+                     [&](const at::Tensor& tensor) { found |= mark_of(tensor) != nullptr; });
+  return found;
+}
+
+}  // namespace
+
+void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
+  if (op.on_each) {  // nothing but the operator on each of a list, which may write it
+    op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
+    return;
+  }
+  const size_t base = stack.size() - op.arguments;
+  const c10::IValue first = stack[base];
+  // Definitions read sizes. One that gives its target another shape must meet the parameter itself.
+  const size_t begin = base + (op.handle.hasTag(at::Tag::inplace_view) ? 1 : 0);
+  for (size_t i = begin; i < stack.size(); ++i) {
+    if (has_marked(stack[i])) stack[i] = with_tensors_in(stack[i], with_global_sizes);
+  }
+  op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  if (op.in_place) stack.back() = first;
+}
+
+void gather_without_rule(Call& call) {
+  if (call.op().writes_out) {  // torch::nn::init::eye_ does
+    for_each_tensor(call.arguments(), refuse_initializers_of_parts);
+  }
+  OSLO_CHECK(!call.op().writes_out, call.name(),
+             " writes to an out= tensor, which cannot be done with a placed tensor; use the "
+             "operator that returns its result");
+  if (call.op().in_place) {
+    gather_in_place(call, "no rule");
+  } else {
+    call.gather("no rule");
+  }
+}
+
+}  // namespace oslo

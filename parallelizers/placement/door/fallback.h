@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "parallelizers/placement/engine/call.h"
+
+namespace oslo {
+
+/// Composite operators on placed values: run their definition, whose parts enter the door.
+void decompose(const OperatorEntry& op, torch::jit::Stack& stack);
+
+/// Operators without a rule: correct, not cheap. Gathers, and says so in the mesh's report.
+void gather_without_rule(Call& call);
+
+}  // namespace oslo

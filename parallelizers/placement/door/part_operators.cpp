@@ -1,0 +1,168 @@
+#include "parallelizers/placement/door/part_operators.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <array>
+#include <string_view>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/engine/dry_call.h"
+
+namespace oslo {
+namespace {
+
+constexpr std::array<std::string_view, 14> kLike = {
+    "aten::detach",    "aten::clone",      "aten::alias",      "aten::zeros_like",
+    "aten::ones_like", "aten::empty_like", "aten::full_like",  "aten::to.device",
+    "aten::to.dtype",  "aten::to.other",   "aten::contiguous", "aten::to.dtype_layout",
+    "aten::_to_copy",  "aten::pin_memory"};
+
+bool keeps_mark(const OperatorEntry& op) {
+  for (const std::string_view name : kLike) {
+    if (op.name == name) return true;
+  }
+  return false;
+}
+
+/// A marked result, with the history of the plain one.
+at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like) {
+  at::Tensor marked = marked_like(plain, like);
+  if (plain.grad_fn()) {
+    torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(plain));
+  } else {
+    marked.set_requires_grad(plain.requires_grad());
+  }
+  return marked;
+}
+
+void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, DryShapes* dry) {
+  const at::Tensor tensor = stack[base].toTensor();
+  const at::Tensor plain = value_of_marked(tensor, *mark_of(tensor)).local;
+  stack[base] = plain;
+  if (dry != nullptr) {
+    const auto results = call_on_shapes(op, {stack.begin() + base, stack.end()}, *dry);
+    torch::jit::drop(stack, op.arguments);
+    stack.insert(stack.end(), results.begin(), results.end());
+  } else {
+    const BelowDoor below;
+    op.handle.callBoxed(&stack);
+  }
+  const at::Tensor result = stack.back().toTensor();
+  stack.back() = result.is_same(plain) ? tensor : marked_with_history(result, tensor);
+}
+
+/// What the first marked tensor among the arguments remembers of its dry run; null in real runs.
+DryShapes* dry_shapes(const torch::jit::Stack& stack, size_t base) {
+  const c10::ArrayRef<c10::IValue> all(stack);
+  const MeshPtr mesh = mesh_of(all.slice(base));
+  return mesh ? mesh->dry.get() : nullptr;
+}
+
+/// Whether all tensors are parts of the layout of the first marked one.
+bool lie_alike(const torch::jit::Stack& stack, size_t base) {
+  const Mark* mark = nullptr;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const Mark* own = mark_of(stack[i].toTensor());
+    if (own == nullptr) continue;
+    if (mark == nullptr) mark = own;
+    if (own != mark && !(own->local_sizes == mark->local_sizes && *own->layout == *mark->layout)) {
+      return false;
+    }
+  }
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = stack[i].toTensor();
+    const bool alike = tensor.sizes() == c10::IntArrayRef(mark->local_sizes);
+    if (mark_of(tensor) == nullptr && tensor.dim() > 0 && !alike) return false;
+  }
+  return true;
+}
+
+/// An ordinary tensor of a part's sizes is taken for a part. Where one rank's part is everything,
+/// that rank would read the same call otherwise than the rest do: refused on all of them.
+void refuse_ambiguous_target(const OperatorEntry& op, const torch::jit::Stack& stack, size_t base) {
+  const bool into_plain = op.in_place && mark_of(stack[base].toTensor()) == nullptr;
+  for (size_t i = base + 1; into_plain && i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const Mark* mark = mark_of(stack[i].toTensor());
+    if (mark == nullptr || !mark->layout->all_on_one_rank()) continue;
+    fail(op.name, " into an ordinary tensor from parallel parameter ", mark->name,
+         ": one rank holds all of it, so that tensor could stand for a part or for the whole; pass "
+         "oslo::local_tensor(p) or oslo::full_tensor(p)");
+  }
+}
+
+bool records_beyond_target(const torch::jit::Stack& stack, size_t base) {
+  if (!c10::GradMode::is_enabled()) return false;
+  for (size_t i = base + 1; i < stack.size(); ++i) {
+    if (stack[i].isTensor() && stack[i].toTensor().requires_grad()) return true;
+  }
+  return false;
+}
+
+/// A convolution's weight itself: gradients are cleared at every step, and must not ask who calls.
+bool may_be_initialized(const at::Tensor& marked) {
+  if (marked.dim() < 3 || c10::GradMode::is_enabled()) return false;
+  const auto& accumulator = mark_of(marked)->accumulator;
+  return marked.requires_grad() || (accumulator && accumulates_for(*accumulator, marked));
+}
+
+}  // namespace
+
+bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const size_t base = stack.size() - op.arguments;
+  const bool on_marked = stack[base].isTensor() && stack[base].toTensor().defined() &&
+                         mark_of(stack[base].toTensor()) != nullptr;
+  DryShapes* const dry = dry_shapes(stack, base);
+  const bool recorded =
+      on_marked && c10::GradMode::is_enabled() && stack[base].toTensor().requires_grad();
+  // `1 - parameter` fills such a tensor and writes to it: what comes out is computed by the
+  // forward, and has global sizes as all of that has.
+  if (recorded && op.name == "aten::empty_like") return false;
+  if (on_marked && keeps_mark(op)) {
+    const DryNote note(dry, op, c10::ArrayRef<c10::IValue>(stack).slice(base));
+    run_like(op, stack, base, dry);
+    return true;
+  }
+  const bool changes_data = op.name == "aten::_has_compatible_shallow_copy_type";
+  if (on_marked && changes_data && mark_of(stack[base + 1].toTensor()) == nullptr) {
+    fail("set_data of parallel parameter ", mark_of(stack[base].toTensor())->name,
+         " with an ordinary tensor of shape ", stack[base + 1].toTensor().sizes(),
+         " would lose which part of it this rank holds; use copy_ under torch::NoGradGuard, which "
+         "takes this rank's part of a whole tensor");
+  }
+  const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
+                        op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
+                        op.name == "aten::_version";
+  const bool writes_pointwise =
+      (op.pointwise || op.name == "aten::copy_") && (op.in_place || op.writes_out) && !op.random;
+  if (writes_pointwise) refuse_ambiguous_target(op, stack, base);
+  // A result of operators on a parameter (a clone) has a place in the graph to keep.
+  const bool follows = recorded && !stack[base].toTensor().is_leaf();
+  const bool pointwise = writes_pointwise && dry == nullptr && !follows && lie_alike(stack, base) &&
+                         !records_beyond_target(stack, base);
+  // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
+  // (a layer's clone()).
+  if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
+  // torch::nn::init::dirac_ clears a convolution's weight before it writes its ones.
+  if (on_marked && op.name == "aten::zero_" && may_be_initialized(stack[base].toTensor())) {
+    refuse_initializers_of_parts(stack[base].toTensor());
+  }
+  if (on_marked && pointwise && c10::InferenceMode::is_enabled()) {
+    mark_of(stack[base].toTensor())->layout->mesh()->count_write();
+  }
+  const BelowDoor below;
+  op.handle.callBoxed(&stack);
+  return true;
+}
+
+}  // namespace oslo

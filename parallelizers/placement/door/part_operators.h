@@ -1,0 +1,18 @@
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "parallelizers/placement/engine/operator_entry.h"
+
+namespace oslo {
+
+/// What optimizers, initializers, gradient buckets and `module.to()` do with marked tensors happens
+/// on this rank's part alone, at the speed of an ordinary tensor:
+///   - in-place and out= pointwise operators whose tensors are parts of one layout, plain tensors
+///     of the local shape, or scalars;
+///   - copies, casts and empty or constant tensors "like" a marked one, which are marked in turn.
+/// Everything else on a marked tensor is an operator on the whole that it is a part of. Returns
+/// false, with the stack unchanged, when the call is of that kind.
+bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack);
+
+}  // namespace oslo

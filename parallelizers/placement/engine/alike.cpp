@@ -1,0 +1,34 @@
+#include "parallelizers/placement/engine/alike.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "mpu/rank_check.h"
+
+namespace oslo {
+namespace {
+
+/// Whether a plain tensor can stand beside values of `layout` and `dims` dimensions as it is: it
+/// has no gradient to reduce, and nothing to cut.
+bool fits_beside(const at::Tensor& plain, const Layout& layout, int64_t dims) {
+  if (plain.requires_grad() && c10::GradMode::is_enabled()) return false;
+  if (plain.dim() > dims) return false;
+  for (int axis = 0; axis < layout.axes(); ++axis) {
+    if (layout[axis].whole()) continue;
+    const int64_t dim = layout[axis].dim - (dims - plain.dim());
+    if (dim >= 0 && plain.size(dim) != 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Alike::plain_fits() const {
+  if (checks_ranks()) return false;  // the door compares them
+  for (size_t i = 0; i < plain_count_; ++i) {
+    if (!fits_beside(*plain_[i], *first_->value().layout, first_->dim())) return false;
+  }
+  return true;
+}
+
+}  // namespace oslo

@@ -1,0 +1,273 @@
+#include "parallelizers/placement/engine/call.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/WrapDimMinimal.h>
+
+#include <numeric>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/dry_call.h"
+
+namespace oslo {
+namespace {
+
+/// In a dry run a few values are known (how long packed sequences are): what is computed from them
+/// alone is known too.
+bool all_known(c10::ArrayRef<c10::IValue> arguments) {
+  bool known = true;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    const PlacedTensorImpl* impl = placed_impl(tensor);
+    known &= (impl != nullptr ? impl->value().local : tensor).is_cpu() &&
+             (impl != nullptr || mark_of(tensor) == nullptr);
+  });
+  return known;
+}
+
+}  // namespace
+
+Value value_of(const at::Tensor& tensor) {
+  if (placed_impl(tensor) != nullptr) return unwrap(tensor);
+  if (const Mark* mark = mark_of(tensor)) return value_of_marked(tensor, *mark);
+  return {tensor, nullptr};
+}
+
+Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
+    : op_(op), stack_(stack), base_(stack.size() - op.arguments), mesh_(mesh_of(arguments())) {
+  on_zeros_ = dry() && (mesh_->dry->on_zeros.count(op.name) > 0 || all_known(arguments()));
+}
+
+/// Beside shapes an ordinary tensor is a shape too.
+Value Call::seen(const at::Tensor& tensor) const {
+  Value value = value_of(tensor);
+  if (value.layout && value.layout->mesh() != mesh_ && value.layout->mesh()->dry) {
+    refuse_kept(*value.layout->mesh()->dry);
+  }
+  if (dry() && !(on_zeros_ && all_known(arguments()))) {
+    value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
+  }
+  return value;
+}
+
+std::vector<int64_t> Call::integers(size_t i) const {
+  if (argument(i).isInt()) return {argument(i).toInt()};
+  return argument(i).toIntVector();
+}
+
+int64_t Call::dimension(size_t i, int64_t dims) const {
+  return c10::maybe_wrap_dim(integer(i), dims);
+}
+
+std::vector<int64_t> Call::dimensions(size_t i, int64_t dims) const {
+  std::vector<int64_t> result = none(i) ? std::vector<int64_t>() : integers(i);
+  if (result.empty()) {
+    result.resize(dims);
+    std::iota(result.begin(), result.end(), 0);
+  }
+  for (int64_t& dim : result) dim = c10::maybe_wrap_dim(dim, dims);
+  return result;
+}
+
+Value Call::value(size_t i) const {
+  if (none(i) || !argument(i).toTensor().defined()) return {};
+  return seen(argument(i).toTensor());
+}
+
+std::vector<Value> Call::values(size_t i) const {
+  std::vector<Value> values;
+  for (const at::Tensor& tensor : argument(i).toTensorVector()) values.push_back(seen(tensor));
+  return values;
+}
+
+c10::SmallVector<Value, 4> Call::operands() const {
+  c10::SmallVector<Value, 4> operands;
+  for_each_tensor(arguments(), [&](const at::Tensor& tensor) { operands.push_back(seen(tensor)); });
+  return operands;
+}
+
+std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const {
+  size_t next = 0;
+  return call_with(with_tensors(arguments(), [&](const at::Tensor&) { return local[next++]; }));
+}
+
+std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
+  const bool shapes =
+      !op_.in_place || (arguments[0].isTensor() && arguments[0].toTensor().is_meta());
+  if (dry() && !on_zeros_ && shapes) {
+    return call_on_shapes(op_, std::move(arguments), *mesh_->dry);
+  }
+  const BelowDoor below;
+  op_.handle.callBoxed(&arguments);
+  return arguments;
+}
+
+void Call::check_shapes() const {
+  c10::SmallVector<at::Tensor, 4> shapes;
+  for (const Value& operand : operands()) {
+    shapes.push_back(at::empty(operand.sizes(), operand.local.options().device(at::kMeta)));
+  }
+  call_below(shapes);
+}
+
+void Call::run(const DimensionMap& map) {
+  run(map, [this](c10::ArrayRef<at::Tensor> local) { return call_below(local); });
+}
+
+void Call::run(const DimensionMap& map, const LocalFunction& function) {
+  auto operands = this->operands();
+  OSLO_CHECK(operands.size() == map.operands.size(), name(), ": the rule describes ",
+             map.operands.size(), " operands, the call has ", operands.size());
+  c10::SmallVector<LayoutPtr, 4> before;
+  for (const Value& operand : operands) before.push_back(operand.layout);
+  const Resolution resolution = resolve(map, operands);
+  // A view of something that had to be gathered no longer aliases it.
+  const bool moved = op_.view && before[0] && before[0] != operands[0].layout;
+  const Value first = moved ? operands[0] : Value();
+  const Value* held = moved ? &first : nullptr;
+  c10::SmallVector<at::Tensor, 4> local;
+  for (Value& operand : operands) local.push_back(std::move(operand.local));
+  auto returned = function(local);
+  for (size_t i = 0; i < returned.size(); ++i) {
+    const std::string& letters = map.results[std::min(i, map.results.size() - 1)];
+    if (returned[i].isTensor()) {
+      result(resolution.finish(std::move(returned[i]).toTensor(), letters), held);
+      continue;
+    }
+    std::vector<Value> list;
+    for (at::Tensor& tensor : returned[i].toTensorVector()) {
+      list.push_back(resolution.finish(std::move(tensor), letters));
+    }
+    result(std::move(list), held);
+  }
+}
+
+void Call::gather(const std::string& reason) {
+  auto operands = this->operands();
+  c10::SmallVector<at::Tensor, 4> local;
+  const bool viewed = op_.view && operands[0].cut();
+  const LayoutPtr whole = viewed ? std::make_shared<Layout>(mesh_) : nullptr;
+  for (const Value& operand : operands) local.push_back(gather_reported(operand, name(), reason));
+  const Value held{local[0], whole};
+  for (c10::IValue& returned : call_below(local)) {
+    if (viewed && returned.isTensor()) {
+      result({returned.toTensor(), whole}, &held);
+    } else if (viewed && returned.isTensorList()) {
+      std::vector<Value> list;
+      for (at::Tensor& tensor : returned.toTensorVector()) list.push_back({tensor, whole});
+      result(std::move(list), &held);
+    } else {
+      result_plain(std::move(returned));
+    }
+  }
+}
+
+at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
+  if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
+  if (op_.view && argument(0).isTensor() && is_placed(tensor(0))) {
+    return wrapped_view(std::move(value), held, element);
+  }
+  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  if (op_.pointwise && value.cut()) {
+    for (size_t i = 0; i < size(); ++i) {
+      const PlacedTensorImpl* impl = is_tensor(i) ? placed_impl(tensor(i)) : nullptr;
+      if (impl != nullptr && impl->sizes() == c10::IntArrayRef(value.sizes())) {
+        return wrap_like(std::move(value), *impl);
+      }
+    }
+  }
+  return wrap(std::move(value));
+}
+
+/// A view operator's result on the placed or marked argument 0.
+at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
+  const at::Tensor base = tensor(0);
+  const PlacedTensorImpl* impl = placed_impl(base);
+  const bool aliases = impl == nullptr || value.local.is_alias_of(impl->value().local);
+  if (held != nullptr && !gathered_) gathered_ = std::make_shared<GatheredBase>(base, *held);
+  std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
+  // A view of a view that had to gather shares its fate.
+  if (!of && aliases && impl != nullptr && impl->gathered_view()) of = impl->gathered_view()->of;
+  const auto strides = strides_of_view(value, element);
+  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  std::shared_ptr<const GatheredView> gathered;
+  if (of) {
+    if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+    gathered = std::make_shared<GatheredView>(of, &op_, arguments().vec(), results_.size(), element,
+                                              c10::GradMode::is_enabled());
+  }
+  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered));
+  PlacedTensorImpl* seen_as = placed_impl(view);
+  if (seen_as == nullptr) return view;
+  // What a user's autograd::Function saved of it is then seen to have changed.
+  if (of || aliases) share_version(view, base);
+  if (!of && aliases && impl != nullptr) seen_as->set_base(base);
+  if (impl == nullptr || impl->views_leaf()) seen_as->set_views_leaf();
+  return view;
+}
+
+/// What one device's view would have, from the operator itself on shapes; empty where every rank
+/// reads it off its own part.
+std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) const {
+  const at::Tensor base = tensor(0);
+  const LayoutPtr from = layout(base);
+  if (!value.cut() || (value.layout->tells_strides() && from->tells_strides())) return {};
+  if (op_.pointwise) {  // detach, to
+    const bool keeps = placed_impl(base) != nullptr && base.is_non_overlapping_and_dense();
+    return keeps ? base.strides().vec() : std::vector<int64_t>();
+  }
+  const c10::AutoGradMode no_grad(false);
+  const BelowDoor below;
+  torch::jit::Stack stack(arguments().begin(), arguments().end());
+  const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
+  const at::TensorOptions like = shape.dtype(base.dtype());
+  stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
+                                          : at::empty(from->global_sizes(base.sizes()), like);
+  op_.handle.callBoxed(&stack);
+  const c10::IValue& result = stack[results_.size()];
+  const at::Tensor view =
+      result.isTensorList() ? result.toTensorVector()[element] : result.toTensor();
+  OSLO_CHECK(view.sizes() == c10::IntArrayRef(value.sizes()), name(), ": a view of shape ",
+             c10::IntArrayRef(value.sizes()), " is one of ", view.sizes(), " on one device");
+  return view.strides().vec();
+}
+
+void Call::result_plain(c10::IValue value) {
+  if (dry() && value.isTensor() && value.toTensor().defined() && !is_placed(value.toTensor())) {
+    return result({value.toTensor(), nullptr});
+  }
+  if (dry() && value.isTensorList()) {
+    std::vector<Value> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) list.push_back({tensor, nullptr});
+    return result(std::move(list));
+  }
+  results_.push_back(std::move(value));
+}
+
+void Call::result(Value value, const Value* held) {
+  results_.emplace_back(wrapped(std::move(value), held));
+}
+
+void Call::result(std::vector<Value> values, const Value* held) {
+  std::vector<at::Tensor> tensors;
+  for (Value& value : values) tensors.push_back(wrapped(std::move(value), held, tensors.size()));
+  results_.emplace_back(std::move(tensors));
+}
+
+bool Call::restart_on_zeros() {
+  if (!dry() || on_zeros_) return false;
+  mesh_->dry->on_zeros.insert(op_.name);
+  on_zeros_ = true;
+  results_.clear();
+  return true;
+}
+
+void Call::finish() {
+  torch::jit::drop(stack_, size());
+  for (c10::IValue& result : results_) stack_.push_back(std::move(result));
+}
+
+}  // namespace oslo

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "parallelizers/placement/carrier/gathered_view.h"
+#include "parallelizers/placement/engine/dimension_map.h"
+#include "parallelizers/placement/engine/operator_entry.h"
+
+namespace oslo {
+
+/// One call of an operator on placed values, as a rule sees it: arguments as values, results to
+/// hand back. Arguments are read from the stack and stay there until the rule is done.
+class Call {
+ public:
+  Call(const OperatorEntry& op, torch::jit::Stack& stack);
+
+  const OperatorEntry& op() const { return op_; }
+  const char* name() const { return op_.name.c_str(); }
+
+  // Arguments by position.
+  size_t size() const { return op_.arguments; }
+  const c10::IValue& argument(size_t i) const { return stack_[base_ + i]; }
+  c10::ArrayRef<c10::IValue> arguments() const {
+    // With parentheses: braces would make a list of a pointer and a number.
+    return c10::ArrayRef<c10::IValue>(stack_.data() + base_, size());
+  }
+  int64_t integer(size_t i) const { return argument(i).toInt(); }
+  double number(size_t i) const { return argument(i).toScalar().toDouble(); }
+  bool boolean(size_t i) const { return argument(i).toBool(); }
+  std::vector<int64_t> integers(size_t i) const;
+  /// A dimension argument, counted from the front for a tensor of `dims` dimensions.
+  int64_t dimension(size_t i, int64_t dims) const;
+  /// Dimensions; all of them when the argument is none or empty.
+  std::vector<int64_t> dimensions(size_t i, int64_t dims) const;
+  bool none(size_t i) const { return i >= size() || argument(i).isNone(); }
+
+  // Tensors by position. An absent optional tensor is an undefined value.
+  bool is_tensor(size_t i) const { return argument(i).isTensor(); }
+  Value value(size_t i) const;
+  std::vector<Value> values(size_t i) const;
+  at::Tensor tensor(size_t i) const { return argument(i).toTensor(); }
+
+  /// Runs the operator itself on local tensors as `map` says: one string an operand, for the
+  /// defined tensor arguments in order. The usual rule is this one line.
+  void run(const DimensionMap& map);
+  /// The same with `local` in the operator's place: from the local operands to the local results.
+  using LocalFunction = std::function<std::vector<c10::IValue>(c10::ArrayRef<at::Tensor>)>;
+  void run(const DimensionMap& map, const LocalFunction& local);
+
+  /// The operator on other arguments: those of the call, with `local` for its tensors in order.
+  std::vector<c10::IValue> call_below(c10::ArrayRef<at::Tensor> local) const;
+  /// The operator on exactly these arguments.
+  std::vector<c10::IValue> call_with(std::vector<c10::IValue> arguments) const;
+
+  /// The operator on tensors of the global shapes without content: throws what it throws on one
+  /// device when the shapes do not fit.
+  void check_shapes() const;
+
+  /// The operands in argument order, undefined ones left out.
+  c10::SmallVector<Value, 4> operands() const;
+
+  // Results, in order. `held`: what a view operator gathered of its first argument and took the
+  // results of; null where it did not have to.
+  void result(Value value, const Value* held = nullptr);
+  void result(std::vector<Value> values, const Value* held = nullptr);
+  void result_plain(c10::IValue value);
+
+  /// The mesh that the placed arguments live on.
+  const MeshPtr& mesh_of_call() const { return mesh_; }
+
+  /// In a dry run: whether to start again with zeros in place of shapes, for a rule that uses an
+  /// operator without a kernel for shapes.
+  bool restart_on_zeros();
+
+  /// Puts the results where the arguments were.
+  void finish();
+
+  /// Runs the operator on gathered operands, and reports it.
+  void gather(const std::string& reason);
+
+ private:
+  bool dry() const { return mesh_ && mesh_->dry; }
+  Value seen(const at::Tensor& tensor) const;
+  at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
+  at::Tensor wrapped_view(Value value, const Value* held, size_t element);
+  std::vector<int64_t> strides_of_view(const Value& value, size_t element) const;
+
+  const OperatorEntry& op_;
+  torch::jit::Stack& stack_;
+  size_t base_;
+  MeshPtr mesh_;
+  bool on_zeros_ = false;
+  std::shared_ptr<GatheredBase> gathered_;
+  c10::SmallVector<c10::IValue, 2> results_;
+};
+
+/// The value behind any tensor: placed, marked or plain.
+Value value_of(const at::Tensor& tensor);
+
+}  // namespace oslo

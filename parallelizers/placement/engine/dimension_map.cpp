@@ -1,0 +1,259 @@
+#include "parallelizers/placement/engine/dimension_map.h"
+
+#include <array>
+#include <limits>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/layout/cut_requests.h"
+
+namespace oslo {
+namespace {
+
+constexpr char kFree = '-';
+
+std::string ranks_text(const Mesh& mesh) {
+  std::string text;
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
+    text += axis == 0 ? "ranks" : " x ranks";
+    for (const int rank : mesh.axis(axis)->ranks()) text += " " + std::to_string(rank);
+  }
+  return text;
+}
+
+MeshPtr mesh_of_operands(std::span<const Value> operands) {
+  MeshPtr mesh;
+  for (const Value& operand : operands) {
+    if (!operand.layout) continue;
+    const MeshPtr& own = operand.layout->mesh();
+    if (!mesh) mesh = own;
+    OSLO_CHECK(over_same_ranks(mesh, own), RuleScope::current(), " met values of two meshes, over ",
+               ranks_text(*mesh), " and over ", ranks_text(*own),
+               "; oslo::full_tensor(t) makes one of them plain");
+  }
+  return mesh;
+}
+
+/// The work on one axis of the mesh.
+class AxisResolver {
+ public:
+  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh, int axis)
+      : map_(map), operands_(operands), mesh_(mesh), axis_(axis) {}
+
+  Resolution::Axis run(Keep keep) {
+    const Resolution::Axis kept = keep == Keep::first_operand ? of_first() : cheapest();
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (operands_[i].defined()) move(i, kept);
+    }
+    return kept;
+  }
+
+ private:
+  /// The letter that operand `i` is cut on here; 0 when it is whole.
+  char letter_of(size_t i) const {
+    const Value& operand = operands_[i];
+    if (!operand.defined() || !operand.layout || (*operand.layout)[axis_].whole()) return 0;
+    return map_.operands[i][(*operand.layout)[axis_].dim];
+  }
+
+  /// The cut of operand `i` in units that the other operands share; null when it does not divide.
+  CutPtr shared_cut(size_t i, char letter) const {
+    const CutPtr& cut = (*operands_[i].layout)[axis_].cut;
+    const int64_t factor = map_.factor(i, letter);
+    return factor == 1 ? cut : cut->divided(factor);
+  }
+
+  Resolution::Axis of_first() const {
+    const char letter = letter_of(0);
+    if (letter == 0 || letter == kFree || contains(map_.whole, letter)) return {};
+    return {letter, shared_cut(0, letter)};
+  }
+
+  bool in_results(char letter) const {
+    for (const std::string& result : map_.results) {
+      if (contains(result, letter)) return true;
+    }
+    return false;
+  }
+
+  /// Elements that would have to be gathered if `kept` stayed. Global sizes: every rank must come
+  /// to the same decision, and local sizes differ.
+  int64_t cost_of(const Resolution::Axis& kept) const {
+    int64_t cost = 0;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (letter_of(i) == 0 || stays(i, kept)) continue;
+      int64_t elements = 1;
+      for (const int64_t size : operands_[i].sizes()) elements *= size;
+      cost += elements;
+    }
+    return cost;
+  }
+
+  Resolution::Axis cheapest() const {
+    Resolution::Axis best;
+    int64_t best_cost = std::numeric_limits<int64_t>::max();
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const char letter = letter_of(i);
+      if (letter == 0 || letter == kFree || contains(map_.whole, letter)) continue;
+      CutPtr cut = shared_cut(i, letter);
+      if (!cut || (letter == best.letter && *cut == *best.cut)) continue;
+      Resolution::Axis candidate{letter, std::move(cut)};
+      // A letter of the result first: it needs no reduction and the result stays cut.
+      const int64_t cost = cost_of(candidate) + (in_results(letter) ? 0 : int64_t{1} << 50);
+      if (cost < best_cost) {
+        best = std::move(candidate);
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+
+  bool stays(size_t i, const Resolution::Axis& kept) const {
+    if (letter_of(i) != kept.letter) return false;
+    const CutPtr cut = shared_cut(i, kept.letter);
+    return cut && (cut == kept.cut || *cut == *kept.cut);
+  }
+
+  void move(size_t i, const Resolution::Axis& kept) {
+    Value& operand = operands_[i];
+    const char letter = letter_of(i);
+    if (letter != 0) {
+      if (stays(i, kept)) return;
+      const bool lacks = kept.letter != 0 && !contains(map_.operands[i], kept.letter);
+      report(i, letter, kept);
+      operand = gather_axis(std::move(operand), axis_, lacks);
+      if (lacks) return;
+    }
+    if (kept.letter == 0) return;
+    const size_t dim = map_.operands[i].find(kept.letter);
+    if (dim == std::string::npos) {
+      operand = copy_axis(std::move(operand), mesh_, axis_);
+      return;
+    }
+    const int64_t factor = map_.factor(i, kept.letter);
+    operand = split_axis(std::move(operand), mesh_, axis_, static_cast<int64_t>(dim),
+                         factor == 1 ? kept.cut : kept.cut->scaled(factor));
+  }
+
+  void report(size_t i, char letter, const Resolution::Axis& kept) const {
+    const auto& [dim, cut] = (*operands_[i].layout)[axis_];
+    if (letter == kept.letter) {
+      wish_same_pieces(*cut, *kept.cut, map_.factor(i, letter));
+      if (const CutPtr own = shared_cut(i, letter)) wish_same_pieces(*kept.cut, *own, 1);
+    }
+    const int64_t parts = cut->size() - cut->local_size(mesh_->axis(axis_)->rank());
+    const int64_t row = operands_[i].local.size(dim) == 0
+                            ? 0
+                            : operands_[i].local.numel() / operands_[i].local.size(dim);
+    const char* why = contains(map_.whole, letter) ? "needs it whole"
+                      : letter == kept.letter      ? "is cut into other pieces than another operand"
+                      : letter == kFree            ? "has one element there"
+                                                   : "is cut elsewhere than another operand";
+    mesh_->gathers().record(
+        RuleScope::current(),
+        c10::str("operand ", i, ", dimension ", dim, ": ", why,
+                 cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
+        row * parts * static_cast<int64_t>(operands_[i].local.element_size()));
+  }
+
+  const DimensionMap& map_;
+  std::span<Value> operands_;
+  const MeshPtr& mesh_;
+  int axis_;
+};
+
+/// Global sizes: a mismatch must be seen by every rank, and before a collective.
+void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
+  std::array<int64_t, 256> known;  // by letter
+  known.fill(-1);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].defined()) continue;
+    const std::string& own = map.operands[i];
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (own[d] == kFree || contains(map.whole, own[d])) continue;
+      const int64_t size = operands[i].size(static_cast<int64_t>(d)) / map.factor(i, own[d]);
+      int64_t& expected = known[static_cast<unsigned char>(own[d])];
+      if (expected < 0) expected = size;
+      if (expected != size) {
+        throw ShapeMismatch(c10::str(RuleScope::current(), ": operand ", i, " of shape ",
+                                     c10::IntArrayRef(operands[i].sizes()), " has ", size,
+                                     " in dimension ", d, ", another operand has ", expected));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t DimensionMap::factor(size_t operand, char letter) const {
+  for (const Scale& scale : scales) {
+    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
+  }
+  return 1;
+}
+
+std::string letters(int64_t count) {
+  constexpr int64_t kMost = 256 - 'a';
+  OSLO_CHECK(count <= kMost, RuleScope::current(), ": ", count,
+             " dimensions; a tensor that is cut over ranks may have ", kMost,
+             " at most; oslo::full_tensor(t) makes it a plain one");
+  std::string text(count, 'a');
+  for (int64_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i);
+  return text;
+}
+
+LayoutPtr Resolution::layout_of(std::string_view letters) const {
+  std::shared_ptr<Layout> layout;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const Axis& axis = axes_[i];
+    if (axis.letter == 0) continue;
+    const size_t dim = letters.find(axis.letter);
+    if (dim == std::string_view::npos) continue;
+    if (!layout) layout = std::make_shared<Layout>(mesh_);
+    (*layout)[static_cast<int>(i)] = {
+        static_cast<int64_t>(dim), axis.letter == scaled_ ? axis.cut->scaled(factor_) : axis.cut};
+  }
+  return layout;
+}
+
+Axes Resolution::axes_keeping(std::string_view letters) const {
+  Axes kept;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && contains(letters, axes_[i].letter)) kept.push_back(i);
+  }
+  return kept;
+}
+
+int Resolution::axis_keeping(char letter) const {
+  const Axes kept = axes_keeping({&letter, 1});
+  return kept.empty() ? -1 : kept[0];
+}
+
+Axes Resolution::axes_beside(std::string_view letters) const {
+  Axes beside;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && !contains(letters, axes_[i].letter)) beside.push_back(i);
+  }
+  return beside;
+}
+
+Value Resolution::finish(at::Tensor local, std::string_view letters) const {
+  for (const int axis : axes_beside(letters)) local = reduce_axis(std::move(local), *mesh_, axis);
+  return {std::move(local), layout_of(letters)};
+}
+
+Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
+  Resolution resolution(mesh_of_operands(operands));
+  if (!resolution.mesh()) return resolution;
+  if (operands.size() > 1) check_sizes(map, operands);
+  for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {
+    if (resolution.mesh()->axis(axis)->size() == 1) continue;
+    resolution.axis(axis) = AxisResolver(map, operands, resolution.mesh(), axis).run(keep);
+  }
+  for (const auto& scale : map.scales) {
+    if (scale.operand == DimensionMap::kResult)
+      resolution.scale_results(scale.letter, scale.factor);
+  }
+  return resolution;
+}
+
+}  // namespace oslo

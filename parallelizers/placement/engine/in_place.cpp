@@ -1,0 +1,187 @@
+#include "parallelizers/placement/engine/in_place.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/enum_tag.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/pointwise.h"
+
+namespace oslo {
+namespace {
+
+/// Whether a marked tensor is a parameter itself, another leaf whose gradient is asked for, or a
+/// view of one. Tensors made like a parameter, and its clones, are none.
+bool is_marked_leaf(const at::Tensor& marked, const Mark& mark) {
+  if (mark.accumulator && accumulates_for(*mark.accumulator, marked)) return true;
+  if (!marked.requires_grad()) return false;
+  return marked.is_leaf() || marked.grad_fn()->name() == "AliasBackward0";
+}
+
+/// The value that an in-place operator may write: for a parameter, its storage itself.
+Value writable_value(const at::Tensor& target) {
+  const Mark* mark = mark_of(target);
+  if (mark == nullptr) return value_of(target);
+  const bool follows = c10::GradMode::is_enabled() && target.requires_grad() && !target.is_leaf();
+  if (!follows) return {unmarked_alias(target), mark->layout};
+  Value value = value_of_marked(target, *mark);
+  if (value.local.is_leaf())
+    value.local = value.local.clone();  // in a dry run a shape, not written
+  return value;
+}
+
+/// After a write whose gradient is recorded: `target`, marked, follows its local tensor.
+void move_in_graph(const at::Tensor& target, const Mark& mark, const at::Tensor& local) {
+  if (!c10::GradMode::is_enabled() || !local.requires_grad() || !local.grad_fn()) return;
+  // In a dry run buffers are marked as parameters are; they are what they were when it ends.
+  if (mark.layout->mesh()->dry && is_marked_leaf(target, mark)) return;
+  torch::autograd::impl::set_gradient_edge(target, torch::autograd::impl::gradient_edge(local));
+}
+
+/// A parallel parameter, another leaf that is cut, or a view of one.
+bool is_of_leaf(const at::Tensor& target) {
+  const PlacedTensorImpl* impl = placed_impl(target);
+  if (impl == nullptr) {
+    const Mark* mark = mark_of(target);
+    if (mark == nullptr) return false;
+    const bool whole = mark->layout->mesh()->dry && mark->layout->whole();
+    return is_marked_leaf(target, *mark) && (!whole || target.requires_grad());
+  }
+  const at::Tensor base = impl->base();
+  return impl->views_leaf() || is_own_leaf(*impl) ||
+         (base.defined() && is_own_leaf(*placed_impl(base)));
+}
+
+constexpr const char* kChangesShape =
+    " changes the shape of a placed tensor in place; use the operator that returns a new tensor";
+
+/// After `local`, the inside of `target`, was written.
+void written(const at::Tensor& target, at::Tensor local, const char* operation) {
+  const LayoutPtr layout = oslo::layout(target);
+  if (layout && local.is_inference()) layout->mesh()->count_write();
+  OSLO_CHECK(
+      !c10::GradMode::is_enabled() || !local.requires_grad() || !is_of_leaf(target), operation,
+      " writes values whose gradient is recorded to a parallel parameter or another leaf; put it "
+      "under torch::NoGradGuard");
+  PlacedTensorImpl* impl = placed_impl(target);
+  if (impl == nullptr) {
+    if (const Mark* mark = mark_of(target)) move_in_graph(target, *mark, local);
+    return;
+  }
+  if (!impl->is_inference()) impl->bump_version();
+  replace_value(target, {std::move(local), layout});
+  if (!impl->gathered_view()) return;
+  GatheredBase& of = *impl->gathered_view()->of;
+  {
+    // A view taken without gradients records no write, as on one device.
+    const c10::AutoGradMode record(c10::GradMode::is_enabled() && of.held().local.requires_grad());
+    write_to(of.base(), of.held(), operation);
+  }
+  of.written_back();
+}
+
+/// In a dry run a whole target that is no shape (the user's own buffer of results) is written with
+/// zeros, so that autograd knows what it holds from then on; it is restored when the run ends.
+void make_writable_to(const at::Tensor& target, at::Tensor& operand, const MeshPtr& mesh) {
+  if (!operand.is_meta() || target.is_meta()) return;
+  if (mesh && mesh->dry) remember(*mesh->dry, target);
+  operand = zeros_of(operand).to(target.device());
+}
+
+}  // namespace
+
+void check_writable(const at::Tensor& target, const char* operation) {
+  const PlacedTensorImpl* impl = placed_impl(target);
+  if (impl != nullptr && impl->gathered_view()) {
+    const GatheredBase& of = *impl->gathered_view()->of;
+    OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || is_dry(impl->value()), operation,
+               " would write to a view that had to be copied, so that the tensor it views would "
+               "not change; write to that tensor itself, or clone() the view first");
+    OSLO_CHECK(!c10::GradMode::is_enabled() || !is_watched(*impl), operation,
+               " would write to a view that had to be gathered and that has a hook or keeps its "
+               "gradient; write to the tensor it views, or set the hook after the write");
+    check_writable(of.base(), operation);
+  }
+  OSLO_CHECK(!c10::GradMode::is_enabled() || !target.requires_grad() || !is_of_leaf(target),
+             operation,
+             " changes a leaf (such as a parallel parameter), or a view of one, in place while its "
+             "gradient is recorded; put it under torch::NoGradGuard");
+}
+
+void run_pointwise_in_place(Call& call) {
+  run_in_place(call, pointwise_map);
+}
+
+void run_in_place(Call& call, const MapOf& map_of) {
+  run_in_place(call, map_of,
+               [&](c10::ArrayRef<at::Tensor> local) { return call.call_below(local); });
+}
+
+void run_in_place(Call& call, const MapOf& map_of, const Call::LocalFunction& function) {
+  const at::Tensor target = call.tensor(0);
+  check_writable(target, call.name());
+  auto operands = call.operands();
+  operands[0] = writable_value(target);
+  const LayoutPtr before = operands[0].layout;
+  if (before) {
+    resolve(map_of(operands), operands, Keep::first_operand);
+    OSLO_CHECK(operands[0].layout == before, call.name(),
+               " would have to change how its target is cut (", before->to_string(),
+               "); use the operator that returns a new tensor");
+  } else {
+    for (Value& operand : operands) {
+      operand.local = gather_reported(operand, call.name(), "its target is whole");
+      make_writable_to(operands[0].local, operand.local, call.mesh_of_call());
+    }
+  }
+  c10::SmallVector<at::Tensor, 4> local;
+  for (Value& operand : operands) local.push_back(std::move(operand.local));
+  written(target, function(local)[0].toTensor(), call.name());
+  call.result_plain(target);
+}
+
+void gather_in_place(Call& call, const std::string& reason) {
+  const at::Tensor target = call.tensor(0);
+  check_writable(target, call.name());
+  const PlacedTensorImpl* impl = placed_impl(target);
+  OSLO_CHECK(
+      impl == nullptr || !impl->gathered_view() || !call.op().handle.hasTag(at::Tag::inplace_view),
+      call.name(), kChangesShape);
+  auto operands = call.operands();
+  const Value inside = writable_value(target);
+  operands[0] = inside;
+  c10::SmallVector<at::Tensor, 4> local;
+  for (const Value& operand : operands) {
+    local.push_back(gather_reported(operand, call.name(), reason));
+    make_writable_to(inside.local, local.back(), call.mesh_of_call());
+  }
+  if (inside.cut()) local[0] = local[0].clone();
+  const at::Tensor changed = call.call_below(local)[0].toTensor();
+  if (!inside.cut()) {
+    written(target, changed, call.name());
+  } else {
+    OSLO_CHECK(changed.sizes() == c10::IntArrayRef(inside.sizes()), call.name(), kChangesShape);
+    const Value part = redistribute({changed, nullptr}, inside.layout);
+    written(target, inside.local.copy_(part.local), call.name());
+  }
+  call.result_plain(target);
+}
+
+void write_to(const at::Tensor& target, const Value& value, const char* operation) {
+  check_writable(target, operation);
+  Value inside = writable_value(target);
+  const BelowDoor below;
+  at::Tensor content = redistribute(value, inside.layout).local;
+  make_writable_to(inside.local, content, value.layout ? value.layout->mesh() : nullptr);
+  written(target, inside.local.copy_(content), operation);
+}
+
+}  // namespace oslo

@@ -1,0 +1,73 @@
+#include "parallelizers/placement/engine/pointwise.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <utility>
+
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/alike.h"
+#include "parallelizers/placement/engine/in_place.h"
+
+namespace oslo {
+
+DimensionMap pointwise_map(c10::ArrayRef<Value> operands) {
+  int64_t dims = 0;
+  for (const Value& operand : operands) dims = std::max(dims, operand.dim());
+  const std::string all = letters(dims);
+  DimensionMap map;
+  map.results = {all};
+  // Where all have one element nothing stretches, and a cut (one row over two ranks) may stay.
+  c10::SmallVector<int64_t, 6> longest(dims, 1);
+  for (const Value& operand : operands) {
+    for (int64_t d = 0; d < operand.dim(); ++d) {
+      if (operand.size(d) != 1) longest[dims - operand.dim() + d] = operand.size(d);
+    }
+  }
+  for (const Value& operand : operands) {
+    const int64_t missing = dims - operand.dim();
+    std::string own = all.substr(missing);
+    for (int64_t d = 0; d < operand.dim(); ++d) {
+      if (operand.size(d) == 1 && longest[missing + d] != 1) own[d] = '-';
+    }
+    map.operands.push_back(std::move(own));
+  }
+  return map;
+}
+
+void run_pointwise(Call& call) {
+  if (call.op().in_place) {
+    run_pointwise_in_place(call);
+  } else {
+    call.run(pointwise_map(call.operands()));
+  }
+}
+
+bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
+  Alike alike;
+  const size_t base = stack.size() - op.arguments;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) {
+      if (!alike.take(stack[i].toTensor())) return false;
+    } else if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) {
+      return false;
+    }
+  }
+  if (!alike.holds()) return false;
+  c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) continue;
+    const PlacedTensorImpl* const impl = placed_impl(stack[i].toTensor());
+    if (impl == nullptr) continue;
+    c10::IValue part(impl->value().local);
+    held.push_back(std::exchange(stack[i], std::move(part)));
+  }
+  // No argument has the placed key any more: the call passes the door by itself.
+  op.handle.callBoxed(&stack);
+  for (size_t i = base; i < stack.size(); ++i) {
+    stack[i] =
+        wrap_like({std::move(stack[i]).toTensor(), alike.first().value().layout}, alike.first());
+  }
+  return true;
+}
+
+}  // namespace oslo

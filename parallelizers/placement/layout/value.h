@@ -1,0 +1,55 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "parallelizers/placement/layout/layout.h"
+
+namespace oslo {
+
+/// Of a mesh, in order.
+using Axes = c10::SmallVector<int, 2>;
+
+/// What a rule sees of a tensor: this rank's part and where the rest lies. A null layout is a plain
+/// tensor, the same on every rank. Sizes are global.
+struct Value {
+  at::Tensor local;
+  LayoutPtr layout;
+
+  bool defined() const { return local.defined(); }
+  int64_t dim() const { return local.dim(); }
+  int64_t size(int64_t dim) const;
+  c10::SmallVector<int64_t, 6> sizes() const;
+  /// Whether any axis cuts it.
+  bool cut() const { return layout && !layout->whole(); }
+  bool cut_at(int64_t dim) const { return layout && layout->cuts(dim); }
+  /// The axes that cut `dim`.
+  Axes axes_cutting(int64_t dim) const;
+  /// Whether one axis at most cuts `dim`, and its ranks' parts follow each other.
+  bool in_one_stretch(int64_t dim) const;
+};
+
+/// Moving a value along one axis of its mesh. All are differentiable; each is the identity where
+/// there is nothing to do.
+
+/// Joins the parts along `axis` (inner cuts of the same dimension first). With `then_copy` every
+/// rank goes on to use the result for something else: backward reduce-scatters.
+Value gather_axis(Value value, int axis, bool then_copy = false);
+/// Keeps this rank's part of `dim`; the value is whole on `axis`. A cut of `dim` by a later axis is
+/// gathered first, since axes nest.
+Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const CutPtr& cut);
+/// A whole value that every rank of the axis uses for something else.
+Value copy_axis(Value value, const MeshPtr& mesh, int axis);
+/// A local tensor that holds one addend a rank of the axis.
+at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis);
+
+/// Whole on every axis.
+Value gather_all(Value value);
+/// The same, written into the mesh's report of gathers: `operation` needed it, for this `reason`.
+at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason);
+/// In another layout (null: whole).
+Value redistribute(Value value, const LayoutPtr& target);
+
+/// This rank's part of `whole`, without communication or history.
+at::Tensor local_part(const at::Tensor& whole, const Layout& layout);
+
+}  // namespace oslo

@@ -1,0 +1,118 @@
+#include <ATen/ATen.h>
+
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+bool per_rank(const Value& value) {
+  return value.cut() && value.layout->mesh()->random_mode == RandomMode::per_rank;
+}
+
+std::optional<at::Generator> sharded_generator(const Value& value) {
+  const at::Generator& generator = value.layout->mesh()->sharded_generator;
+  return generator.defined() ? std::optional(generator) : std::nullopt;
+}
+
+/// A whole tensor like the one that one device would draw into: same shape, same memory order.
+at::Tensor whole_like(const at::Tensor& tensor, const Value& value) {
+  if (placed_impl(tensor) != nullptr) {
+    return at::empty_strided(tensor.sizes(), tensor.strides(), value.local.options());
+  }
+  return at::empty(value.sizes(), value.local.options());
+}
+
+/// Ones where an element is kept, scaled so that the mean stays; zero elsewhere.
+at::Tensor dropout_noise(const Call& call, const Value& x, double p) {
+  if (per_rank(x)) {
+    return at::empty_like(x.local).bernoulli_(1 - p, sharded_generator(x)).div_(1 - p);
+  }
+  at::Tensor noise = whole_like(call.tensor(0), x).bernoulli_(1 - p).div_(1 - p);
+  return x.cut() ? local_part(noise, *x.layout).contiguous() : noise;
+}
+
+/// dropout, dropout_: the mask that one device would draw, or this rank's own (RandomMode).
+void dropout(Call& call) {
+  const Value x = call.value(0);
+  const double p = call.number(1);
+  if (!call.boolean(2) || p == 0 || x.local.numel() + x.size(0) == 0) {
+    return call.result_plain(call.tensor(0));
+  }
+  if (p == 1) return call.result({x.local * at::zeros_like(x.local), x.layout});
+  Value y{x.local * dropout_noise(call, x, p), x.layout};
+  if (call.op().in_place) {
+    write_to(call.tensor(0), y, call.name());
+    return call.result_plain(call.tensor(0));
+  }
+  call.result(std::move(y));
+}
+
+/// rrelu, rrelu_ (self, lower, upper, training): slopes of negative elements are drawn for all of
+/// them; otherwise the slope is the middle.
+void random_slope(Call& call) {
+  if (call.boolean(3)) {
+    constexpr const char* kDraws = "draws a number for each negative element";
+    return call.op().in_place ? gather_in_place(call, kDraws) : call.gather(kDraws);
+  }
+  at::Tensor x = call.tensor(0);
+  const double slope = (call.number(1) + call.number(2)) / 2;
+  call.result_plain(call.op().in_place ? at::leaky_relu_(x, slope) : at::leaky_relu(x, slope));
+}
+
+/// normal_, uniform_ and their like on a cut tensor: drawn whole, each rank keeps its part.
+void fill_at_random(Call& call) {
+  const at::Tensor target = call.tensor(0);
+  refuse_initializers_of_parts(target);
+  check_writable(target, call.name());
+  const Mark* mark = mark_of(target);
+  const Value x = mark ? Value{unmarked_alias(target), mark->layout} : call.value(0);
+  std::vector<c10::IValue> arguments;
+  for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
+  if (per_rank(x)) {
+    arguments[0] = at::empty_like(x.local);
+    if (arguments.back().isNone() && sharded_generator(x)) {
+      arguments.back() = *sharded_generator(x);
+    }
+    write_to(target, {call.call_with(arguments)[0].toTensor(), x.layout}, call.name());
+  } else {
+    arguments[0] = whole_like(target, x);
+    const at::Tensor drawn = call.call_with(arguments)[0].toTensor();
+    const at::Tensor part = x.layout ? local_part(drawn, *x.layout) : drawn;
+    write_to(target, {part, x.layout}, call.name());
+  }
+  if (resets_padded_table(target)) target.select(0, mark->padding_row).zero_();
+  call.result_plain(target);
+}
+
+/// rand_like and its like.
+void random_like(Call& call) {
+  const Value x = call.value(0);
+  std::vector<c10::IValue> arguments;
+  for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
+  arguments[0] = per_rank(x) ? x.local : whole_like(call.tensor(0), x);
+  const at::Tensor drawn = call.call_with(arguments)[0].toTensor();
+  const bool keep = per_rank(x) || !x.cut();
+  call.result({keep ? drawn : local_part(drawn, *x.layout).contiguous(), x.layout});
+}
+
+}  // namespace
+
+void add_random_rules(RuleTable& table) {
+  table.add({"aten::dropout", "aten::dropout_"}, dropout);
+  table.add({"aten::rrelu", "aten::rrelu_"}, random_slope);
+  table.add({"aten::normal_", "aten::uniform_", "aten::bernoulli_.float", "aten::exponential_",
+             "aten::log_normal_", "aten::cauchy_", "aten::geometric_", "aten::random_",
+             "aten::random_.from", "aten::random_.to"},
+            fill_at_random);
+  table.add(
+      {"aten::rand_like", "aten::randn_like", "aten::randint_like", "aten::randint_like.low_dtype"},
+      random_like);
+}
+
+}  // namespace oslo

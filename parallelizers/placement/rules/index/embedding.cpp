@@ -1,0 +1,65 @@
+#include <ATen/ATen.h>
+
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/index/indexing.h"
+
+namespace oslo {
+namespace {
+
+/// The operator itself on other rows. Its gradient is dense, whatever the table asks for: the nodes
+/// that it passes on its way to a cut table cannot carry a sparse one. The values are the same.
+at::Tensor lookup(const Call& call, const at::Tensor& weight, const at::Tensor& indices,
+                  int64_t padding) {
+  return call.call_with({weight, indices, padding, call.argument(3), /*sparse=*/false})[0]
+      .toTensor();
+}
+
+/// Looks up the rows that this rank holds; zeros for the others' (Megatron-LM's vocabulary-parallel
+/// embedding). The sum over the axis is the lookup.
+at::Tensor masked_lookup(const Call& call, const at::Tensor& weight, const at::Tensor& indices,
+                         int64_t first, int64_t padding) {
+  const int64_t rows = weight.size(0);
+  const at::Tensor local = indices - first;
+  const at::Tensor elsewhere = local.lt(0).__or__(local.ge(rows));
+  const int64_t own_padding = padding >= first && padding < first + rows ? padding - first : -1;
+  const at::Tensor found =
+      lookup(call, never_empty(weight, 0), local.masked_fill(elsewhere, 0), own_padding);
+  return found.masked_fill(elsewhere.unsqueeze(-1), 0);
+}
+
+/// weight (V, H), indices (..): V cut: masked lookup, partial sums; H cut: the result is cut.
+void embedding(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const Mark* mark = mark_of(call.tensor(0));
+  const int64_t padding = mark && mark->padding_row >= 0 ? mark->padding_row : call.integer(2);
+  const bool by_frequency = call.boolean(3);
+  const std::string rows = letters(operands[1].dim());
+  DimensionMap map{{"VH", rows}, {rows + "H"}};
+  if (by_frequency || !operands[0].in_one_stretch(0)) map.whole = "V";
+  if (by_frequency) map.whole += rows;  // counts over all indices
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor& weight = operands[0].local;
+  const at::Tensor& indices = operands[1].local;
+  const auto finish = [&](at::Tensor local) {
+    call.result(resolution.finish(std::move(local), map.results[0]));
+  };
+  if (const int axis = resolution.axis_keeping('V'); axis >= 0) {
+    const int rank = resolution.mesh()->axis(axis)->rank();
+    check_indices(indices, resolution.axis(axis).cut->size(), "embedding");
+    return finish(masked_lookup(call, weight, indices,
+                                first_index(*resolution.axis(axis).cut, rank), padding));
+  }
+  finish(lookup(call, weight, indices, padding));
+}
+
+}  // namespace
+
+void add_embedding_rules(RuleTable& table) {
+  table.add({"aten::embedding"}, embedding);
+}
+
+}  // namespace oslo

@@ -1,0 +1,148 @@
+#include <ATen/ATen.h>
+
+#include <optional>
+
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// Batch dimensions of two operands, aligned from the right; a size-1 dimension stretches.
+struct Batch {
+  std::string left, right, result;
+};
+
+Batch batch_of(const Value& x, const Value& y) {
+  const int64_t left = std::max<int64_t>(0, x.dim() - 2), right = std::max<int64_t>(0, y.dim() - 2);
+  const std::string all = letters(std::max(left, right));
+  Batch batch{all.substr(all.size() - left), all.substr(all.size() - right), all};
+  for (int64_t d = 1; d <= std::min(left, right); ++d) {
+    const int64_t mine = x.size(left - d), others = y.size(right - d);
+    if (mine == 1 && others != 1) batch.left[left - d] = '-';
+    if (others == 1 && mine != 1) batch.right[right - d] = '-';
+  }
+  return batch;
+}
+
+DimensionMap matmul_map(const Value& x, const Value& y) {
+  if (y.dim() == 2 && x.dim() >= 2) {
+    const std::string rows = letters(x.dim() - 1);
+    return {{rows + "K", "KN"}, {rows + "N"}};
+  }
+  if (y.dim() == 1) {
+    const std::string rows = letters(x.dim() - 1);
+    return {{rows + "K", "K"}, {rows}};
+  }
+  const Batch batch = batch_of(x, y);
+  if (x.dim() == 1) return {{"K", batch.right + "KN"}, {batch.right + "N"}};
+  return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
+}
+
+/// matmul, mm, bmm, mv, dot.
+void matmul(Call& call) {
+  call.run(matmul_map(call.value(0), call.value(1)));
+}
+
+/// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike,
+/// and on no axis is the product cut otherwise or a partial sum.
+bool adds_inside(const Resolution& resolution, const Value& bias) {
+  const LayoutPtr columns = resolution.layout_of("N");
+  return columns && bias.defined() && bias.dim() == 1 && bias.cut() && *bias.layout == *columns &&
+         resolution.axes_beside("N").empty();
+}
+
+/// x (.., K), weight (N, K), bias (N): where the product is a partial sum the bias is added once,
+/// after the reduction.
+void linear(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const std::string rows = letters(operands[0].dim() - 1);
+  const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
+  const Value bias = call.value(2);
+  const bool inside = adds_inside(resolution, bias);
+  const auto added = inside ? std::optional(bias.local) : std::nullopt;
+  Value y = resolution.finish(at::linear(operands[0].local, operands[1].local, added), rows + "N");
+  if (bias.defined() && !inside) y = add_values(y, bias);
+  call.result(std::move(y));
+}
+
+using Product = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
+using SumOfProduct = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                    const at::Scalar&, const at::Scalar&);
+
+/// beta * self + alpha * product(left, right): self is added once, after the reduction, or in the
+/// product by `fused`. The map is that of the product. In place, self takes the sum.
+void add_product(Call& call, const DimensionMap& map, Product product,
+                 SumOfProduct fused = nullptr) {
+  const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
+  Value self = call.value(0);
+  if (!at::isFloatingType(self.local.scalar_type()) &&
+      !at::isComplexType(self.local.scalar_type()) &&
+      (beta.isFloatingPoint() || alpha.isFloatingPoint())) {
+    // LibTorch's operators refuse these, or cut off what is behind the point, each in its own way.
+    constexpr const char* kFactors = "fractional factors of integers";
+    return call.op().in_place ? gather_in_place(call, kFactors) : call.gather(kFactors);
+  }
+  c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor& left = operands[0].local;
+  const at::Tensor& right = operands[1].local;
+  if (fused != nullptr && !call.op().in_place && adds_inside(resolution, self)) {
+    return call.result(
+        resolution.finish(fused(self.local, left, right, beta, alpha), map.results[0]));
+  }
+  Value y = resolution.finish(product(left, right), map.results[0]);
+  if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
+  // As in BLAS, beta 0 ignores self, not-a-numbers included.
+  const bool same_shape = self.sizes() == y.sizes();
+  if (beta.toDouble() != 0.0) {
+    if (beta.toDouble() != 1.0) self.local = self.local * beta;
+    y = call.op().in_place && same_shape ? add_values(self, y) : add_values(y, self);
+  }
+  if (!call.op().in_place) return call.result(std::move(y));
+  if (!same_shape) throw ShapeMismatch("the result does not have the shape of its target");
+  const at::Tensor target = call.tensor(0);
+  write_to(target, y, call.name());
+  call.result_plain(target);
+}
+
+/// A linear layer on matrices.
+void addmm(Call& call) {
+  add_product(call, {{"MK", "KN"}, {"MN"}}, at::mm, at::addmm);
+}
+
+void baddbmm(Call& call) {
+  add_product(call, {{"BMK", "BKN"}, {"BMN"}}, at::bmm);
+}
+
+/// The products of a batch, summed.
+void addbmm(Call& call) {
+  add_product(call, {{"BMK", "BKN"}, {"MN"}}, [](const at::Tensor& left, const at::Tensor& right) {
+    return at::tensordot(left, right, {0, 2}, {0, 1});
+  });
+}
+
+void addmv(Call& call) {
+  add_product(call, {{"MK", "K"}, {"M"}}, at::mv);
+}
+
+void addr(Call& call) {
+  add_product(call, {{"M", "N"}, {"MN"}}, at::outer);
+}
+
+}  // namespace
+
+void add_matmul_rules(RuleTable& table) {
+  table.add({"aten::matmul", "aten::mm", "aten::bmm", "aten::mv", "aten::dot"}, matmul);
+  table.add({"aten::linear"}, linear);
+  table.add({"aten::addmm", "aten::addmm_"}, addmm);
+  table.add({"aten::baddbmm", "aten::baddbmm_"}, baddbmm);
+  table.add({"aten::addbmm", "aten::addbmm_"}, addbmm);
+  table.add({"aten::addmv", "aten::addmv_"}, addmv);
+  table.add({"aten::addr", "aten::addr_"}, addr);
+}
+
+}  // namespace oslo

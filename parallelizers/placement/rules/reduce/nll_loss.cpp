@@ -1,0 +1,103 @@
+#include <ATen/ATen.h>
+#include <ATen/core/Reduction.h>
+#include <c10/core/GradMode.h>
+
+#include <set>
+
+#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/index/indexing.h"
+
+namespace oslo {
+namespace {
+
+constexpr char kClass = 'V';
+
+/// One of each a target; 0 where it is ignored or another rank holds its class.
+struct Picked {
+  at::Tensor loss;
+  /// What the target counts in a mean. Without class weights every rank knows.
+  at::Tensor weight;
+};
+
+/// From this rank's classes, or from all of them (`cut` null).
+Picked pick(at::Tensor log_probabilities, at::Tensor class_weights, const at::Tensor& target,
+            int64_t class_dim, int64_t ignored, const Cut* cut, int rank) {
+  const at::Tensor left_out = target.eq(ignored);
+  at::Tensor nothing = left_out, place = target;
+  if (cut != nullptr) {
+    const OwnPositions own = own_positions(target, *cut, rank);
+    nothing = at::logical_or(nothing, own.elsewhere);
+    place = own.local;
+    log_probabilities = never_empty(log_probabilities, class_dim);
+    if (class_weights.defined()) class_weights = never_empty(class_weights, 0);
+  }
+  place = place.masked_fill(nothing, 0);
+  const at::Tensor found =
+      log_probabilities.gather(class_dim, place.unsqueeze(class_dim)).squeeze(class_dim);
+  // Filled before it is multiplied: infinity that nobody asked for would make not-a-number.
+  const at::Tensor loss = -found.masked_fill(nothing, 0);
+  if (!class_weights.defined()) return {loss, at::ones_like(loss).masked_fill(left_out, 0)};
+  const at::Tensor weight =
+      class_weights.gather(0, place.flatten()).view(place.sizes()).masked_fill(nothing, 0);
+  return {loss * weight, weight};
+}
+
+/// On how many axes some operand is cut by class.
+int axes_cutting_classes(c10::ArrayRef<Value> operands, int64_t class_dim) {
+  std::set<int> axes;
+  for (const int axis : operands[0].axes_cutting(class_dim)) axes.insert(axis);
+  if (operands.size() > 2) {
+    for (const int axis : operands[2].axes_cutting(0)) axes.insert(axis);
+  }
+  return static_cast<int>(axes.size());
+}
+
+/// nll_loss(self, target, weight, reduction, ignore_index) with the classes in dimension 1 (0 for a
+/// single row): classes that are cut are looked up by the rank that holds them and summed.
+void nll_loss(Call& call) {
+  c10::SmallVector<Value, 3> operands{call.value(0), call.value(1)};
+  const int64_t dims = operands[0].dim(), class_dim = dims == 1 ? 0 : 1;
+  if (operands[1].dim() != dims - 1) return call.gather("targets of another shape");
+  if (const Value weight = call.value(2); weight.defined())
+    operands.push_back({weight.local.detach(), weight.layout});
+  const int64_t reduction = call.integer(3), ignored = call.integer(4);
+  const int64_t classes = operands[0].size(class_dim);
+  const std::string rows = letters(dims - 1), result = reduction == at::Reduction::None ? rows : "";
+  std::string own = rows;
+  own.insert(class_dim, 1, kClass);
+  DimensionMap map{{own, rows}, {result}};
+  const bool weighted = operands.size() > 2;
+  if (weighted) map.operands.push_back(std::string(1, kClass));
+  if (axes_cutting_classes(operands, class_dim) > 1) map.whole = kClass;
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor& target = operands[1].local;
+  const int axis = resolution.axis_keeping(kClass);
+  check_indices(target, classes, "nll_loss", ignored);
+  const auto& mesh = resolution.mesh();
+  Picked picked = pick(operands[0].local, weighted ? operands[2].local : at::Tensor(), target,
+                       class_dim, ignored, axis < 0 ? nullptr : resolution.axis(axis).cut.get(),
+                       axis < 0 ? 0 : mesh->axis(axis)->rank());
+  if (reduction == at::Reduction::None) return call.result(resolution.finish(picked.loss, rows));
+  // Sums over many rows keep their precision, as on one device.
+  const at::ScalarType type = picked.loss.scalar_type();
+  const bool half = at::isReducedFloatingType(type);
+  const at::ScalarType wide = half ? at::kFloat : type;
+  at::Tensor loss = picked.loss.sum(wide);
+  if (reduction == at::Reduction::Mean) {
+    at::Tensor total = picked.weight.sum(wide);
+    const Axes spread = resolution.axes_beside(weighted ? "" : std::string_view(&kClass, 1));
+    for (const int other : spread) total = mesh->axis(other)->all_reduce(total.clone());
+    loss = loss / total;
+  }
+  call.result(resolution.finish(half ? loss.to(type) : loss, ""));
+}
+
+}  // namespace
+
+void add_nll_loss_rules(RuleTable& table) {
+  table.add({"aten::nll_loss", "aten::nll_loss_nd", "aten::nll_loss2d"}, nll_loss);
+}
+
+}  // namespace oslo

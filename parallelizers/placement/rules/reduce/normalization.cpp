@@ -1,0 +1,170 @@
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <c10/core/GradMode.h>
+
+#include <limits>
+
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/parts.h"
+
+namespace oslo {
+namespace {
+
+/// softmax: the dimension must be whole.
+void softmax(Call& call) {
+  const int64_t dims = call.value(0).dim();
+  const std::string own = letters(dims);
+  const std::string along = dims == 0 ? "" : std::string(1, own[call.dimension(1, dims)]);
+  call.run({{own}, {own}, along});
+}
+
+/// log_softmax(self, dim, dtype), _log_softmax(self, dim, half to float) along a cut: two numbers a
+/// row are reduced, its largest and the sum of exponentials, and what is cut stays so (for a loss
+/// of cut classes, as in Megatron-LM).
+void log_softmax(Call& call) {
+  Value x = call.value(0);
+  const int64_t dim = x.dim() == 0 ? 0 : call.dimension(1, x.dim());
+  if (!x.cut_at(dim) || x.size(dim) == 0) return softmax(call);
+  const bool widens = call.argument(2).isBool() && call.boolean(2);
+  at::ScalarType type = x.local.scalar_type();
+  if (widens) type = at::kFloat;
+  if (!call.argument(2).isBool() && !call.none(2)) type = call.argument(2).toScalarType();
+  TORCH_CHECK(at::isFloatingType(type), call.name(), ": not defined for ", type);
+  const std::string own = letters(x.dim());
+  const Resolution resolution = resolve({{own}, {own}}, std::span(&x, 1));
+  const Axes axes = resolution.axes_keeping({&own[dim], 1});
+  const MeshPtr& mesh = resolution.mesh();
+  const at::Tensor part = x.local.to(at::isReducedFloatingType(type) ? at::kFloat : type);
+  at::Tensor largest;
+  {
+    const c10::AutoGradMode no_grad(false);
+    std::vector<int64_t> row = part.sizes().vec();
+    row[dim] = 1;
+    largest = part.size(dim) > 0
+                  ? part.amax(dim, /*keepdim=*/true)
+                  : at::full(row, -std::numeric_limits<double>::infinity(), part.options());
+    for (const int axis : axes) largest = reduce_extreme(largest, *mesh, axis, /*largest=*/true);
+  }
+  const at::Tensor shifted = part - largest;
+  at::Tensor total = shifted.exp().sum(dim, /*keepdim=*/true);
+  for (const int axis : axes) total = reduce_and_copy(total, mesh, axis);
+  call.result({(shifted - total.log()).to(type), resolution.layout_of(own)});
+}
+
+/// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
+/// axes, which each go on to use it.
+at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape, const Axes& axes,
+                     const MeshPtr& mesh) {
+  std::vector<int64_t> along;
+  double count = 1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    along.push_back(tensor.dim() - static_cast<int64_t>(i) - 1);
+    count *= static_cast<double>(shape[i]);
+  }
+  at::Tensor sum = tensor.sum(along, /*keepdim=*/true);
+  for (const int axis : axes) sum = reduce_and_copy(sum, mesh, axis);
+  return sum / count;
+}
+
+/// x (.., H), weight and bias (H) or absent. Where H is cut (2D), mean and variance are reduced
+/// over the axis, forward and backward.
+void layer_norm(Call& call) {
+  const Value x = call.value(0);
+  const std::vector<int64_t> shape = call.integers(1);
+  const bool has_weight = call.value(2).defined(), has_bias = call.value(3).defined();
+  const double eps = call.number(4);
+  const auto inner = static_cast<int64_t>(shape.size());
+  for (int64_t i = 0; i < inner; ++i) {
+    const int64_t dim = x.dim() - inner + i;
+    if (dim < 0 || x.size(dim) != shape[i]) throw ShapeMismatch("layer_norm: other shape");
+  }
+  const std::string all = letters(x.dim());
+  const std::string normalized = all.substr(all.size() - shape.size());
+  c10::SmallVector<Value, 3> operands{x};
+  DimensionMap map{{all}, {all}};
+  for (const Value& affine : {call.value(2), call.value(3)}) {
+    if (!affine.defined()) continue;
+    operands.push_back(affine);
+    map.operands.push_back(normalized);
+  }
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor& local = operands[0].local;
+  const at::Tensor weight = has_weight ? operands[1].local : at::Tensor();
+  const at::Tensor bias = has_bias ? operands[has_weight ? 2 : 1].local : at::Tensor();
+  const Axes axes = resolution.axes_keeping(normalized);
+  if (axes.empty()) {
+    auto result =
+        call.call_with({local, shape, or_none(weight), or_none(bias), eps, call.argument(5)});
+    return call.result(resolution.finish(std::move(result[0]).toTensor(), all));
+  }
+  const auto mean = [&](const at::Tensor& tensor) {
+    return mean_over(tensor, shape, axes, resolution.mesh());
+  };
+  const at::Tensor centered = local - mean(local);
+  at::Tensor y = centered * at::rsqrt(mean(centered * centered) + eps);
+  if (weight.defined()) y = y * weight;
+  if (bias.defined()) y = y + bias;
+  call.result(resolution.finish(y, all));
+}
+
+/// rms_norm(x, shape, weight, eps): one statistic, reduced where H is cut.
+void rms_norm(Call& call) {
+  const Value x = call.value(0), weight = call.value(2);
+  const std::vector<int64_t> shape = call.integers(1);
+  const auto inner = static_cast<int64_t>(shape.size());
+  for (int64_t i = 0; i < inner; ++i) {
+    const int64_t dim = x.dim() - inner + i;
+    if (dim < 0 || x.size(dim) != shape[i]) throw ShapeMismatch("rms_norm: other shape");
+  }
+  const std::string all = letters(x.dim());
+  const std::string normalized = all.substr(all.size() - shape.size());
+  c10::SmallVector<Value, 2> operands{x, weight};
+  const Resolution resolution = resolve({{all, normalized}, {all}}, operands);
+  const Axes axes = resolution.axes_keeping(normalized);
+  const at::Tensor& part = operands[0].local;
+  if (axes.empty()) {
+    const c10::IValue scale = weight.defined() ? operands[1].local : c10::IValue();
+    const auto y = call.call_with({part, shape, scale, call.argument(3)});
+    return call.result(resolution.finish(y[0].toTensor(), all));
+  }
+  const at::ScalarType wide = at::toOpMathType(part.scalar_type());
+  const double eps = !call.none(3)         ? call.number(3)
+                     : wide == at::kDouble ? std::numeric_limits<double>::epsilon()
+                                           : std::numeric_limits<float>::epsilon();
+  const at::Tensor local = part.to(wide);
+  at::Tensor y = local * at::rsqrt(mean_over(local * local, shape, axes, resolution.mesh()) + eps);
+  if (weight.defined()) y = y * operands[1].local;
+  call.result(resolution.finish(y.to(part.scalar_type()), all));
+}
+
+/// renorm(self, p, dim, maxnorm), by its definition: the parts enter the door one by one.
+void renorm(Call& call) {
+  const at::Tensor x = wrap(call.value(0));
+  const int64_t own = call.dimension(2, x.dim());
+  std::vector<int64_t> others;
+  for (int64_t d = 0; d < x.dim(); ++d) {
+    if (d != own) others.push_back(d);
+  }
+  if (others.empty()) return call.gather("rows of no dimension");
+  const double most = call.number(3);
+  const at::Tensor wide = x.to(at::toOpMathType(x.scalar_type()));
+  const at::Tensor norm = at::norm(wide, call.argument(1).toScalar(), others, /*keepdim=*/true);
+  const at::Tensor factor = (most / (norm + 1e-7)).masked_fill(norm.le(most), 1);
+  call.result_plain((wide * factor).to(x.scalar_type()));
+}
+
+}  // namespace
+
+void add_normalization_rules(RuleTable& table) {
+  table.add({"aten::softmax.int", "aten::_softmax"}, softmax);
+  table.add({"aten::log_softmax.int", "aten::_log_softmax"}, log_softmax);
+  table.add({"aten::layer_norm"}, layer_norm);
+  table.add({"aten::rms_norm"}, rms_norm);
+  table.add({"aten::renorm"}, renorm);
+}
+
+}  // namespace oslo

@@ -1,0 +1,55 @@
+#include <ATen/ATen.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/rules/families.h"
+
+namespace oslo {
+namespace {
+
+/// new_zeros and its like take only dtype and device from the placed tensor.
+void new_tensor(Call& call) {
+  std::vector<c10::IValue> arguments;
+  for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
+  arguments[0] = call.value(0).local.detach();
+  call.result_plain(call.call_with(std::move(arguments))[0]);
+}
+
+/// Operators on storage and strides, which a tensor in parts does not have.
+void refused(Call& call) {
+  fail(call.name(),
+       " on a tensor that is cut over ranks cannot be done, as it speaks of one "
+       "storage; use reshape or slice operators, or oslo::full_tensor(t) first");
+}
+
+/// As torch::load sets a parameter to what a file holds: a tensor of the whole, of which this rank
+/// takes its part.
+void set_to(Call& call) {
+  const at::Tensor target = call.tensor(0), source = call.tensor(1);
+  const Mark* mark = mark_of(target);
+  if (mark == nullptr || is_placed(source)) return refused(call);
+  const auto sizes = mark->layout->global_sizes(target.sizes());
+  OSLO_CHECK(source.sizes() == c10::IntArrayRef(sizes) && source.dtype() == target.dtype(),
+             "parallel parameter ", mark->name, " has shape ", c10::IntArrayRef(sizes),
+             " over all ranks and dtype ", target.dtype(), ", it is set (torch::load does so) to ",
+             source.sizes(), ", ", source.dtype(),
+             "; load a file of the unparallelized model, or use parallel.from_parallelized(path)");
+  write_to(target, {source, nullptr}, call.name());
+  call.result_plain(target);
+}
+
+}  // namespace
+
+void add_creation_rules(RuleTable& table) {
+  table.add({"aten::new_zeros", "aten::new_ones", "aten::new_empty", "aten::new_full"}, new_tensor);
+  table.add({"aten::as_strided", "aten::as_strided_", "aten::set_", "aten::set_.source_Storage",
+             "aten::set_.source_Storage_storage_offset", "aten::resize_", "aten::resize_as_"},
+            refused);
+  table.add({"aten::set_.source_Tensor"}, set_to);
+}
+
+}  // namespace oslo
