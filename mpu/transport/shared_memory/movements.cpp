@@ -7,8 +7,6 @@
 namespace oslo::shared_memory {
 namespace {
 
-constexpr size_t kLine = 64;
-
 /// All-gather, and gather when there is a root: each rank's slot carries what it has.
 class Gather final : public Collective {
  public:

@@ -7,8 +7,6 @@
 namespace oslo::shared_memory {
 namespace {
 
-constexpr size_t kLine = 64;
-
 /// What the reductions share: the kernel, and calling it on everyone's part.
 class Reduction : public Collective {
  protected:

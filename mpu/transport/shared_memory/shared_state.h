@@ -40,20 +40,23 @@ struct Heading {
   int8_t reduction = -1;  ///< c10d::ReduceOp::RedOpType
 };
 
+/// Of a processor's cache, in bytes: what two ranks write at the same time lies on different ones.
+constexpr size_t kLine = 64;
+
 /// One rank's word to the others on one round; a cache line of its own.
-struct alignas(64) Post {
+struct alignas(kLine) Post {
   Signal round;
   Heading heading;
 };
-static_assert(sizeof(Post) == 64);
+static_assert(sizeof(Post) == kLine);
 
-struct alignas(64) Membership {
+struct alignas(kLine) Membership {
   ProcessId process;
   std::atomic<uint32_t> left;  ///< nothing more comes from this rank
 };
 
 /// Rings when something has changed for this rank's sends and receives.
-struct alignas(64) Bell {
+struct alignas(kLine) Bell {
   Signal rung;
 };
 
@@ -73,8 +76,8 @@ struct Failure {
 /// One direction between two ranks: bytes in a ring. The sender writes at `produced`, the receiver
 /// reads at `consumed`; both only grow.
 struct Channel {
-  alignas(64) std::atomic<uint64_t> produced;
-  alignas(64) std::atomic<uint64_t> consumed;
+  alignas(kLine) std::atomic<uint64_t> produced;
+  alignas(kLine) std::atomic<uint64_t> consumed;
 };
 
 /// Where everything lies in a group's segment.
