@@ -45,8 +45,8 @@ class Mesh {
   /// For RandomMode::per_rank; undefined: the default generator.
   at::Generator sharded_generator;
 
-  /// Set in dry runs (placement/engine/dry_call.h): local tensors are shapes without content, and whole
-  /// values stay placed, so that every operator is met. Null: the real thing.
+  /// Set in dry runs (placement/engine/dry_call.h): local tensors are shapes without content, and
+  /// whole values stay placed, so that every operator is met. Null: the real thing.
   std::shared_ptr<DryShapes> dry;
 
  private:

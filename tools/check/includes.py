@@ -2,7 +2,8 @@
 """Checks who includes whom.
 
 A component is a header with its source file of the same name. A floor may include itself and the
-floors below it only. No component may be part of a circle, but for those that circles.txt beside this
+floors below it only. No component may be part of a circle, nor a folder (a folder and the folders in
+it are one there: what all of them use lies beside them), but for those that circles.txt beside this
 file still lists, which may only become fewer. Prints each offence on a line of its own and exits with
 1 where there is one.
 """
@@ -77,6 +78,23 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return result
 
 
+def between_folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    """folder -> the folders beside it, or beside one around it, that it includes from."""
+    folders: dict[str, set[str]] = {}
+    for name, included in graph.items():
+        for other in included:
+            own, its = name.split("/")[:-1], other.split("/")[:-1]
+            same = 0
+            while same < min(len(own), len(its)) and own[same] == its[same]:
+                same += 1
+            if same == len(own) or same == len(its):
+                continue
+            its_folder = "/".join(its[:same + 1]) + "/"
+            folders.setdefault("/".join(own[:same + 1]) + "/", set()).add(its_folder)
+            folders.setdefault(its_folder, set())
+    return folders
+
+
 def main() -> int:
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     graph = components(root)
@@ -88,7 +106,7 @@ def main() -> int:
             if floor not in FLOORS or FLOORS.index(floor) > own:
                 offences.append(f"{name} includes {other}, which is not below it")
     known = pathlib.Path(__file__).with_name("circles.txt").read_text().splitlines()
-    found = [" ".join(members) for members in circles(graph)]
+    found = [" ".join(members) for members in circles(graph) + circles(between_folders(graph))]
     offences += [f"a circle that circles.txt does not list: {circle}" for circle in found
                  if circle not in known]
     offences += [f"circles.txt lists a circle that is gone, remove it: {circle}" for circle in known

@@ -6,8 +6,8 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/initializer_guard.h"
 
 namespace oslo {
 

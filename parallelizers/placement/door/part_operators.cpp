@@ -12,8 +12,8 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/initializer_guard.h"
 
 namespace oslo {
 namespace {

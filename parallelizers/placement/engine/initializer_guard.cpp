@@ -1,4 +1,4 @@
-#include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/engine/initializer_guard.h"
 
 #include <c10/core/GradMode.h>
 #include <c10/util/Backtrace.h>
