@@ -18,6 +18,7 @@
 #include "parallelizers/data/sparse_gradients.h"
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {

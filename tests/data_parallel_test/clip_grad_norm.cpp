@@ -6,6 +6,7 @@
 
 #include "mpu/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace {

@@ -3,9 +3,9 @@
 #include <c10/core/GradMode.h>
 
 #include "mpu/error.h"
+#include "mpu/ledger.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
@@ -20,6 +20,12 @@ Value present_value(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+Value value_of(const at::Tensor& tensor) {
+  if (placed_impl(tensor) != nullptr) return unwrap(tensor);
+  if (const Mark* mark = mark_of(tensor)) return value_of_marked(tensor, *mark);
+  return {tensor, nullptr};
+}
 
 at::Tensor full_tensor(const at::Tensor& tensor) {
   if (!is_placed(tensor)) return tensor;

@@ -21,6 +21,10 @@ bool is_placed(const at::Tensor& tensor);
 /// How it is cut; null for an ordinary tensor.
 LayoutPtr layout(const at::Tensor& tensor);
 
+/// What any tensor stands for: placed, marked or plain. A gathered view whose base was written is
+/// taken again, which is collective.
+Value value_of(const at::Tensor& tensor);
+
 /// A placed tensor from a whole one that every rank holds: keeps this rank's part (differentiable).
 /// One placement an axis of the mesh.
 at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,

@@ -7,8 +7,8 @@
 
 #include <utility>
 
-#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/part_storage.h"
 
 namespace oslo {
 namespace {
@@ -76,6 +76,15 @@ bool takes_whole_gradients(const Node& node) {
 bool accumulates_for(const Node& node, const at::Tensor& tensor) {
   const auto* accumulate = dynamic_cast<const AccumulateMarked*>(&node);
   return accumulate != nullptr && accumulate->is_for(tensor);
+}
+
+void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (gradient.key_set().has(kPlacedKey) || gradient.is_sparse()) return;
+  auto* impl = gradient.unsafeGetTensorImpl();
+  auto marked = implementation_over(gradient, true);
+  marked->set_backend_meta(parameter.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  marked->set_version_counter(impl->version_counter());
+  impl->shallow_copy_from(marked);
 }
 
 void mark_gradient_after_backward(c10::weak_intrusive_ptr<c10::TensorImpl> parameter) {

@@ -23,6 +23,9 @@ bool takes_whole_gradients(const torch::autograd::Node& node);
 /// Whether it was made for this tensor.
 bool accumulates_for(const torch::autograd::Node& node, const at::Tensor& tensor);
 
+/// Gives a gradient its parameter's mark, in place. One that is marked or sparse stays as it is.
+void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter);
+
 /// Gives `.grad` of a parameter its mark when the present backward pass has ended. Until then the
 /// engine and DDP's reducer see ordinary local tensors.
 void mark_gradient_after_backward(c10::weak_intrusive_ptr<c10::TensorImpl> parameter);

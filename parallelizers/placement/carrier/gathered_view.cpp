@@ -3,7 +3,6 @@
 #include <c10/core/GradMode.h>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
@@ -40,16 +39,16 @@ void GatheredBase::written_back() {
   taken_ = now();
 }
 
-at::Tensor GatheredView::take_again() const {
-  OSLO_CHECK(of->keeps_shape(), "a view that had to be gathered (", op->name,
+at::Tensor GatheredView::take_again(bool detached) const {
+  OSLO_CHECK(of->keeps_shape(), "a view that had to be gathered (", op.operator_name(),
              ") is used after the tensor that it views was given another shape in place; take the "
              "view after that, or clone() it before");
   // Inside a rule or the autograd engine the door may be shut.
   const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   const c10::impl::ForceDispatchKeyGuard open(keys.included_, keys.excluded_.remove(kPlacedKey));
-  const c10::AutoGradMode as_before(recorded);
+  const c10::AutoGradMode as_before(recorded && !detached);
   torch::jit::Stack stack(arguments);
-  op->handle.callBoxed(&stack);
+  op.callBoxed(&stack);
   const c10::IValue& again = stack[result];
   return again.isTensorList() ? again.toTensorVector()[element] : again.toTensor();
 }

@@ -1,11 +1,11 @@
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 
 #include <memory>
 #include <vector>
 
-#include "parallelizers/placement/engine/operator_entry.h"
 #include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
@@ -49,14 +49,15 @@ class GatheredBase {
 /// `base` was written by other means, the view is taken again.
 struct GatheredView {
   std::shared_ptr<GatheredBase> of;
-  const OperatorEntry* op;             ///< the view operator
+  c10::OperatorHandle op;              ///< the view operator
   std::vector<c10::IValue> arguments;  ///< of it, the viewed tensor first
   size_t result = 0;                   ///< which of its results
   size_t element = 0;                  ///< in a result that is a list: which of it
   bool recorded = false;               ///< taken while gradients were recorded
 
-  /// Calls the operator again.
-  at::Tensor take_again() const;
+  /// Calls the operator again. `detached`: for what `detach` made of the view, which records
+  /// nothing.
+  at::Tensor take_again(bool detached) const;
 };
 
 }  // namespace oslo

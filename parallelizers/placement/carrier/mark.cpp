@@ -8,26 +8,19 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <typeinfo>
+
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/part_storage.h"
 
 namespace oslo {
 namespace {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-/// A new implementation over the storage of `tensor`, with or without our key.
-c10::intrusive_ptr<c10::TensorImpl> implementation_over(const at::Tensor& tensor, bool with_key) {
-  const auto keys = tensor.key_set();
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(tensor.storage()), with_key ? keys.add(kPlacedKey) : keys.remove(kPlacedKey),
-      tensor.dtype());
-  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
-  return impl;
-}
 
 /// What a marked tensor is in a dry run: this rank's part of a tensor on the model's device, of the
 /// shape of `shape` and without storage, so that code which asks for its device gets the true one.
@@ -131,10 +124,11 @@ void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
 const Mark* mark_of(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   if (!impl->key_set().has(kPlacedKey) || placed_impl(tensor)) return nullptr;
-  const auto* mark = dynamic_cast<const Mark*>(impl->get_backend_meta());
-  OSLO_CHECK(mark != nullptr, "a tensor of shape ", tensor.sizes(),
+  const c10::BackendMeta* const meta = impl->get_backend_meta();
+  OSLO_CHECK(meta != nullptr && typeid(*meta) == typeid(Mark), "a tensor of shape ", tensor.sizes(),
              " was made from a parallel parameter in a way that lost which part of it this rank "
              "holds; use an operator on the parameter itself");
+  const auto* mark = static_cast<const Mark*>(meta);
   OSLO_CHECK(tensor.sizes() == c10::IntArrayRef(mark->local_sizes), "parallel parameter ",
              mark->name, " has shape ", tensor.sizes(), ", its layout (", mark->layout->to_string(),
              ") says ", c10::IntArrayRef(mark->local_sizes),
@@ -174,15 +168,6 @@ at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
     impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
   }
   return at::Tensor(std::move(impl));
-}
-
-void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (gradient.key_set().has(kPlacedKey) || gradient.is_sparse()) return;
-  auto* impl = gradient.unsafeGetTensorImpl();
-  auto marked = implementation_over(gradient, true);
-  set_mark(*marked, parameter.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
-  marked->set_version_counter(impl->version_counter());
-  impl->shallow_copy_from(marked);
 }
 
 at::Tensor unmarked_alias(const at::Tensor& tensor) {

@@ -52,9 +52,6 @@ void set_padding_row(const at::Tensor& parameter, int64_t row);
 /// A tensor over the storage of `local` with the mark of `like`, without history.
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like);
 
-/// Gives a gradient its parameter's mark, in place.
-void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter);
-
 /// The value of a marked tensor. Differentiable: its gradient becomes the parameter's, marked at
 /// the end of the backward pass.
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark);

@@ -213,7 +213,7 @@ Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());
-    const at::Tensor again = impl.gathered_view()->take_again();
+    const at::Tensor again = impl.gathered_view()->take_again(false);
     const PlacedTensorImpl& taken = *placed_impl(again);
     impl.set_gathered_view(taken.gathered_view());
     impl.set_bridge(nullptr);

@@ -6,7 +6,6 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {

@@ -2,8 +2,6 @@
 
 #include <torch/library.h>
 
-#include <string_view>
-
 #include "mpu/rank_check.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
@@ -39,7 +37,7 @@ void run_rule(Call& call) {
 /// What no rank holds more of than another must be the same on all of them. What an operator writes
 /// to may be memory that nobody wrote before, and so may be what a process group's collective does.
 void check_plain_operands(const Call& call) {
-  if (std::string_view(call.name()).starts_with("c10d::")) return;
+  if (call.op().between_ranks) return;
   const MeshPtr& mesh = call.mesh_of_call();
   for_each_tensor(call.arguments().slice(call.op().in_place ? 1 : 0),
                   [&](const at::Tensor& tensor) {

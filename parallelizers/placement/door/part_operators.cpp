@@ -5,9 +5,6 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <array>
-#include <string_view>
-
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
@@ -17,19 +14,6 @@
 
 namespace oslo {
 namespace {
-
-constexpr std::array<std::string_view, 14> kLike = {
-    "aten::detach",    "aten::clone",      "aten::alias",      "aten::zeros_like",
-    "aten::ones_like", "aten::empty_like", "aten::full_like",  "aten::to.device",
-    "aten::to.dtype",  "aten::to.other",   "aten::contiguous", "aten::to.dtype_layout",
-    "aten::_to_copy",  "aten::pin_memory"};
-
-bool keeps_mark(const OperatorEntry& op) {
-  for (const std::string_view name : kLike) {
-    if (op.name == name) return true;
-  }
-  return false;
-}
 
 /// A marked result, with the history of the plain one.
 at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like) {
@@ -116,53 +100,63 @@ bool may_be_initialized(const at::Tensor& marked) {
   return marked.requires_grad() || (accumulator && accumulates_for(*accumulator, marked));
 }
 
-}  // namespace
+bool run_below(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const BelowDoor below;
+  op.handle.callBoxed(&stack);
+  return true;
+}
 
-bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
-  const size_t base = stack.size() - op.arguments;
-  const bool on_marked = stack[base].isTensor() && stack[base].toTensor().defined() &&
-                         mark_of(stack[base].toTensor()) != nullptr;
-  DryShapes* const dry = dry_shapes(stack, base);
-  const bool recorded =
-      on_marked && c10::GradMode::is_enabled() && stack[base].toTensor().requires_grad();
-  // `1 - parameter` fills such a tensor and writes to it: what comes out is computed by the
-  // forward, and has global sizes as all of that has.
-  if (recorded && op.name == "aten::empty_like") return false;
-  if (on_marked && keeps_mark(op)) {
-    const DryNote note(dry, op, c10::ArrayRef<c10::IValue>(stack).slice(base));
-    run_like(op, stack, base, dry);
-    return true;
-  }
-  const bool changes_data = op.name == "aten::_has_compatible_shallow_copy_type";
-  if (on_marked && changes_data && mark_of(stack[base + 1].toTensor()) == nullptr) {
+/// A marked tensor may take another's data (`module.to()`), a plain one may become a marked one (a
+/// layer's clone()).
+bool change_data(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, bool on_marked) {
+  if (on_marked && mark_of(stack[base + 1].toTensor()) == nullptr) {
     fail("set_data of parallel parameter ", mark_of(stack[base].toTensor())->name,
          " with an ordinary tensor of shape ", stack[base + 1].toTensor().sizes(),
          " would lose which part of it this rank holds; use copy_ under torch::NoGradGuard, which "
          "takes this rank's part of a whole tensor");
   }
-  const bool metadata = op.name == "aten::detach_" || op.name == "aten::requires_grad_" ||
-                        op.name == "aten::retain_grad" || op.name == "aten::is_leaf" ||
-                        op.name == "aten::_version";
-  const bool writes_pointwise =
-      (op.pointwise || op.name == "aten::copy_") && (op.in_place || op.writes_out) && !op.random;
-  if (writes_pointwise) refuse_ambiguous_target(op, stack, base);
+  return run_below(op, stack);
+}
+
+/// `recorded`: the target is marked, and its gradient is recorded.
+bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, bool on_marked,
+                 bool recorded) {
+  refuse_ambiguous_target(op, stack, base);
+  if (dry_shapes(stack, base) != nullptr) return false;
   // A result of operators on a parameter (a clone) has a place in the graph to keep.
-  const bool follows = recorded && !stack[base].toTensor().is_leaf();
-  const bool pointwise = writes_pointwise && dry == nullptr && !follows && lie_alike(stack, base) &&
-                         !records_beyond_target(stack, base);
-  // A marked tensor may take another's data (`module.to()`), a plain one may become a marked one
-  // (a layer's clone()).
-  if (!(metadata && on_marked) && !pointwise && !changes_data) return false;
+  if (recorded && !stack[base].toTensor().is_leaf()) return false;
+  if (!lie_alike(stack, base) || records_beyond_target(stack, base)) return false;
   // torch::nn::init::dirac_ clears a convolution's weight before it writes its ones.
-  if (on_marked && op.name == "aten::zero_" && may_be_initialized(stack[base].toTensor())) {
+  if (on_marked && op.clears && may_be_initialized(stack[base].toTensor())) {
     refuse_initializers_of_parts(stack[base].toTensor());
   }
-  if (on_marked && pointwise && c10::InferenceMode::is_enabled()) {
+  if (on_marked && c10::InferenceMode::is_enabled()) {
     mark_of(stack[base].toTensor())->layout->mesh()->count_write();
   }
-  const BelowDoor below;
-  op.handle.callBoxed(&stack);
-  return true;
+  return run_below(op, stack);
+}
+
+}  // namespace
+
+bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
+  if (!op.on_parts) return false;
+  const size_t base = stack.size() - op.arguments;
+  const bool on_marked = stack[base].isTensor() && stack[base].toTensor().defined() &&
+                         mark_of(stack[base].toTensor()) != nullptr;
+  if (on_marked && op.metadata) return run_below(op, stack);
+  if (op.changes_data) return change_data(op, stack, base, on_marked);
+  const bool recorded =
+      on_marked && c10::GradMode::is_enabled() && stack[base].toTensor().requires_grad();
+  if (op.keeps_mark) {
+    // `1 - parameter` fills such a tensor and writes to it: what comes out is computed by the
+    // forward, and has global sizes as all of that has.
+    if (!on_marked || (recorded && op.uninitialized)) return false;
+    DryShapes* const dry = dry_shapes(stack, base);
+    const DryNote note(dry, op, c10::ArrayRef<c10::IValue>(stack).slice(base));
+    run_like(op, stack, base, dry);
+    return true;
+  }
+  return op.writes_pointwise && write_parts(op, stack, base, on_marked, recorded);
 }
 
 }  // namespace oslo

@@ -30,12 +30,6 @@ bool all_known(c10::ArrayRef<c10::IValue> arguments) {
 
 }  // namespace
 
-Value value_of(const at::Tensor& tensor) {
-  if (placed_impl(tensor) != nullptr) return unwrap(tensor);
-  if (const Mark* mark = mark_of(tensor)) return value_of_marked(tensor, *mark);
-  return {tensor, nullptr};
-}
-
 Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
     : op_(op), stack_(stack), base_(stack.size() - op.arguments), mesh_(mesh_of(arguments())) {
   on_zeros_ = dry() && (mesh_->dry->on_zeros.count(op.name) > 0 || all_known(arguments()));
@@ -74,18 +68,40 @@ std::vector<int64_t> Call::dimensions(size_t i, int64_t dims) const {
 
 Value Call::value(size_t i) const {
   if (none(i) || !argument(i).toTensor().defined()) return {};
-  return seen(argument(i).toTensor());
+  return read(place_of(i), argument(i).toTensor());
 }
 
 std::vector<Value> Call::values(size_t i) const {
   std::vector<Value> values;
-  for (const at::Tensor& tensor : argument(i).toTensorVector()) values.push_back(seen(tensor));
+  size_t place = place_of(i);
+  for (const at::Tensor& tensor : argument(i).toTensorVector()) {
+    values.push_back(tensor.defined() ? read(place++, tensor) : Value());
+  }
   return values;
+}
+
+const Value& Call::read(size_t place, const at::Tensor& tensor) const {
+  if (place >= operands_.size()) operands_.resize(place + 1);
+  Operand& operand = operands_[place];
+  const bool records = c10::GradMode::is_enabled();
+  // What was read without gradients has no history to give to what records them.
+  if (!operand.value.defined() || (records && !operand.recorded)) {
+    operand = {seen(tensor), records};
+  }
+  return operand.value;
+}
+
+size_t Call::place_of(size_t i) const {
+  size_t place = 0;
+  for_each_tensor(arguments().slice(0, i), [&](const at::Tensor&) { ++place; });
+  return place;
 }
 
 c10::SmallVector<Value, 4> Call::operands() const {
   c10::SmallVector<Value, 4> operands;
-  for_each_tensor(arguments(), [&](const at::Tensor& tensor) { operands.push_back(seen(tensor)); });
+  for_each_tensor(arguments(), [&](const at::Tensor& tensor) {
+    operands.push_back(read(operands.size(), tensor));
+  });
   return operands;
 }
 
@@ -196,8 +212,8 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   std::shared_ptr<const GatheredView> gathered;
   if (of) {
     if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
-    gathered = std::make_shared<GatheredView>(of, &op_, arguments().vec(), results_.size(), element,
-                                              c10::GradMode::is_enabled());
+    gathered = std::make_shared<GatheredView>(of, op_.handle, arguments().vec(), results_.size(),
+                                              element, c10::GradMode::is_enabled());
   }
   at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered));
   PlacedTensorImpl* seen_as = placed_impl(view);
@@ -262,6 +278,7 @@ bool Call::restart_on_zeros() {
   mesh_->dry->on_zeros.insert(op_.name);
   on_zeros_ = true;
   results_.clear();
+  operands_.clear();
   return true;
 }
 

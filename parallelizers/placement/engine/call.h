@@ -39,11 +39,16 @@ class Call {
   std::vector<int64_t> dimensions(size_t i, int64_t dims) const;
   bool none(size_t i) const { return i >= size() || argument(i).isNone(); }
 
-  // Tensors by position. An absent optional tensor is an undefined value.
+  // Tensors by position. An absent optional tensor is an undefined value. Each is unwrapped when it
+  // is first asked for, and once: that makes nodes in the graph, and takes a gathered view again.
   bool is_tensor(size_t i) const { return argument(i).isTensor(); }
   Value value(size_t i) const;
   std::vector<Value> values(size_t i) const;
   at::Tensor tensor(size_t i) const { return argument(i).toTensor(); }
+  /// Its dimensions; unwraps nothing.
+  int64_t dim(size_t i) const { return argument(i).toTensor().dim(); }
+  /// One letter for each (dimension_map.h).
+  std::string letters(size_t i) const { return oslo::letters(dim(i)); }
 
   /// Runs the operator itself on local tensors as `map` says: one string an operand, for the
   /// defined tensor arguments in order. The usual rule is this one line.
@@ -86,6 +91,10 @@ class Call {
  private:
   bool dry() const { return mesh_ && mesh_->dry; }
   Value seen(const at::Tensor& tensor) const;
+  /// The same, kept: of the tensor that is `place`-th among all that are defined.
+  const Value& read(size_t place, const at::Tensor& tensor) const;
+  /// How many defined tensors the arguments before `i` have.
+  size_t place_of(size_t i) const;
   at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
   at::Tensor wrapped_view(Value value, const Value* held, size_t element);
   std::vector<int64_t> strides_of_view(const Value& value, size_t element) const;
@@ -95,11 +104,13 @@ class Call {
   size_t base_;
   MeshPtr mesh_;
   bool on_zeros_ = false;
+  struct Operand {
+    Value value;
+    bool recorded = false;  ///< unwrapped while gradients were recorded
+  };
+  mutable c10::SmallVector<Operand, 4> operands_;  ///< undefined: not read yet
   std::shared_ptr<GatheredBase> gathered_;
   c10::SmallVector<c10::IValue, 2> results_;
 };
-
-/// The value behind any tensor: placed, marked or plain.
-Value value_of(const at::Tensor& tensor);
 
 }  // namespace oslo

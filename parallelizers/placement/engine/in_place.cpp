@@ -13,7 +13,6 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/dry_call.h"
-#include "parallelizers/placement/engine/pointwise.h"
 
 namespace oslo {
 namespace {
@@ -114,10 +113,6 @@ void check_writable(const at::Tensor& target, const char* operation) {
              operation,
              " changes a leaf (such as a parallel parameter), or a view of one, in place while its "
              "gradient is recorded; put it under torch::NoGradGuard");
-}
-
-void run_pointwise_in_place(Call& call) {
-  run_in_place(call, pointwise_map);
 }
 
 void run_in_place(Call& call, const MapOf& map_of) {

@@ -7,11 +7,8 @@
 namespace oslo {
 
 /// In-place operators write this rank's part and keep the layout of what they write; the other
-/// operands move to it.
-void run_pointwise_in_place(Call& call);
-
-/// The same for an operator whose operands correspond as `map_of` says. What it writes must not be
-/// cut on a letter that has to be whole.
+/// operands, which correspond to it as `map_of` says, move to it. What they write must not be cut
+/// on a letter that has to be whole.
 using MapOf = std::function<DimensionMap(c10::ArrayRef<Value>)>;
 void run_in_place(Call& call, const MapOf& map_of);
 /// The same with `local` in the operator's place: it writes the first of the local operands.

@@ -52,6 +52,37 @@ const OperatorEntry* shared_entry(const c10::OperatorHandle& handle) {
   return entry.get();
 }
 
+/// What operators' schemas do not say of them.
+struct Property {
+  const char* name;
+  bool OperatorEntry::*flag;
+};
+constexpr Property kProperties[] = {
+    {"aten::detach", &OperatorEntry::keeps_mark},
+    {"aten::clone", &OperatorEntry::keeps_mark},
+    {"aten::alias", &OperatorEntry::keeps_mark},
+    {"aten::zeros_like", &OperatorEntry::keeps_mark},
+    {"aten::ones_like", &OperatorEntry::keeps_mark},
+    {"aten::empty_like", &OperatorEntry::keeps_mark},
+    {"aten::empty_like", &OperatorEntry::uninitialized},
+    {"aten::full_like", &OperatorEntry::keeps_mark},
+    {"aten::to.device", &OperatorEntry::keeps_mark},
+    {"aten::to.dtype", &OperatorEntry::keeps_mark},
+    {"aten::to.other", &OperatorEntry::keeps_mark},
+    {"aten::to.dtype_layout", &OperatorEntry::keeps_mark},
+    {"aten::contiguous", &OperatorEntry::keeps_mark},
+    {"aten::_to_copy", &OperatorEntry::keeps_mark},
+    {"aten::pin_memory", &OperatorEntry::keeps_mark},
+    {"aten::detach_", &OperatorEntry::metadata},
+    {"aten::requires_grad_", &OperatorEntry::metadata},
+    {"aten::retain_grad", &OperatorEntry::metadata},
+    {"aten::is_leaf", &OperatorEntry::metadata},
+    {"aten::_version", &OperatorEntry::metadata},
+    {"aten::_has_compatible_shallow_copy_type", &OperatorEntry::changes_data},
+    {"aten::copy_", &OperatorEntry::writes_pointwise},
+    {"aten::zero_", &OperatorEntry::clears},
+};
+
 }  // namespace
 
 OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
@@ -75,6 +106,12 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   }
   view = arguments > 0 && !in_place && !returns.empty() && returns[0].alias_info() != nullptr &&
          !returns[0].alias_info()->isWrite();
+  for (const Property& property : kProperties) {
+    if (name == property.name) this->*property.flag = true;
+  }
+  writes_pointwise |= pointwise && (in_place || writes_out);
+  on_parts = keeps_mark || metadata || changes_data || writes_pointwise;
+  between_ranks = name.starts_with("c10d::");
 }
 
 const OperatorEntry& entry_of(const c10::OperatorHandle& handle) {

@@ -4,12 +4,9 @@
 
 #include <string>
 
+#include "parallelizers/placement/rule.h"
+
 namespace oslo {
-
-class Call;
-
-/// What an operator does with the placed values it is called on.
-using Rule = void (*)(Call&);
 
 /// All the door knows of one operator, made on its first call and kept: the hot path compares no
 /// strings.
@@ -27,6 +24,17 @@ struct OperatorEntry {
   bool composite = false;   ///< made of other operators
   bool on_each = false;     ///< of lists: one operator on each of their tensors
   bool random = false;      ///< draws random numbers
+
+  // On marked tensors (local_zone.h).
+  bool keeps_mark = false;        ///< the result is a part of what the first argument is one of
+  bool metadata = false;          ///< of one tensor: changes or reads its place in the graph only
+  bool changes_data = false;      ///< gives a tensor the data of another
+  bool uninitialized = false;     ///< the result has no content yet
+  bool clears = false;            ///< fills with zeros, in place
+  bool writes_pointwise = false;  ///< in place or out=, element by element
+  bool on_parts = false;          ///< may act on this rank's part alone: one of the above
+  bool between_ranks = false;     ///< a process group's own collective
+
   size_t arguments = 0;
 };
 

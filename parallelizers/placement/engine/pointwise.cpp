@@ -34,6 +34,10 @@ DimensionMap pointwise_map(c10::ArrayRef<Value> operands) {
   return map;
 }
 
+void run_pointwise_in_place(Call& call) {
+  run_in_place(call, pointwise_map);
+}
+
 void run_pointwise(Call& call) {
   if (call.op().in_place) {
     run_pointwise_in_place(call);

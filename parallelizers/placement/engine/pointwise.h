@@ -10,6 +10,9 @@ namespace oslo {
 /// cut as they are.
 void run_pointwise(Call& call);
 
+/// The same of an operator that writes its first operand, which keeps its layout.
+void run_pointwise_in_place(Call& call);
+
 /// The map of `operands` aligned from the right.
 DimensionMap pointwise_map(c10::ArrayRef<Value> operands);
 

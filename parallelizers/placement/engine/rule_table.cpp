@@ -1,7 +1,6 @@
 #include "parallelizers/placement/engine/rule_table.h"
 
 #include "mpu/error.h"
-#include "parallelizers/placement/rules/families.h"
 
 namespace oslo {
 namespace {
@@ -12,35 +11,7 @@ void listed_as_pointwise(Call&) {}
 }  // namespace
 
 RuleTable::RuleTable() {
-  add_matmul_rules(*this);
-  add_pointwise_rules(*this);
-  add_reorder_rules(*this);
-  add_reshape_rules(*this);
-  add_slice_rules(*this);
-  add_join_rules(*this);
-  add_embedding_rules(*this);
-  add_normalization_rules(*this);
-  add_attention_rules(*this);
-  add_loss_scaling_rules(*this);
-  add_random_rules(*this);
-  add_reduction_rules(*this);
-  add_selection_rules(*this);
-  add_comparison_rules(*this);
-  add_loss_rules(*this);
-  add_creation_rules(*this);
-  add_contraction_rules(*this);
-  add_elementwise_loss_rules(*this);
-  add_nll_loss_rules(*this);
-  add_embedding_bag_rules(*this);
-  add_lookup_rules(*this);
-  add_indexed_write_rules(*this);
-  add_scan_rules(*this);
-  add_recurrent_rules(*this);
-  add_spectral_rules(*this);
-  add_convolution_rules(*this);
-  add_pooling_rules(*this);
-  add_channel_norm_rules(*this);
-  add_image_rules(*this);
+  register_rules(*this);
 }
 
 const RuleTable& RuleTable::instance() {
@@ -50,8 +21,11 @@ const RuleTable& RuleTable::instance() {
 
 Rule RuleTable::find(const std::string& name) const {
   const auto found = rules_.find(name);
-  if (found == rules_.end()) return process_group_rule(name);
-  return found->second == listed_as_pointwise ? nullptr : found->second;
+  if (found != rules_.end()) return found->second == listed_as_pointwise ? nullptr : found->second;
+  for (const auto& [space, rule_of] : namespaces_) {
+    if (name.starts_with(space)) return rule_of(name);
+  }
+  return nullptr;
 }
 
 bool RuleTable::listed_pointwise(const std::string& name) const {
@@ -63,6 +37,10 @@ void RuleTable::add(std::initializer_list<const char*> names, Rule rule) {
   for (const char* name : names) {
     OSLO_CHECK(rules_.emplace(name, rule).second, "two rules for ", name);
   }
+}
+
+void RuleTable::add_namespace(const char* space, RuleOf rule_of) {
+  namespaces_.emplace_back(space, rule_of);
 }
 
 void RuleTable::add_pointwise(std::initializer_list<const char*> names) {

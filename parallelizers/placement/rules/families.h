@@ -1,14 +1,10 @@
 #pragma once
 
-#include <string>
-
 namespace oslo {
 
-class Call;
 class RuleTable;
-using Rule = void (*)(Call&);  // as in operator_entry.h, which would lead back here
 
-/// The families of rules, one file each. `RuleTable` fills itself from them.
+/// The families of rules, one file each. register.cpp lists them.
 void add_matmul_rules(RuleTable& table);
 void add_pointwise_rules(RuleTable& table);
 void add_reorder_rules(RuleTable& table);
@@ -38,12 +34,11 @@ void add_convolution_rules(RuleTable& table);
 void add_pooling_rules(RuleTable& table);
 void add_channel_norm_rules(RuleTable& table);
 void add_image_rules(RuleTable& table);
-
-/// The rule of LibTorch's operators that move memory between ranks (`group->allreduce({p.grad()})`
-/// enters the dispatcher as c10d::allreduce_); null for every other operator. On a marked tensor
-/// they act on what this rank holds of it, in place, as on an ordinary tensor: all ranks of a
-/// data-parallel group hold the same part. Refused by name: activations, which have no memory of
-/// their shape; sums and broadcasts over ranks that hold other parts; operators on group names.
-Rule process_group_rule(const std::string& name);
+/// LibTorch's operators that move memory between ranks (`group->allreduce({p.grad()})` enters the
+/// dispatcher as c10d::allreduce_). On a marked tensor they act on what this rank holds of it, in
+/// place, as on an ordinary tensor: all ranks of a data-parallel group hold the same part. Refused
+/// by name: activations, which have no memory of their shape; sums and broadcasts over ranks that
+/// hold other parts; operators on group names.
+void add_process_group_rules(RuleTable& table);
 
 }  // namespace oslo

@@ -12,6 +12,7 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {
@@ -29,12 +30,6 @@ c10::IValue with_all_tensors(const c10::IValue& value, const Change& change) {
   changed.reserve(list.size());
   for (const c10::IValue& element : list) changed.push_back(with_all_tensors(element, change));
   return changed;
-}
-
-/// The operators after which ranks hold what several gave, or one other: of parts of different
-/// places that is nothing.
-bool combines(std::string_view name) {
-  return name.find("reduce") != std::string_view::npos || name == "c10d::broadcast_";
 }
 
 /// Ranks of the call's group that hold another part of the tensor than this one. A group that was
@@ -65,7 +60,7 @@ void refuse_other_parts(const Call& call, const Mark& mark) {
 
 /// Runs the operator on aliases of the tensors' memory: no mark on them, so that whatever thread
 /// moves it sees ordinary tensors.
-void move_local_memory(Call& call) {
+void move(Call& call, bool combines) {
   OSLO_CHECK(!call.mesh_of_call()->dry, call.name(),
              " moves values between ranks, and the example is run on shapes, which have none");
   std::vector<std::pair<at::Tensor, at::Tensor>> aliases;
@@ -77,7 +72,7 @@ void move_local_memory(Call& call) {
                "oslo::local_tensor(t), this rank's part, of each one before they are joined");
     const Mark* mark = mark_of(tensor);
     if (mark == nullptr) return tensor;
-    if (combines(call.name())) refuse_other_parts(call, *mark);
+    if (combines) refuse_other_parts(call, *mark);
     aliases.emplace_back(unmarked_alias(tensor), tensor);
     return aliases.back().first;
   };
@@ -98,6 +93,16 @@ void move_local_memory(Call& call) {
   call.mesh_of_call()->count_write();
 }
 
+void move_local_memory(Call& call) {
+  move(call, /*combines=*/false);
+}
+
+/// Of operators after which ranks hold what several gave, or one other: of parts of different
+/// places that is nothing.
+void combine_local_memory(Call& call) {
+  move(call, /*combines=*/true);
+}
+
 void refuse_by_group_name(Call& call) {
   fail(call.name(),
        " on a tensor that is cut over ranks: call the process group's own collective "
@@ -105,18 +110,22 @@ void refuse_by_group_name(Call& call) {
        "or pass oslo::local_tensor(t)");
 }
 
-bool in_namespace(const std::string& name, std::string_view space) {
-  return name.compare(0, space.size(), space) == 0;
+Rule rule_of_collective(std::string_view name) {
+  const bool combines = name.find("reduce") != std::string_view::npos || name == "c10d::broadcast_";
+  return combines ? combine_local_memory : move_local_memory;
+}
+
+Rule rule_by_group_name(std::string_view) {
+  return refuse_by_group_name;
 }
 
 }  // namespace
 
-Rule process_group_rule(const std::string& name) {
-  if (in_namespace(name, "c10d::")) return move_local_memory;
+void add_process_group_rules(RuleTable& table) {
+  table.add_namespace("c10d::", rule_of_collective);
   for (const char* space : {"_c10d_functional::", "_c10d_functional_autograd::", "symm_mem::"}) {
-    if (in_namespace(name, space)) return refuse_by_group_name;
+    table.add_namespace(space, rule_by_group_name);
   }
-  return nullptr;
 }
 
 }  // namespace oslo

@@ -13,7 +13,7 @@ namespace {
 
 /// Operators that move elements along some dimensions, which must be whole.
 void move_along(Call& call, const std::vector<int64_t>& dims) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   std::string along;
   for (const int64_t d : dims) along += own[d];
   call.run({{own}, {own}, along});
@@ -22,7 +22,7 @@ void move_along(Call& call, const std::vector<int64_t>& dims) {
 /// constant_pad_nd, reflection_pad and their like: pairs of widths, the last dimension first.
 void pad(Call& call) {
   const std::vector<int64_t> widths = call.integers(1);
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   if (static_cast<int64_t>(widths.size()) > 2 * dims || widths.size() % 2 != 0) {
     throw ShapeMismatch("pad: as many pairs of widths as dimensions, at most");
   }
@@ -36,22 +36,22 @@ void pad(Call& call) {
 
 /// roll(self, shifts, dims): without dims, of the flattened tensor.
 void roll(Call& call) {
-  move_along(call, call.dimensions(2, call.value(0).dim()));
+  move_along(call, call.dimensions(2, call.dim(0)));
 }
 
 void flip(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   move_along(call, call.integers(1).empty() ? std::vector<int64_t>() : call.dimensions(1, dims));
 }
 
 /// rot90(self, k, dims).
 void rotate(Call& call) {
-  move_along(call, call.dimensions(2, call.value(0).dim()));
+  move_along(call, call.dimensions(2, call.dim(0)));
 }
 
 /// unfold(self, dimension, size, step): windows along a dimension, in a new last one.
 void unfold(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const int64_t along = call.dimension(1, dims);
   call.run({{own}, {own + "W"}, dims == 0 ? "" : std::string(1, own[along])});
@@ -91,7 +91,7 @@ int64_t product(const std::vector<int64_t>& kernel) {
 
 /// (n, C, height, width) or without n -> (n, C x kernel, positions).
 void im2col(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   if (dims < 3 || dims > 4) throw ShapeMismatch("im2col: an image of three or four dimensions");
   const std::string batch = dims == 4 ? "n" : "";
   DimensionMap map{{batch + "Cxy"}, {batch + "CL"}, "xy"};
@@ -115,7 +115,7 @@ void col2im(Call& call) {
 /// affine_grid_generator(theta, size, align_corners): theta (n, rows, columns), size (n, C, ..).
 void affine_grid(Call& call) {
   const std::vector<int64_t> size = call.integers(1);
-  if (size.empty() || call.value(0).dim() != 3) throw ShapeMismatch("affine_grid: theta (n, r, c)");
+  if (size.empty() || call.dim(0) != 3) throw ShapeMismatch("affine_grid: theta (n, r, c)");
   const DimensionMap map{{"nrc"}, {"nXYZ"}, "rc"};
   const auto own_images = [&](c10::ArrayRef<at::Tensor> local) {
     std::vector<int64_t> own = size;

@@ -27,7 +27,7 @@ void over_field(Call& call) {
 template <int64_t field>
 void fractional_max_pool(Call& call) {
   const std::string own = letters(field + 2);
-  if (call.value(0).dim() != field + 2 || call.value(3).dim() != 3) {
+  if (call.dim(0) != field + 2 || call.dim(3) != 3) {
     return call.gather("an image without a batch");
   }
   run_on_elements(call, {{own, "abF"}, {own}, own.substr(2) + "F"});

@@ -112,7 +112,7 @@ void index_along(Call& call) {
 /// part lies must be whole.
 void put_part(Call& call, const std::string& own, const std::string& source,
               const std::string& whole) {
-  if (own.empty() || call.value(1).dim() != static_cast<int64_t>(source.size())) {
+  if (own.empty() || call.dim(1) != static_cast<int64_t>(source.size())) {
     throw ShapeMismatch(c10::str(call.name(), ": the source has another number of dimensions"));
   }
   call.run({{own, source}, {own}, whole});
@@ -120,7 +120,7 @@ void put_part(Call& call, const std::string& own, const std::string& source,
 
 /// select_scatter(self, src, dim, index).
 void select_scatter(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const std::string along = own.substr(call.dimension(2, dims), 1);
   std::string source = own;
@@ -130,7 +130,7 @@ void select_scatter(Call& call) {
 
 /// slice_scatter(self, src, dim, start, end, step).
 void slice_scatter(Call& call) {
-  const int64_t dims = call.value(0).dim(), dim = call.dimension(2, dims);
+  const int64_t dims = call.dim(0), dim = call.dimension(2, dims);
   std::string own = letters(dims), source = own;
   if (dims > 0) {
     own[dim] = kWritten;
@@ -141,7 +141,7 @@ void slice_scatter(Call& call) {
 
 /// diagonal_scatter(self, src, offset, dim1, dim2): the diagonal is the source's last dimension.
 void diagonal_scatter(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const char first = own[call.dimension(3, dims)], second = own[call.dimension(4, dims)];
   std::string source = own;

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 
 namespace oslo {

@@ -147,8 +147,8 @@ void searchsorted(Call& call) {
 
 /// bucketize(self, boundaries), isin(elements, test_elements): each element against all of a list.
 void against_list(Call& call) {
-  const std::string own = letters(call.value(0).dim());
-  const std::string list(call.value(1).dim(), kSearched);
+  const std::string own = call.letters(0);
+  const std::string list(call.dim(1), kSearched);
   call.run({{own, list}, {own}, std::string(1, kSearched)});
 }
 
@@ -159,7 +159,7 @@ int64_t classes_of(const at::Tensor& indices) {
 
 /// one_hot(self, num_classes).
 void one_hot(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   int64_t classes = call.integer(1);
   if (classes < 0) classes = classes_of(call.tensor(0));
   call.run({{own}, {own + "-"}}, [&](c10::ArrayRef<at::Tensor> local) {

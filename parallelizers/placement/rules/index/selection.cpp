@@ -96,7 +96,7 @@ void topk(Call& call) {
 
 /// max(self, dim, keepdim), min alike: values and indices along a whole dimension.
 void extreme_with_index(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const int64_t dim = call.dimension(1, dims);
   std::string result = own;

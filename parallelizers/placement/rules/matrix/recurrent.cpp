@@ -49,14 +49,14 @@ void run_with_lengths(Call& call, const DimensionMap& map) {
 /// _pack_padded_sequence(input, lengths, batch_first): rows of all sequences, time by time.
 /// Features stay cut.
 void pack(Call& call) {
-  const std::string features = letters(call.value(0).dim() - 2);
+  const std::string features = letters(call.dim(0) - 2);
   const std::string padded = (call.boolean(2) ? "BT" : "TB") + features;
   run_with_lengths(call, {{padded, "B"}, {"R" + features}, "BT"});
 }
 
 /// _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length).
 void pad(Call& call) {
-  const std::string features = letters(call.value(0).dim() - 1);
+  const std::string features = letters(call.dim(0) - 1);
   const std::string padded = (call.boolean(2) ? "BT" : "TB") + features;
   run_with_lengths(call, {{"R" + features, "S"}, {padded}, "RS"});
 }

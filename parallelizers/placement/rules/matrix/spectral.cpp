@@ -10,7 +10,7 @@ namespace {
 
 /// _fft_r2c, _fft_c2r, _fft_c2c (self, dims, ...): transformed dimensions must be whole.
 void transform(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   std::string whole;
   for (const int64_t d : call.dimensions(1, dims)) whole += own[d];
@@ -44,7 +44,7 @@ void inverse_short_time_transform(Call& call) {
 
 /// view_as_real: real and imaginary part side by side.
 void as_real(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   call.run({{own}, {own + "-"}}, [&](c10::ArrayRef<at::Tensor> local) {
     return call.call_below({local[0].resolve_conj()});
   });
@@ -52,7 +52,7 @@ void as_real(Call& call) {
 
 /// view_as_complex: both parts of a number in one place.
 void as_complex(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   if (own.empty()) throw ShapeMismatch("view_as_complex: a scalar");
   call.run({{own}, {own.substr(0, own.size() - 1)}, own.substr(own.size() - 1)});
 }

@@ -16,7 +16,7 @@ namespace {
 
 /// softmax: the dimension must be whole.
 void softmax(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const std::string along = dims == 0 ? "" : std::string(1, own[call.dimension(1, dims)]);
   call.run({{own}, {own}, along});

@@ -43,14 +43,14 @@ struct Reduction {
 
 /// sum(self, dtype) and sum(self, dims, keepdim, dtype), and mean alike.
 Reduction reduction_of(const Call& call, size_t dims_argument) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   if (call.size() <= 2) return {call.dimensions(call.size(), dims), false};
   return {call.dimensions(dims_argument, dims), call.boolean(dims_argument + 1)};
 }
 
 /// A sum of what a rank holds is a partial sum.
 void sum(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   const Reduction over = reduction_of(call, 1);
   call.run({{own}, {reduced(own, over.dims, over.keep)}});
 }
@@ -149,7 +149,7 @@ void norm(Call& call) {
 
 /// count_nonzero(self), count_nonzero(self, dims).
 void count_nonzero(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   call.run({{own}, {reduced(own, call.dimensions(1, dims), false)}});
 }
@@ -214,7 +214,7 @@ void variance(Call& call) {
 
 /// prod, logsumexp along dimensions: those must be whole.
 void along_dimension(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const Reduction over{call.dimensions(1, dims), call.boolean(2)};
   call.run({{own}, {reduced(own, over.dims, over.keep)}, letters_at(own, over.dims)});

@@ -19,7 +19,7 @@ int scanning_axis(const Value& x, int64_t dim) {
 /// Operators along argument `Dim`, which must be whole; all results are shaped like the operand.
 template <size_t Dim>
 void along(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   call.run({{own}, {own}, std::string(1, own[call.dimension(Dim, dims)])});
 }
@@ -27,7 +27,7 @@ void along(Call& call) {
 /// The same for results without that dimension, or with one element there (argument Dim + 1).
 template <size_t Dim>
 void pick_along(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const int64_t dim = call.dimension(Dim, dims);
   std::string result = own;
@@ -44,15 +44,15 @@ void aminmax(Call& call) {
 /// quantile, nanquantile (self, q, dim, keepdim): one result for each q, in front.
 void quantile(Call& call) {
   if (call.none(2)) return call.gather("searches all elements");
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const int64_t dim = call.dimension(2, dims);
   std::string result = own;
   result.replace(dim, 1, call.boolean(3) ? "-" : "");
   DimensionMap map{{own}, {}, std::string(1, own[dim]) + 'Q'};
   if (call.is_tensor(1)) {
-    map.operands.push_back(std::string(call.value(1).dim(), 'Q'));
-    result = std::string(call.value(1).dim(), '-') + result;
+    map.operands.push_back(std::string(call.dim(1), 'Q'));
+    result = std::string(call.dim(1), '-') + result;
   }
   map.results = {result};
   run_on_elements(call, map);
@@ -60,7 +60,7 @@ void quantile(Call& call) {
 
 /// diff(self, n, dim, prepend, append): whole along `dim`, in which the operands differ.
 void diff(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   DimensionMap map{{}, {own}, std::string(1, own[call.dimension(2, dims)])};
   for (const Value& operand : call.operands()) {

@@ -10,12 +10,12 @@ namespace {
 
 /// t, numpy_T: (a, b) -> (b, a).
 void t(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   call.run({{own}, {std::string(own.rbegin(), own.rend())}});
 }
 
 void transpose(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   std::string swapped = own;
   if (dims > 0) std::swap(swapped[call.dimension(1, dims)], swapped[call.dimension(2, dims)]);
@@ -23,14 +23,14 @@ void transpose(Call& call) {
 }
 
 void permute(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   std::string moved;
   for (const int64_t d : call.dimensions(1, static_cast<int64_t>(own.size()))) moved += own[d];
   call.run({{own}, {moved}});
 }
 
 void unsqueeze(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   std::string wider = own;
   wider.insert(call.dimension(1, dims + 1), "-");
@@ -81,7 +81,7 @@ void t_in_place(Call& call) {
 /// diagonal(self, offset, dim1, dim2): both dimensions go, and must be whole; the diagonal comes
 /// last.
 void diagonal(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const char first = own[call.dimension(2, dims)], second = own[call.dimension(3, dims)];
   std::string left = own;
@@ -92,7 +92,7 @@ void diagonal(Call& call) {
 
 /// diag_embed(self, offset, dim1, dim2): the last dimension becomes the diagonal of two new ones.
 void embed_diagonal(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const int64_t first = call.dimension(2, dims + 1), second = call.dimension(3, dims + 1);
   if (dims == 0 || first == second) throw ShapeMismatch("diag_embed: no two new dimensions");
@@ -104,7 +104,7 @@ void embed_diagonal(Call& call) {
 
 /// A triangle of the last two dimensions, which must be whole.
 void triangle(Call& call) {
-  const std::string own = letters(call.value(0).dim());
+  const std::string own = call.letters(0);
   if (own.size() < 2) throw ShapeMismatch("tril, triu: fewer than two dimensions");
   call.run({{own}, {own}, own.substr(own.size() - 2)});
 }

@@ -197,7 +197,7 @@ void gated(Call& call) {
 
 /// select, unbind: elements of a dimension, which goes and therefore cannot stay cut.
 void select(Call& call) {
-  const int64_t dims = call.value(0).dim();
+  const int64_t dims = call.dim(0);
   std::string own = letters(dims), left = own;
   const int64_t dim = call.dimension(1, dims);
   left.erase(dim, 1);
