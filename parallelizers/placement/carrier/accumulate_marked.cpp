@@ -7,8 +7,8 @@
 
 #include <utility>
 
+#include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/part_storage.h"
 
 namespace oslo {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/set_data.h"
 
 namespace oslo {
@@ -32,7 +32,9 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
     return torch_->grad_fn(complete(self));
   }
   bool is_leaf(const TensorBase& self) const override {
-    return !is_pending(self) && torch_->is_leaf(self);
+    const GraphPlace* const place = place_of(self);
+    const bool pending = place != nullptr && place->state() == GraphPlace::State::pending;
+    return !pending && torch_->is_leaf(self);
   }
   int64_t output_nr(const TensorBase& self) const override {
     return torch_->output_nr(complete(self));
@@ -52,7 +54,7 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
   }
   void retain_grad(const TensorBase& self) const override {
     if (watched(self) == nullptr) return torch_->retain_grad(self);
-    retain_gradient(*at::OptionalTensorRef(self));
+    place_of(self)->retain_gradient();
   }
   bool retains_grad(const TensorBase& self) const override {
     const Tensor* const local = watched(self);
@@ -98,18 +100,19 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
     return placed_impl(*at::OptionalTensorRef(self));
   }
 
-  static bool is_pending(const TensorBase& self) {
+  static GraphPlace* place_of(const TensorBase& self) {
     const PlacedTensorImpl* const impl = placed(self);
-    return impl != nullptr && front_is_pending(*impl);
+    return impl != nullptr ? GraphPlace::find(*impl) : nullptr;
   }
 
   static const TensorBase& complete(const TensorBase& self) {
-    if (placed(self) != nullptr) update_front(*at::OptionalTensorRef(self));
+    if (GraphPlace* const place = place_of(self)) place->settle();
     return self;
   }
 
   static const Tensor* watched(const TensorBase& self) {
-    return placed(self) != nullptr ? watched_local(*at::OptionalTensorRef(self)) : nullptr;
+    GraphPlace* const place = place_of(self);
+    return place != nullptr ? place->watched_local() : nullptr;
   }
 
   static LayoutPtr layout_of(const TensorBase& self) { return placed(self)->value().layout; }

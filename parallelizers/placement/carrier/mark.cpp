@@ -12,9 +12,9 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/dry_call.h"
-#include "parallelizers/placement/part_storage.h"
 
 namespace oslo {
 namespace {

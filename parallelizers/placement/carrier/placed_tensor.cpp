@@ -1,15 +1,12 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/InferenceMode.h>
 
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/carrier/front.h"
 #include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
@@ -43,12 +40,11 @@ c10::SmallVector<int64_t, 6> global_strides(const at::Tensor& local, c10::IntArr
   return strides;
 }
 
-/// Makes the local tensor contiguous where ranks could not tell the global strides by it.
+}  // namespace
+
 void make_told(Value& value) {
   if (!value.layout->tells_strides()) value.local = value.local.contiguous();
 }
-
-}  // namespace
 
 PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredView> view)
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
@@ -127,12 +123,8 @@ c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
     const BelowDoor below;
     value.local = value.local.detach();
   }
-  std::shared_ptr<GatheredView> view;
-  if (gathered_view_) {
-    view = std::make_shared<GatheredView>(*gathered_view_);
-    view->recorded = false;
-  }
-  auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(view));
+  auto copy = c10::make_intrusive<PlacedTensorImpl>(std::move(value), gathered_view_);
+  copy->detached_ = true;
   copy->set_sizes_and_strides(sizes(), strides());
   copy->packed_ = packed_;
   if (!copy->is_inference()) copy->set_version_counter(version);
@@ -161,75 +153,11 @@ bool PlacedTensorImpl::has_storage() const {
   return false;
 }
 
-at::Tensor PlacedTensorImpl::base() const {
-  auto alive = base_.lock();
-  return alive ? at::Tensor(std::move(alive)) : at::Tensor();
-}
-
-void PlacedTensorImpl::set_base(const at::Tensor& base) {
-  const at::Tensor root = placed_impl(base)->base();
-  base_ = (root.defined() ? root : base).getIntrusivePtr();
-}
-
 void PlacedTensorImpl::release_resources() {
   // What stays is held weakly, by a retained gradient perhaps, whose graph this may lead to.
   c10::TensorImpl::release_resources();
   value_ = {};
-  front_ = nullptr;
-  bridge_ = nullptr;
   gathered_view_ = nullptr;
-}
-
-at::Tensor wrap(Value value) {
-  if (!value.cut() && !is_dry(value)) return std::move(value.local);
-  make_told(value);
-  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value)));
-  attach_front(placed);
-  return placed;
-}
-
-at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
-  at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(value), like));
-  attach_front(placed);
-  return placed;
-}
-
-at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
-                     std::shared_ptr<const GatheredView> gathered) {
-  if (!gathered && !value.cut() && !is_dry(value)) return std::move(value.local);
-  auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(gathered));
-  if (!strides.empty()) impl->stride(strides);
-  at::Tensor placed(std::move(impl));
-  attach_front(placed);
-  return placed;
-}
-
-void share_version(const at::Tensor& view, const at::Tensor& base) {
-  if (view.is_inference() || base.is_inference()) return;
-  view.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
-}
-
-Value unwrap(const at::Tensor& placed) {
-  PlacedTensorImpl& impl = *placed_impl(placed);
-  if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
-    const c10::InferenceMode as_made(impl.is_inference());
-    const at::Tensor again = impl.gathered_view()->take_again(false);
-    const PlacedTensorImpl& taken = *placed_impl(again);
-    impl.set_gathered_view(taken.gathered_view());
-    impl.set_bridge(nullptr);
-    replace_value(placed, taken.value());
-  }
-  if (!c10::GradMode::is_enabled()) return impl.value();
-  if (follows_base(impl)) attached(impl.base());
-  if (!has_own_place_in_graph(impl)) return impl.value();
-  return {attached(placed), impl.value().layout};
-}
-
-at::Tensor local_in(at::Tensor tensor, const LayoutPtr& layout) {
-  const BelowDoor below;
-  Value value = placed_impl(tensor) != nullptr ? unwrap(tensor) : Value{tensor, nullptr};
-  tensor.reset();  // so that what it held can be taken over without a copy
-  return redistribute(std::move(value), layout).local;
 }
 
 }  // namespace oslo

@@ -4,20 +4,16 @@
 
 #include <memory>
 
-#include "parallelizers/placement/carrier/gathered_view.h"
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/layout/value.h"
 
-namespace torch::autograd {
-struct Node;
-}
-
 namespace oslo {
 
+struct GatheredView;
+
 /// An activation that is cut over ranks: global sizes, no storage; inside, this rank's part and its
-/// layout. Every operator on it enters the door. Its gradient edge (front.h) is a node that turns a
-/// global (or placed) gradient into the local one, so that `requires_grad`, `backward(gradient)`
-/// and hooks work; the graph proper is that of the local tensors.
+/// layout. Every operator on it enters the door. Its place in autograd's graph (graph_place.h) is
+/// kept where LibTorch keeps such places.
 class PlacedTensorImpl final : public c10::TensorImpl {
  public:
   /// Strides are read off the local tensor where its layout tells them; otherwise every rank has to
@@ -35,25 +31,11 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   void set_gathered_view(std::shared_ptr<const GatheredView> view) {
     gathered_view_ = std::move(view);
   }
+  /// A copy without history: a gathered view that is taken again records nothing.
+  bool detached() const { return detached_; }
+  void set_detached() { detached_ = true; }
   /// After a write, or for a view that was taken again; the geometry stays.
   void set_value(Value value) { value_ = std::move(value); }
-
-  /// The node that was made for this tensor's front edge (front.h); null while none is.
-  const std::shared_ptr<torch::autograd::Node>& front() const { return front_; }
-  void set_front(std::shared_ptr<torch::autograd::Node> front) { front_ = std::move(front); }
-  /// The node by which the local tensor is attached to a place of its own in the graph (front.h);
-  /// mostly null.
-  const std::shared_ptr<torch::autograd::Node>& bridge() const { return bridge_; }
-  void set_bridge(std::shared_ptr<torch::autograd::Node> bridge) { bridge_ = std::move(bridge); }
-
-  /// What the tensor views, if that lives: a write to either gives both a gradient.
-  at::Tensor base() const;
-  bool has_base() const { return base_._unsafe_get_target() != nullptr; }
-  void set_base(const at::Tensor& base);
-
-  /// A view of a leaf, which may not be written while its gradient is recorded.
-  bool views_leaf() const { return views_leaf_; }
-  void set_views_leaf() { views_leaf_ = true; }
 
   c10::intrusive_ptr<c10::TensorImpl> shallow_copy_and_detach(
       const c10::VariableVersion& version, bool allow_metadata_change) const override;
@@ -72,11 +54,8 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   void copy_packed_geometry(const PlacedTensorImpl& like);
 
   Value value_;
-  std::shared_ptr<torch::autograd::Node> front_;
-  std::shared_ptr<torch::autograd::Node> bridge_;
   std::shared_ptr<const GatheredView> gathered_view_;
-  c10::weak_intrusive_ptr<c10::TensorImpl> base_{c10::intrusive_ptr<c10::TensorImpl>()};
-  bool views_leaf_ = false;
+  bool detached_ = false;
   bool packed_ = false;
 };
 
@@ -91,8 +70,16 @@ inline PlacedTensorImpl* placed_impl(const at::Tensor& tensor) {
              : nullptr;
 }
 
+/// Gives `value` the strides that every rank tells alike: a contiguous local tensor where its
+/// layout does not tell them.
+void make_told(Value& value);
+
+// From values to tensors and back (wrap.cpp).
+
 /// A tensor that stands for `value`: a plain one where no axis cuts it, else a placed one.
 at::Tensor wrap(Value value);
+/// A placed one also where no axis cuts it.
+at::Tensor wrap_placed(Value value);
 /// The same for a value in the layout of `like`.
 at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
 

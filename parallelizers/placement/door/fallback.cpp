@@ -4,6 +4,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/in_place.h"
@@ -18,7 +19,7 @@ at::Tensor with_global_sizes(const at::Tensor& tensor) {
   const Mark* mark = mark_of(tensor);
   if (mark == nullptr) return tensor;
   at::Tensor whole = wrap(value_of_marked(tensor, *mark));
-  if (PlacedTensorImpl* impl = placed_impl(whole)) impl->set_views_leaf();
+  if (PlacedTensorImpl* impl = placed_impl(whole)) GraphPlace::of(*impl).set_views_leaf();
   return whole;
 }
 

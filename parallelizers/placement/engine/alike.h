@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 
 namespace oslo {
 
@@ -34,8 +34,9 @@ class Alike {
   }
 
   bool take_placed(const PlacedTensorImpl* impl) {
-    if (impl->gathered_view() || (impl->has_base() && follows_base(*impl))) return false;
-    if (impl->autograd_meta() != nullptr && has_own_place_in_graph(*impl)) return false;
+    if (impl->gathered_view()) return false;
+    const GraphPlace* const place = GraphPlace::find(*impl);
+    if (place != nullptr && !place->at_local()) return false;
     if (first_ == nullptr) {
       first_ = impl;
       return true;

@@ -9,6 +9,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/dry_call.h"
@@ -220,8 +221,9 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   if (seen_as == nullptr) return view;
   // What a user's autograd::Function saved of it is then seen to have changed.
   if (of || aliases) share_version(view, base);
-  if (!of && aliases && impl != nullptr) seen_as->set_base(base);
-  if (impl == nullptr || impl->views_leaf()) seen_as->set_views_leaf();
+  GraphPlace& place = GraphPlace::of(*seen_as);
+  if (!of && aliases && impl != nullptr) place.set_base(base);
+  if (impl == nullptr || GraphPlace::of(*impl).views_leaf()) place.set_views_leaf();
   return view;
 }
 

@@ -9,7 +9,8 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
-#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/gathered_view.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/dry_call.h"
@@ -54,9 +55,12 @@ bool is_of_leaf(const at::Tensor& target) {
     const bool whole = mark->layout->mesh()->dry && mark->layout->whole();
     return is_marked_leaf(target, *mark) && (!whole || target.requires_grad());
   }
-  const at::Tensor base = impl->base();
-  return impl->views_leaf() || is_own_leaf(*impl) ||
-         (base.defined() && is_own_leaf(*placed_impl(base)));
+  const GraphPlace* const place = GraphPlace::find(*impl);
+  if (place == nullptr) return false;
+  const at::Tensor base = place->base();
+  const GraphPlace* const of = base.defined() ? GraphPlace::find(*placed_impl(base)) : nullptr;
+  return place->views_leaf() || place->state() == GraphPlace::State::leaf ||
+         (of != nullptr && of->state() == GraphPlace::State::leaf);
 }
 
 constexpr const char* kChangesShape =
@@ -76,7 +80,7 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
     return;
   }
   if (!impl->is_inference()) impl->bump_version();
-  replace_value(target, {std::move(local), layout});
+  GraphPlace::of(*impl).replace_value({std::move(local), layout});
   if (!impl->gathered_view()) return;
   GatheredBase& of = *impl->gathered_view()->of;
   {
@@ -104,7 +108,7 @@ void check_writable(const at::Tensor& target, const char* operation) {
     OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || is_dry(impl->value()), operation,
                " would write to a view that had to be copied, so that the tensor it views would "
                "not change; write to that tensor itself, or clone() the view first");
-    OSLO_CHECK(!c10::GradMode::is_enabled() || !is_watched(*impl), operation,
+    OSLO_CHECK(!c10::GradMode::is_enabled() || !GraphPlace::of(*impl).is_watched(), operation,
                " would write to a view that had to be gathered and that has a hook or keeps its "
                "gradient; write to the tensor it views, or set the hook after the write");
     check_writable(of.base(), operation);

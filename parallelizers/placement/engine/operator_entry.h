@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "parallelizers/placement/rule.h"
+#include "parallelizers/placement/engine/rule.h"
 
 namespace oslo {
 

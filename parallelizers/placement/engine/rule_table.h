@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallelizers/placement/rule.h"
+#include "parallelizers/placement/engine/rule.h"
 
 namespace oslo {
 

@@ -1,7 +1,7 @@
 #include "parallelizers/placement/engine/view_in_place.h"
 
 #include "mpu/error.h"
-#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/in_place.h"
@@ -15,8 +15,11 @@ at::Tensor as_before(const at::Tensor& target) {
   const Value value = unwrap(target);
   at::Tensor before = wrap_view(value, target.strides(), impl.gathered_view());
   if (PlacedTensorImpl* copy = placed_impl(before)) {
-    if (const at::Tensor base = impl.base(); base.defined()) copy->set_base(base);
-    if (impl.views_leaf()) copy->set_views_leaf();
+    if (impl.detached()) copy->set_detached();
+    const GraphPlace& from = GraphPlace::of(impl);
+    GraphPlace& to = GraphPlace::of(*copy);
+    if (const at::Tensor base = from.base(); base.defined()) to.set_base(base);
+    if (from.views_leaf()) to.set_views_leaf();
     share_version(before, target);
   }
   return before;
@@ -40,7 +43,7 @@ void view_in_place(Call& call, const TakeView& view) {
   Value value = seen->value();
   const auto sizes = value.sizes();
   impl.set_sizes_and_strides(sizes, taken.strides());
-  replace_value(target, std::move(value));
+  GraphPlace::of(impl).replace_value(std::move(value));
   impl.stride(taken.strides());
   call.result_plain(target);
 }

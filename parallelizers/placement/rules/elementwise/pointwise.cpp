@@ -1,7 +1,7 @@
 #include "parallelizers/placement/engine/pointwise.h"
 
 #include "mpu/error.h"
-#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/engine/rule_table.h"
@@ -27,9 +27,10 @@ void copy_(Call& call) {
 void detach_(Call& call) {
   const at::Tensor target = call.tensor(0);
   const PlacedTensorImpl& impl = *placed_impl(target);
-  OSLO_CHECK(!impl.base().defined() && !impl.gathered_view(),
+  GraphPlace& place = GraphPlace::of(impl);
+  OSLO_CHECK(!place.base().defined() && !impl.gathered_view(),
              "detach_ of a view of a tensor that is cut over ranks; use detach()");
-  leave_graph(target);
+  place.leave_graph();
   call.result_plain(target);
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/carrier/front.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
@@ -33,7 +33,7 @@ int common_axis(const std::vector<Value>& operands, int64_t dim) {
 /// A parallel parameter, its gradient, or a view of one.
 bool shows_parameter(const at::Tensor& tensor) {
   const PlacedTensorImpl* impl = placed_impl(tensor);
-  return impl != nullptr ? impl->views_leaf() : mark_of(tensor) != nullptr;
+  return impl != nullptr ? GraphPlace::of(*impl).views_leaf() : mark_of(tensor) != nullptr;
 }
 
 /// The result of cat. Gradients that are flattened into one tensor are mostly meant for a process
@@ -46,9 +46,7 @@ void joined_result(Call& call, Value joined) {
     return call.result(std::move(joined));
   }
   joined.layout = std::make_shared<Layout>(call.mesh_of_call());
-  const at::Tensor placed(c10::make_intrusive<PlacedTensorImpl>(std::move(joined)));
-  attach_front(placed);
-  call.result_plain(placed);
+  call.result_plain(wrap_placed(std::move(joined)));
 }
 
 /// cat: along a whole dimension the rest may be cut; along a cut one the stretches follow each

@@ -1,4 +1,4 @@
-#include "parallelizers/placement/part_storage.h"
+#include "parallelizers/placement/carrier/part_storage.h"
 
 #include "parallelizers/placement/carrier/key.h"
 
