@@ -1,0 +1,112 @@
+// Calls of one kind and nothing else, for a tool that counts instructions: the quiet measure where
+// the clock is not. No communication: rank 0 of a fake group of two.
+//
+//   valgrind --tool=none bench_calls WHAT N      WHAT of N calls; the difference of two N is the
+//   cost
+//
+// WHAT: plain:add, cut:add, plain:step and so on; `step` is forward and backward of a GPT.
+#include <oslo_cpp/oslo.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/peer_plan.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace {
+
+using Action = std::function<void()>;
+
+/// An activation of 8 x 8, cut in two on its last dimension, or its part alone.
+struct Activation {
+  Activation(bool cut, bool grad) {
+    const auto part = torch::randn({8, 4}).requires_grad_(grad);
+    value =
+        cut ? oslo::from_local(part, mpu.tensor_mesh(), {oslo::Placement::shard(1)}, {8, 8}) : part;
+    value = value.clone();  // no leaf
+  }
+  oslo::MPU mpu{oslo::World::fake(0, 2), oslo::MpuOptions().tensor_parallel_size(2)};
+  torch::Tensor value;
+};
+
+template <typename Operator>
+Action on_activation(bool cut, bool grad, const Operator& op) {
+  const auto activation = std::make_shared<Activation>(cut, grad);
+  return [activation, op] { op(activation->value); };
+}
+
+/// A linear layer of 64 -> 64, cut by column, on a plain input.
+Action linear(bool cut) {
+  struct Net : torch::nn::Module {
+    torch::nn::Linear fc{register_module("fc", torch::nn::Linear(64, 64))};
+  };
+  const auto net = std::make_shared<Net>();
+  const auto mpu = std::make_shared<oslo::MPU>(oslo::World::fake(0, 2),
+                                               oslo::MpuOptions().tensor_parallel_size(2));
+  std::shared_ptr<torch::nn::Linear> fc = std::make_shared<torch::nn::Linear>(net->fc);
+  if (cut) {
+    oslo::mark_parameter(
+        (*fc)->weight,
+        std::make_shared<oslo::Layout>(oslo::make_layout(
+            mpu->tensor_mesh(), {oslo::Placement::shard(0)}, (*fc)->weight.sizes())),
+        "fc.weight");
+    oslo::mark_parameter((*fc)->bias,
+                         std::make_shared<oslo::Layout>(oslo::make_layout(
+                             mpu->tensor_mesh(), {oslo::Placement::shard(0)}, (*fc)->bias.sizes())),
+                         "fc.bias");
+  }
+  return [fc, mpu, x = torch::randn({2, 3, 64})] { (*fc)->forward(x); };
+}
+
+/// Forward and backward of a GPT of four layers.
+Action step(bool cut, int64_t hidden) {
+  auto model = std::make_shared<bench::Gpt>(512, 64, hidden, 4, 4);
+  const auto place = torch::arange(2 * 64) * 7;
+  const auto tokens = place.remainder(512).view({2, 64}), targets = (place + 3).remainder(512);
+  std::shared_ptr<oslo::ParallelModel> parallel;
+  if (cut) {
+    oslo::InitializeOptions how;
+    how.world = oslo::World::fake(0, 2);
+    parallel = std::make_shared<oslo::ParallelModel>(
+        oslo::initialize(*model, bench::cut_like_the_peer(2), how));
+  }
+  return [=] {
+    (*model)->zero_grad();
+    const auto logits = (*model)->forward(tokens);
+    torch::nn::functional::cross_entropy(logits.view({-1, 512}), targets).backward();
+  };
+}
+
+Action action(const std::string& what) {
+  const bool cut = what.starts_with("cut:");
+  const std::string name = what.substr(what.find(':') + 1);
+  const auto add = [](const torch::Tensor& x) { (void)torch::add(x, x); };
+  const auto gelu = [](const torch::Tensor& x) { (void)torch::gelu(x); };
+  const auto softplus = [](const torch::Tensor& x) { (void)torch::softplus(x); };
+  const auto view = [](const torch::Tensor& x) { (void)x.transpose(0, 1); };
+  if (name == "add") return on_activation(cut, false, add);
+  if (name == "add_grad") return on_activation(cut, true, add);
+  if (name == "gelu") return on_activation(cut, false, gelu);
+  if (name == "gelu_grad") return on_activation(cut, true, gelu);
+  if (name == "softplus_grad") return on_activation(cut, true, softplus);
+  if (name == "transpose_grad") return on_activation(cut, true, view);
+  if (name == "linear") return linear(cut);
+  if (name == "step") return step(cut, 64);
+  if (name == "step256") return step(cut, 256);
+  std::cerr << "no such call: " << what << std::endl;
+  std::exit(2);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  at::set_num_threads(1);
+  const Action call = action(argv[1]);
+  for (int64_t i = std::atoll(argv[2]); i > 0; --i) call();
+}
