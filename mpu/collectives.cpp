@@ -129,8 +129,16 @@ class GatherAndCopyBackward final : public PartNode {
   using PartNode::PartNode;
   std::string name() const override { return "OsloGatherAndCopyBackward"; }
   at::Tensor backward(at::Tensor gradient) override {
-    if (records(gradient)) return scatter_to(reduce_from(gradient, group_), group_, dim_, sizes_);
-    return group_->reduce_scatter(gradient, dim_, sizes_);
+    return reduce_and_scatter(gradient, group_, dim_, sizes_);
+  }
+};
+
+class ReduceAndScatterBackward final : public PartNode {
+ public:
+  using PartNode::PartNode;
+  std::string name() const override { return "OsloReduceAndScatterBackward"; }
+  at::Tensor backward(at::Tensor gradient) override {
+    return gather_and_copy(gradient, group_, dim_, sizes_);
   }
 };
 
@@ -204,6 +212,19 @@ at::Tensor gather_and_copy(const at::Tensor& tensor, const GroupPtr& group, int6
   if (!records(tensor)) return output;
   if (group->foresees_backward()) group->count_reduce_scatter(output, dim, sizes);
   return record(output, tensor, make_node<GatherAndCopyBackward>(group, dim, sizes));
+}
+
+at::Tensor reduce_and_scatter(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
+                              c10::IntArrayRef sizes) {
+  if (group->size() == 1) return tensor;
+  at::Tensor output;
+  {
+    const c10::AutoGradMode no_grad(false);
+    output = group->reduce_scatter(tensor, dim, sizes);
+  }
+  if (!records(tensor)) return output;
+  if (group->foresees_backward()) group->count_all_gather(output, dim, sizes);
+  return record(output, tensor, make_node<ReduceAndScatterBackward>(group, dim, sizes));
 }
 
 }  // namespace oslo

@@ -9,9 +9,9 @@
 namespace oslo {
 
 /// Differentiable collectives: the four conjugate pairs of Megatron-LM (section 3, arXiv
-/// 1909.08053) and the fused pair of its sequence parallelism (arXiv 2205.05198). Each is one
-/// autograd node. At size 1 each returns its argument. Backward communicates under the name of the
-/// rule that called forward.
+/// 1909.08053) and the two fused ones of its sequence parallelism (arXiv 2205.05198), which are
+/// each other's conjugates. Each is one autograd node. At size 1 each returns its argument.
+/// Backward communicates under the name of the rule that called forward.
 
 /// Identity / all-reduce: a whole value enters a region where every rank computes a part.
 /// Consumers of one value that follow each other share one node, so that backward reduces once.
@@ -33,5 +33,10 @@ at::Tensor gather_from(const at::Tensor& tensor, const std::shared_ptr<Group>& g
 /// of which every rank uses something else.
 at::Tensor gather_and_copy(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
                            int64_t dim, c10::IntArrayRef sizes);
+
+/// Reduce-scatter (sum) / all-gather: `scatter_to(reduce_from(tensor))` in one node each way, for
+/// partial sums of which every rank goes on with its part of `dim`. Moves half of an all-reduce.
+at::Tensor reduce_and_scatter(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
+                              int64_t dim, c10::IntArrayRef sizes);
 
 }  // namespace oslo

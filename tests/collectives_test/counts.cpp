@@ -49,6 +49,11 @@ TEST(Counts, ConjugatePairs) {
         counted([&](const Tensor& t) { return gather_and_copy(t, mpu.tensor_group(), 1, sizes); },
                 part),
         std::pair(Traffic{1, gathered, 8 * gathered}, Traffic{1, scattered, 8 * scattered}));
+    EXPECT_EQ(
+        counted(
+            [&](const Tensor& t) { return reduce_and_scatter(t, mpu.tensor_group(), 1, sizes); },
+            at::ones({4, 5}, at::kDouble)),
+        std::pair(Traffic{1, scattered, 8 * scattered}, Traffic{1, gathered, 8 * gathered}));
   });
 }
 

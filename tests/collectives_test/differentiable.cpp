@@ -192,5 +192,47 @@ TEST(Gradients, GatherAndCopyWhereRanksUseTheWholeDifferently) {
   });
 }
 
+TEST(Gradients, ReduceAndScatterOfPartialSums) {
+  on_ranks(3, [](const MPU& mpu) {
+    const int rank = mpu.get_tensor_parallel_rank();
+    const std::vector<int64_t> sizes = {2, 0, 3};
+    for (const int64_t dim : {int64_t{1}, int64_t{-2}}) {  // the same, counted from either end
+      expect_gradient_of_parts(
+          [&](const Tensor& x) {
+            const Tensor part = reduce_and_scatter(x, mpu.tensor_group(), dim, sizes);
+            EXPECT_EQ(part.sizes(), at::IntArrayRef({2, sizes[rank], 1}));
+            return mpu.reduce((weights_of(rank, part.sizes()) * part.pow(2)).sum());
+          },
+          weights_of(rank, {2, 5, 1}), *mpu.tensor_group());
+    }
+  });
+}
+
+TEST(Gradients, OfGradientsThroughReduceAndScatterAndItsConjugate) {
+  on_ranks(3, [](const MPU& mpu) {
+    const int rank = mpu.get_tensor_parallel_rank();
+    const auto& group = mpu.tensor_group();
+    const std::vector<int64_t> sizes = {2, 0, 3};
+    // The squared length of a gradient: what a gradient penalty differentiates.
+    const auto penalty = [&](const Loss& loss, const Tensor& input) {
+      const Tensor x = input.requires_grad() ? input : input.clone().set_requires_grad(true);
+      const Tensor gradient = torch::autograd::grad({loss(x)}, {x}, {}, true, true)[0];
+      return mpu.reduce(gradient.pow(2).sum());
+    };
+    const Loss scattered = [&](const Tensor& x) {
+      const Tensor part = reduce_and_scatter(x, group, 0, sizes);
+      return mpu.reduce((weights_of(rank, part.sizes()) * part.pow(3)).sum());
+    };
+    const Loss gathered = [&](const Tensor& x) {
+      const Tensor whole = gather_and_copy(x, group, 0, sizes);
+      return mpu.reduce((weights_of(rank, whole.sizes()) * whole.pow(3)).sum());
+    };
+    expect_gradient_of_parts([&](const Tensor& x) { return penalty(scattered, x); },
+                             weights_of(rank, {5, 1}), *group);
+    expect_gradient_of_parts([&](const Tensor& x) { return penalty(gathered, x); },
+                             weights_of(rank, {sizes[rank], 1}), *group);
+  });
+}
+
 }  // namespace
 }  // namespace oslo
