@@ -95,12 +95,21 @@ Json to_json(const CheckpointIndex::Cuts& cuts) {
   return list;
 }
 
+Json to_json(const RankGrid& mesh) {
+  if (const auto order = mesh.rank_order()) {
+    return {{"tensor", mesh.size("tensor")},
+            {"pipeline", mesh.size("pipeline")},
+            {"data", mesh.size("data")},
+            {"rank_order", to_string(*order)}};
+  }
+  Json axes = Json::array();
+  for (const Axis& axis : mesh.axes()) axes.push_back({{"name", axis.name}, {"size", axis.size}});
+  return {{"axes", std::move(axes)}};
+}
+
 Json to_json(const CheckpointIndex& index) {
   Json json = {{"format", kFormat}, {"version", kVersion}};
-  json["mesh"] = {{"tensor", index.mesh.tensor},
-                  {"pipeline", index.mesh.pipeline},
-                  {"data", index.mesh.data},
-                  {"rank_order", to_string(index.mesh.order)}};
+  json["mesh"] = to_json(index.mesh);
   json["files"] = Json::object();
   for (const auto& [name, file] : index.files) {
     json["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
@@ -165,13 +174,23 @@ CheckpointIndex::Cuts read_cuts(const Node& node, std::vector<int64_t> shape) {
   return cuts;
 }
 
+RankGrid read_mesh(const Node& node) {
+  if (node.object().count("axes") == 0) {
+    return RankGrid::of_sizes(node["data"].count(), node["tensor"].count(),
+                              node["pipeline"].count(),
+                              parse_rank_order(node["rank_order"].text()));
+  }
+  std::vector<Axis> axes;
+  for (const Node& axis : node["axes"].list()) {
+    axes.push_back({axis["name"].text(), axis["size"].count()});
+    OSLO_CHECK(axes.back().size >= 1, axis.where(), " has size 0");
+  }
+  return RankGrid(std::move(axes));
+}
+
 CheckpointIndex from_json(const Node& root) {
   CheckpointIndex index;
-  const Node mesh = root["mesh"];
-  index.mesh.tensor = mesh["tensor"].count();
-  index.mesh.pipeline = mesh["pipeline"].count();
-  index.mesh.data = mesh["data"].count();
-  index.mesh.order = parse_rank_order(mesh["rank_order"].text());
+  index.mesh = read_mesh(root["mesh"]);
   for (const auto& [name, file] : root["files"].items()) {
     // A name, so that nobody is led out of the folder.
     OSLO_CHECK(std::filesystem::path(name).filename() == name && name != ".." && name != ".",
@@ -278,7 +297,9 @@ std::string to_string(const CheckpointIndex::Cuts& cuts) {
 }
 
 std::string describe(const RankGrid& mesh) {
-  return c10::str("tensor_parallel_size ", mesh.tensor, ", pipeline_parallel_size ", mesh.pipeline);
+  if (!mesh.rank_order()) return factors(mesh.axes());
+  return c10::str("tensor_parallel_size ", mesh.size("tensor"), ", pipeline_parallel_size ",
+                  mesh.size("pipeline"));
 }
 
 }  // namespace oslo

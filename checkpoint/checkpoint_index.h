@@ -28,6 +28,9 @@ inline constexpr char kIndexName[] = "oslo_checkpoint.json";
 ///         "cuts": [{"dim": 0, "rank": 0, "runs": [{"repeat": 1, "pieces": [27, 26]}]}]}, ...]}},
 ///    "ties": {"lm_head.weight": "wte.weight"},
 ///    "checksum": "<sha256 of all the above>"}
+///
+/// Of a grid of other axes "mesh" is {"axes": [{"name": "row", "size": 2}, ...]}, outermost first.
+/// Libraries from before there were such grids refuse it by the tensor size that they miss.
 struct CheckpointIndex {
   struct File {
     uint64_t bytes = 0;
@@ -82,7 +85,7 @@ CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout);
 /// "whole", or "dim 0: part 1 of 27+26" joined by "; ", repeated stretches as "3 x (4+4)".
 std::string to_string(const CheckpointIndex::Cuts& cuts);
 
-/// "tensor_parallel_size 2, pipeline_parallel_size 1".
+/// "tensor_parallel_size 2, pipeline_parallel_size 1"; of other axes "row 2 x column 2".
 std::string describe(const RankGrid& mesh);
 
 }  // namespace oslo

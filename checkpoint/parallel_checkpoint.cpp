@@ -110,8 +110,8 @@ void write_part(const ModelState& state, const MPU& mpu, const fs::path& folder,
 CheckpointIndex join_parts(const MPU& mpu, const fs::path& folder) {
   CheckpointIndex index;
   index.mesh = mpu.grid();
-  for (int p = 0; p < index.mesh.pipeline; ++p) {
-    for (int t = 0; t < index.mesh.tensor; ++t) {
+  for (int p = 0; p < index.mesh.size("pipeline"); ++p) {
+    for (int t = 0; t < index.mesh.size("tensor"); ++t) {
       const fs::path contents = folder / (part_name(t, p) + ".json");
       index.add(CheckpointIndex::read(contents));
       fs::remove(contents);

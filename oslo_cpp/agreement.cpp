@@ -130,7 +130,7 @@ void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::M
 
 void agree_on_generators(const World& world, const RankGrid& grid,
                          const std::vector<at::Generator>& generators) {
-  if (grid.tensor * grid.pipeline == 1) return;
+  if (grid.size("model") == 1) return;
   std::ostringstream text, states;
   text << ::getpid();
   for (at::Generator generator : generators) {

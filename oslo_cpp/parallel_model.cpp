@@ -16,7 +16,7 @@ using Book = std::map<std::tuple<std::string, std::string, std::string>, Traffic
 
 Book book_of(const MPU& mpu) {
   Book book;
-  for (const auto& group : {mpu.tensor_group(), mpu.data_group(), mpu.pipeline_group()}) {
+  for (const auto& group : mpu.groups()) {
     for (const LedgerEntry& entry : group->ledger().entries()) {
       book[{group->name(), entry.operation, entry.rule}] += entry.traffic;
     }

@@ -23,12 +23,7 @@ using Groups = std::vector<std::vector<int>>;
 const std::vector<std::string> kAxes = {"tensor", "pipeline", "data", "model"};
 
 RankGrid grid_of(int data, int tensor, int pipeline, RankOrder order = RankOrder::pp_dp_tp) {
-  RankGrid grid;
-  grid.data = data;
-  grid.tensor = tensor;
-  grid.pipeline = pipeline;
-  grid.order = order;
-  return grid;
+  return RankGrid::of_sizes(data, tensor, pipeline, order);
 }
 
 // A loop whose reasons never repeat must not fill the memory.
@@ -69,9 +64,8 @@ TEST(RankGrid, BothRankOrders) {  // G2
 }
 
 int members_of(const RankGrid& grid, const std::string& axis) {
-  if (axis == "tensor") return grid.tensor;
-  if (axis == "pipeline") return grid.pipeline;
-  return axis == "data" ? grid.data : grid.tensor * grid.pipeline;
+  if (axis == "model") return grid.size("tensor") * grid.size("pipeline");
+  return grid.size(axis);
 }
 
 /// Every rank in exactly one group, all groups of one size; and one rank of a data group and one of
@@ -111,7 +105,7 @@ TEST(RankGrid, EveryFactorizationCoversDisjointly) {  // G3
                                     .pipeline_parallel_size(pipeline)
                                     .rank_order(order)
                                     .grid(world);
-          EXPECT_EQ(grid.data, world / tensor / pipeline);
+          EXPECT_EQ(grid.size("data"), world / tensor / pipeline);
           expect_cover(grid);
           ++grids;
         }

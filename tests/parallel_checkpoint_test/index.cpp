@@ -20,8 +20,8 @@ using test::write_contents;
 TEST_F(TwoByTwo, TheIndexSaysWhereEachPartIs) {
   save(1);
   const CheckpointIndex index = CheckpointIndex::read(index_);
-  EXPECT_EQ(index.mesh.tensor, 2);
-  EXPECT_EQ(index.mesh.data, 2);
+  EXPECT_EQ(index.mesh.size("tensor"), 2);
+  EXPECT_EQ(index.mesh.size("data"), 2);
   EXPECT_EQ(index.files.size(), 2u);
   EXPECT_EQ(index.ties, (std::map<std::string, std::string>{{"head.weight", "wte.weight"}}));
   const CheckpointIndex::Tensor& qkv = index.tensors.at("qkv.weight");
