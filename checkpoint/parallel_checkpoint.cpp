@@ -7,6 +7,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -28,28 +29,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string part_name(int tensor_rank, int pipeline_rank) {
-  return c10::str("pytorch_model_tp_", tensor_rank, "_pp_", pipeline_rank);
+/// The file of a rank: its coordinates on the axes that cut layers and its stage,
+/// "pytorch_model_tp_0_pp_0" or "pytorch_model_row_0_column_1_pp_0". Copies of the model share one.
+std::string part_name(const RankGrid& grid, int rank) {
+  std::vector<std::string> axes = grid.layer_axes();
+  if (axes.empty()) axes = {"tensor"};
+  std::string name = "pytorch_model";
+  for (const std::string& axis : axes) {
+    name += c10::str("_", axis == "tensor" ? "tp" : axis, "_", grid.coordinate(axis, rank));
+  }
+  return c10::str(name, "_pp_", grid.coordinate("pipeline", rank));
 }
 
-/// Whether the ranks of a tensor's cuts are all in this rank's tensor group.
-bool cut_inside_tensor_group(const ModelState::Tensor& tensor, const MPU& mpu) {
-  const std::vector<int> inside = mpu.get_tensor_parallel_ranks();
-  for (int axis = 0; tensor.layout && axis < tensor.layout->axes(); ++axis) {
-    if ((*tensor.layout)[axis].whole()) continue;
-    for (const int rank : tensor.layout->group(axis)->ranks()) {
-      if (std::find(inside.begin(), inside.end(), rank) == inside.end()) return false;
+/// The axes of the grid along which a tensor's parts differ.
+std::set<std::string> axes_that_cut(const ModelState::Tensor& tensor, const RankGrid& grid) {
+  std::set<std::string> names;
+  for (int i = 0; tensor.layout && i < tensor.layout->axes(); ++i) {
+    if ((*tensor.layout)[i].whole()) continue;
+    const std::vector<int>& ranks = tensor.layout->group(i)->ranks();
+    for (const Axis& axis : grid.axes()) {
+      const auto elsewhere = [&](int rank) {
+        return grid.coordinate(axis.name, rank) != grid.coordinate(axis.name, ranks.front());
+      };
+      if (std::any_of(ranks.begin(), ranks.end(), elsewhere)) names.insert(axis.name);
     }
+  }
+  return names;
+}
+
+/// Whether the files of one copy of the model hold all of the tensor.
+bool cut_inside_model(const ModelState::Tensor& tensor, const RankGrid& grid) {
+  for (const std::string& axis : axes_that_cut(tensor, grid)) {
+    if (axis == "data" || axis == "pipeline") return false;
   }
   return true;
 }
 
 /// Whether this rank's file holds the tensor: of the ranks with the same part, the first does.
 bool is_in_my_file(const ModelState::Tensor& tensor, const MPU& mpu) {
-  if (mpu.get_pipeline_parallel_rank() != 0) return false;
-  if (!tensor.layout) return mpu.get_tensor_parallel_rank() == 0;
-  for (int axis = 0; axis < tensor.layout->axes(); ++axis) {
-    if ((*tensor.layout)[axis].whole() && tensor.layout->group(axis)->rank() != 0) return false;
+  for (int i = 0; tensor.layout && i < tensor.layout->axes(); ++i) {
+    if ((*tensor.layout)[i].whole() && tensor.layout->group(i)->rank() != 0) return false;
+  }
+  const std::set<std::string> cut = axes_that_cut(tensor, mpu.grid());
+  for (const Axis& axis : mpu.grid().axes()) {
+    if (axis.name != "data" && cut.count(axis.name) == 0 && mpu.rank(axis.name) != 0) return false;
   }
   return true;
 }
@@ -85,8 +108,7 @@ std::map<std::string, std::string> ties_of(const ModelState& state) {
 /// This coordinate's file, and beside it a small index of what it holds, for rank 0 to join.
 void write_part(const ModelState& state, const MPU& mpu, const fs::path& folder,
                 const std::string& format) {
-  const std::string name =
-      part_name(mpu.get_tensor_parallel_rank(), mpu.get_pipeline_parallel_rank());
+  const std::string name = part_name(mpu.grid(), mpu.world().rank());
   StateDict mine;
   for (const ModelState::Tensor& tensor : state.tensors) {
     if (is_in_my_file(tensor, mpu)) mine.insert(tensor.name, plain_values(tensor.local));
@@ -110,12 +132,10 @@ void write_part(const ModelState& state, const MPU& mpu, const fs::path& folder,
 CheckpointIndex join_parts(const MPU& mpu, const fs::path& folder) {
   CheckpointIndex index;
   index.mesh = mpu.grid();
-  for (int p = 0; p < index.mesh.size("pipeline"); ++p) {
-    for (int t = 0; t < index.mesh.size("tensor"); ++t) {
-      const fs::path contents = folder / (part_name(t, p) + ".json");
-      index.add(CheckpointIndex::read(contents));
-      fs::remove(contents);
-    }
+  for (const int rank : index.mesh.groups("model").front()) {
+    const fs::path contents = folder / (part_name(index.mesh, rank) + ".json");
+    index.add(CheckpointIndex::read(contents));
+    fs::remove(contents);
   }
   return index;
 }
@@ -197,10 +217,10 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
              "call save_parallelized with different folders or options");
   bool inside = true;
   for (const ModelState::Tensor& tensor : state->tensors) {
-    inside = inside && cut_inside_tensor_group(tensor, mpu);
+    inside = inside && cut_inside_model(tensor, mpu.grid());
     OSLO_CHECK(inside || merge, "'", tensor.name,
                "' is cut over ranks outside the tensor group, "
-               "and a file per tensor and pipeline coordinate cannot hold that; save with "
+               "and a file per coordinate of one copy of the model cannot hold that; save with "
                "SaveOptions().merge_checkpoints(true)");
   }
   const fs::path folder = step("making the folder", [&] {

@@ -19,9 +19,10 @@ namespace oslo {
 /// with different models) throw the same `Error` on every rank; success returns on every rank after
 /// the folder took its name. Replicas are not compared: data rank 0's values are saved.
 ///
-/// Parallel (the default): one file per tensor and pipeline coordinate,
-/// `pytorch_model_tp_{t}_pp_{p}.safetensors` (or .bin), written by data rank 0, with that
-/// coordinate's part of each cut tensor; whole tensors lie in tensor rank 0's file only. The index
+/// Parallel (the default): one file per coordinate of a copy of the model,
+/// `pytorch_model_tp_{t}_pp_{p}.safetensors` (or .bin), where other axes cut layers
+/// `pytorch_model_row_{r}_column_{c}_pp_{p}`, written by data rank 0, with that coordinate's part
+/// of each cut tensor; a whole tensor lies in the first coordinate's file only. The index
 /// `oslo_checkpoint.json` says what is where. The folder must be one that all ranks see.
 ///
 /// Merged: rank 0 writes `model.safetensors` and `pytorch_model.bin` (or the one asked for), and an

@@ -19,7 +19,7 @@ constexpr char kTensor[] = "tensor";
 constexpr std::array kKnown = {kReplicaAxis, kStageAxis, kTensor,   "row",
                                "column",     "depth",    "sequence"};
 /// What these would mean is not the author's to choose.
-constexpr std::array kReserved = {kModel, "world", "replica"};
+constexpr std::array kReserved = {kModel, "world", "replica", "tp", "pp", "dp"};
 
 void check_name(const std::string& name) {
   const bool letters =
@@ -31,7 +31,7 @@ void check_name(const std::string& name) {
              "an axis cannot be named \"", name, "\", which is a reserved word: ",
              name == kModel
                  ? "model is all axes but data; name its axes, such as tensor or pipeline"
-                 : "the axis of the copies of a model is data");
+                 : "write out tensor, pipeline and data, which holds the replicas");
 }
 
 /// Absurd sizes must not wrap around to a product that fits.

@@ -25,13 +25,13 @@ namespace {
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
 std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
-                                   const InitializeOptions& options) {
-  std::vector<LayerPlan> layers = plannable_layers(model);
+                                   const InitializeOptions& options, const PlanAxes& axes) {
+  std::vector<LayerPlan> layers = plannable_layers(model, axes.searched);
   for (LayerPlan& layer : layers) layer.decided |= is_initialized(layer.weight());
   plan_by_structure(layers);
   plan_by_policies(layers, model, options.policies);
   plan_by_patterns(layers, config.values().plan);
-  check_asked(layers);
+  check_asked(layers, axes);
   follow_ties(layers);
   return layers;
 }
@@ -44,7 +44,7 @@ std::string first_line(const std::exception& error) {
 
 /// Plans again by what the example's forward would move. Where it cannot be run on shapes the plan
 /// stays as it is and says so; an example that cannot be run at all is an error.
-void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int ranks,
+void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, const PlanAxes& axes,
                      const InitializeOptions& options, bool tells) {
   const auto& example = options.example_inputs;
   const std::vector<LayerPlan> before = layers;
@@ -52,7 +52,7 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, int
   FirstWrites writes;
   try {
     const PlanSearch search =
-        plan_automatically(layers, model, ranks, example, writes, options.cut_own_parameters);
+        plan_automatically(layers, model, axes, example, writes, options.cut_own_parameters);
     forget_computed(layers, search.computed);
     if (search.value_readers.empty()) return;
     for (LayerPlan& layer : layers) {
@@ -101,8 +101,24 @@ void check_decided_over(const torch::nn::Module& model, const MeshPtr& mesh) {
 std::string plan_text(const std::vector<LayerPlan>& layers) {
   std::string text;
   for (const LayerPlan& layer : layers) {
-    text += c10::str(layer.path, ": ", layer.style.name(), " ",
-                     layer.weight_placement().to_string(), "\n");
+    text +=
+        c10::str(layer.path, ": ", layer.style.name(), " ", layer.weight_placement().to_string());
+    for (const auto& [axis, style] : layer.other_styles) {
+      text += c10::str("; ", axis, " ", layer.weight_placement(style).to_string());
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// "row shard(1); column shard(0)".
+std::string placements_text(const LayerPlan& layer, const Mesh& mesh, bool weight) {
+  const auto placements = weight ? layer.weight_placements(mesh) : layer.bias_placements(mesh);
+  std::string text;
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
+    if (!placements[axis].is_shard()) continue;
+    text += c10::str(text.empty() ? "" : "; ", mesh.axis(axis)->name(), " ",
+                     placements[axis].to_string());
   }
   return text;
 }
@@ -112,6 +128,7 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
   if (mark == nullptr) return "replicate";
   if (layer == nullptr || layer->decided) return mark->layout->to_string();
   const bool weight = parameter.dim() > 1;
+  if (!layer->other_styles.empty()) return placements_text(*layer, *mark->layout->mesh(), weight);
   const Placement placement = weight ? layer->weight_placement() : layer->bias_placement();
   if (layer->parameter()) return placement.to_string();
   return to_string(layer->style.style) + ": " + placement.to_string();
@@ -181,13 +198,36 @@ std::string options_text(const InitializeOptions& options) {
   text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
        << "random_mode " << static_cast<int>(options.random_mode) << "\n"
        << "seed " << options.seed << "\n"
-       << "cut_own_parameters " << options.cut_own_parameters << "\n";
+       << "cut_own_parameters " << options.cut_own_parameters << "\n"
+       << "axes " << factors(options.axes) << "\n";
   for (const Policy& policy : options.policies) {
     text << "a policy for " << policy.class_name;
     for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
     text << "\n";
   }
   return text.str();
+}
+
+/// Of named axes, where there are any, else of the config's sizes.
+MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
+                        const std::vector<Axis>& axes) {
+  if (axes.empty() || !sizes.enabled) {
+    return MpuOptions()
+        .tensor_parallel_size(sizes.tensor)
+        .pipeline_parallel_size(sizes.pipeline)
+        .data_parallel_size(sizes.data)
+        .rank_order(sizes.rank_order);
+  }
+  const ConfigValues& values = config.values();
+  const bool sized = sizes.tensor > 1 || sizes.pipeline > 1 || values.data_parallel_size ||
+                     sizes.rank_order != RankOrder::pp_dp_tp;
+  OSLO_CHECK(!sized, "initialize: the grid is given twice, by InitializeOptions::axes (",
+             factors(axes), ") and by the config's sizes or rank_order; use one of the two");
+  for (const Axis& axis : axes) {
+    OSLO_CHECK(axis.name != "pipeline" || axis.size <= 1, "initialize: the axis pipeline has size ",
+               axis.size, ", which is not there yet: set it to 1");
+  }
+  return MpuOptions().axes(axes);
 }
 
 }  // namespace
@@ -197,20 +237,18 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   const World world = options.world.defined() ? options.world : World::from_environment();
   agree_on_text(world, "the config", config.to_string(), "start every rank with the same config");
   ParallelSizes sizes;
+  MpuOptions mpu_options;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
+    mpu_options = grid_options(sizes, config, options.axes)
+                      .backend(sizes.backend)
+                      .random_mode(options.random_mode)
+                      .seed(options.seed);
+    mpu_options.grid(world.size());
     OSLO_CHECK(
         !is_all_initialized(*model),
         "initialize: this model is parallel already; initialize it once, on the whole model");
   });
-  const MpuOptions mpu_options = MpuOptions()
-                                     .tensor_parallel_size(sizes.tensor)
-                                     .pipeline_parallel_size(sizes.pipeline)
-                                     .data_parallel_size(sizes.data)
-                                     .rank_order(sizes.rank_order)
-                                     .backend(sizes.backend)
-                                     .random_mode(options.random_mode)
-                                     .seed(options.seed);
   if (sizes.enabled) {
     agree_on_text(world, "InitializeOptions", options_text(options), "pass the same on every rank");
     const RankGrid grid = mpu_options.grid(world.size());
@@ -225,16 +263,19 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   }
 
   std::vector<LayerPlan> layers;
+  const PlanAxes axes(mpu.grid());
   const std::vector<std::string> classes = classes_of(model);
   agree_on_success(world, "the plan", [&] {
     check_decided_over(*model, mpu.tensor_mesh());
-    layers = plan_layers(model, config, options);
-    if (sizes.tensor == 1) return;
-    if (options.example_inputs)
-      plan_by_example(layers, model, sizes.tensor, options, world.rank() == 0);
+    layers = plan_layers(model, config, options, axes);
+    if (axes.ranks() == 1) return;
+    check_divides(layers, mpu.tensor_mesh());
+    if (options.example_inputs) {
+      plan_by_example(layers, model, axes, options, world.rank() == 0);
+    }
     check_cuttable(layers, *model);
   });
-  if (sizes.tensor > 1) {
+  if (axes.ranks() > 1) {
     if (options.example_inputs) {
       agree_on_text(world, "the plan", plan_text(layers),
                     "hand initialize example inputs of the same shapes on every rank");
@@ -248,9 +289,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   }
   set_initialized(*model);
   auto entries = entries_of(model, layers, classes);
-  if (sizes.tensor > 1 && world.rank() == 0) {
+  if (axes.ranks() > 1 && world.rank() == 0) {
     const std::string line =
-        little_cut(entries, layers, sizes.tensor, static_cast<bool>(options.example_inputs),
+        little_cut(entries, layers, axes.ranks(), static_cast<bool>(options.example_inputs),
                    options.cut_own_parameters);
     if (!line.empty()) std::cerr << line << std::endl;
   }

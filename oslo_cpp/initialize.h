@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "mpu/mesh.h"
+#include "mpu/rank_grid.h"
 #include "mpu/world.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/parallel_model.h"
@@ -36,6 +38,12 @@ struct InitializeOptions {
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the
   /// structural plan; the config's "plan" overrides them.
   std::vector<Policy> policies;
+
+  /// The grid of ranks as named axes with all their sizes, outermost first, in place of the
+  /// config's sizes (see MpuOptions::axes); empty: as the config says. Of several axes that cut
+  /// layers the plan decides by itself over the one named "tensor"; the others cut what the
+  /// config's "plan" and policies say, by styles of an axis: "row: row; column: column".
+  std::vector<Axis> axes;
 
   /// Random numbers of operators on cut values.
   RandomMode random_mode = RandomMode::like_one_device;

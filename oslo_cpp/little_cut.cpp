@@ -42,7 +42,7 @@ std::string remedies(const std::vector<LayerPlan>& layers, bool example, bool cu
   const LayerPlan* own = nullptr;
   bool guessed = false;
   for (const LayerPlan& layer : layers) {
-    if (layer.style.style != Style::replicate || !layer.free()) continue;
+    if (layer.cuts_weight() || !layer.free()) continue;
     if (!layer.parameter()) {
       guessed = true;
     } else if (own == nullptr || layer.weight().numel() > own->weight().numel()) {

@@ -26,11 +26,11 @@ std::optional<int64_t> padding_of(const torch::nn::EmbeddingImpl& layer) {
 }  // namespace
 
 VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options,
-                                                       const MPU& mpu)
+                                                       const MPU& mpu, const std::string& axis)
     : torch::nn::EmbeddingImpl(with_own_table(options)), padding_idx_(this->options.padding_idx()) {
   // It served; kept, a later reset would take the part for a table.
   this->options._weight(at::Tensor());
-  cut_parameter(weight, mpu.tensor_mesh(), 0, "weight");
+  cut_parameter(weight, mpu.mesh({axis}), 0, "weight");
   move_padding_to_mark(*this);
 }
 

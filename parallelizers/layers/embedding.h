@@ -2,6 +2,8 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include <string>
+
 #include "mpu/mpu.h"
 
 namespace oslo::nn {
@@ -18,7 +20,9 @@ class VocabParallelEmbeddingImpl final : public torch::nn::EmbeddingImpl {
   VocabParallelEmbeddingImpl(int64_t num_embeddings, int64_t embedding_dim, const MPU& mpu)
       : VocabParallelEmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim),
                                    mpu) {}
-  VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options, const MPU& mpu);
+  /// `axis`: over which the rows are cut, as `MPU::group` takes it.
+  VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options, const MPU& mpu,
+                             const std::string& axis = "tensor");
 
   /// Stands in for `original`, whose table it shares, however it is or will be marked. Once it is,
   /// `move_padding_to_mark` belongs on both.

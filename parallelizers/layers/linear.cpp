@@ -39,7 +39,7 @@ LinearImpl::LinearImpl(const LinearOptions& options, const MPU& mpu)
       parallel_(options.parallel()),
       gather_output_(options.gather_output()),
       input_is_parallel_(options.input_is_parallel()) {
-  const MeshPtr& mesh = mpu.tensor_mesh();
+  const MeshPtr mesh = mpu.mesh({options.axis()});
   if (parallel_ == "col") {
     cut_parameter(weight, mesh, 0, "weight");
     if (bias.defined()) cut_parameter(bias, mesh, 0, "bias");

@@ -22,6 +22,9 @@ struct LinearOptions : torch::nn::LinearOptions {
   /// "data": nothing, each rank holds the whole layer. Only `oslo::nn::Linear` reads it.
   TORCH_ARG(std::string, parallel) = "data";
 
+  /// The axis of the grid over which it is cut, as `MPU::group` takes it: "row", or "tensor".
+  TORCH_ARG(std::string, axis) = "tensor";
+
   /// Column: return the whole output on every rank instead of a cut one.
   TORCH_ARG(bool, gather_output) = false;
 
@@ -30,7 +33,7 @@ struct LinearOptions : torch::nn::LinearOptions {
   TORCH_ARG(bool, input_is_parallel) = false;
 };
 
-/// A linear layer y = x W^T + b over the tensor-parallel ranks (Megatron-LM, arXiv 1909.08053).
+/// A linear layer y = x W^T + b over the ranks of an axis (Megatron-LM, arXiv 1909.08053).
 /// x is [.., in_features], y [.., out_features], in global sizes; `options` keeps the global sizes
 /// too, `weight` and `bias` have this rank's. Making one draws the whole weight as
 /// torch::nn::Linear does, so one seed gives the same layer at any number of ranks, and keeps this

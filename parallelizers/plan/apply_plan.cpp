@@ -20,25 +20,34 @@
 namespace oslo {
 namespace {
 
+/// The class that says how the layer is cut; null where it keeps its own.
 std::shared_ptr<torch::nn::Module> parallel_layer(const LayerPlan& layer) {
+  std::set<Style> styles = {layer.style.style};
+  for (const auto& [axis, style] : layer.other_styles) styles.insert(style.style);
+  styles.erase(Style::replicate);
+  if (styles.size() != 1) return nullptr;  // row on one axis, column on another
+  const Style style = *styles.begin();
   if (const auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
-    if (layer.style.style != Style::vocab) return nullptr;  // its table is cut, its class stays
+    if (style != Style::vocab) return nullptr;  // its table is cut, its class stays
     return std::make_shared<nn::VocabParallelEmbeddingImpl>(*embedding);
   }
   if (layer.kind != LayerKind::linear) return nullptr;
   const auto& linear = *layer.module->as<torch::nn::LinearImpl>();
-  if (layer.style.style == Style::row) return std::make_shared<nn::RowParallelLinearImpl>(linear);
+  if (style == Style::row) return std::make_shared<nn::RowParallelLinearImpl>(linear);
   return std::make_shared<nn::ColumnParallelLinearImpl>(linear);
 }
 
-void cut(const at::Tensor& parameter, const Placement& placement, const std::string& name,
-         const MeshPtr& mesh) {
-  if (!placement.is_shard()) return;
+void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
+         const std::string& name, const MeshPtr& mesh) {
   if (mark_of(parameter) != nullptr) return;  // tied to an earlier layer
-  Layout layout = make_layout(mesh, {placement}, parameter.sizes());
+  Layout layout = make_layout(mesh, placements, parameter.sizes());
   if (layout.whole()) return;
-  layout[0].cut =
-      std::make_shared<Cut>(layout[0].cut->runs(), std::make_shared<CutOrigin>(CutOrigin{name}));
+  const auto origin = std::make_shared<CutOrigin>(CutOrigin{name});
+  for (int axis = 0; axis < layout.axes(); ++axis) {
+    if (layout[axis].whole()) continue;
+    const CutPtr cut = layout[axis].cut;
+    layout[axis].cut = std::make_shared<Cut>(cut->runs(), origin)->among(cut->family());
+  }
   const auto shared = std::make_shared<Layout>(std::move(layout));
   const at::Tensor gradient = parameter.grad();
   mark_parameter(parameter, shared, name);
@@ -91,18 +100,33 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const torch::nn::Modul
     cut.push_back({name, parameter});
   };
   for (const LayerPlan& layer : layers) {
-    if (layer.weight_placement().is_shard()) check(layer.weight(), layer.weight_path());
-    if (layer.bias().defined() && layer.bias_placement().is_shard()) {
-      check(layer.bias(), layer.bias_path());
-    }
+    if (layer.cuts_weight()) check(layer.weight(), layer.weight_path());
+    if (layer.bias().defined() && layer.cuts_bias()) check(layer.bias(), layer.bias_path());
   }
   check_memory(cut, model);
 }
 
+void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
+  for (const LayerPlan& layer : layers) {
+    if (layer.decided) continue;
+    try {
+      make_layout(mesh, layer.weight_placements(*mesh), layer.weight().sizes());
+      if (layer.bias().defined()) {
+        make_layout(mesh, layer.bias_placements(*mesh), layer.bias().sizes());
+      }
+    } catch (const Error& error) {
+      fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ",
+           error.what_without_backtrace());
+    }
+  }
+}
+
 void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
   for (const LayerPlan& layer : layers) {
-    cut(layer.weight(), layer.weight_placement(), layer.weight_path(), mesh);
-    if (layer.bias().defined()) cut(layer.bias(), layer.bias_placement(), layer.bias_path(), mesh);
+    cut(layer.weight(), layer.weight_placements(*mesh), layer.weight_path(), mesh);
+    if (layer.bias().defined()) {
+      cut(layer.bias(), layer.bias_placements(*mesh), layer.bias_path(), mesh);
+    }
     if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
       nn::move_padding_to_mark(*embedding);
     }
@@ -131,7 +155,7 @@ void cut_unused_parameters(const std::vector<LayerPlan>& layers, const torch::nn
 void rewrite_tree(const std::vector<LayerPlan>& layers) {
   std::map<const torch::nn::Module*, std::shared_ptr<torch::nn::Module>> replacements;
   for (const LayerPlan& layer : layers) {
-    if (layer.style.style == Style::replicate || !layer.parent || layer.parameter()) continue;
+    if (!layer.cuts_weight() || !layer.parent || layer.parameter()) continue;
     if (mark_of(layer.weight()) == nullptr) continue;
     auto& replacement = replacements[layer.module.get()];  // registered twice: stays one layer
     if (!replacement) replacement = parallel_layer(layer);

@@ -10,6 +10,10 @@ namespace oslo {
 /// of a live graph, shares its memory with another tensor of the model, or has a sparse gradient.
 void check_cuttable(const std::vector<LayerPlan>& layers, const torch::nn::Module& model);
 
+/// Throws, naming the layer, when its weight or bias does not divide into the planned parts: where
+/// two axes cut one dimension, the second one divides what the first one leaves on every rank.
+void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh);
+
 /// Cuts the parameters of planned layers in place, their gradients with them. Tied parameters are
 /// cut once, as the first layer in the tree says.
 void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh);

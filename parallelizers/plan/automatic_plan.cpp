@@ -20,11 +20,12 @@ constexpr DryCost kImpossible{std::numeric_limits<int64_t>::max(),
 
 class Search {
  public:
-  Search(std::vector<LayerPlan>& layers, const std::shared_ptr<torch::nn::Module>& model, int ranks,
-         const std::function<void()>& example, FirstWrites& writes, bool cut_own_parameters)
+  Search(std::vector<LayerPlan>& layers, const std::shared_ptr<torch::nn::Module>& model,
+         const PlanAxes& axes, const std::function<void()>& example, FirstWrites& writes,
+         bool cut_own_parameters)
       : layers_(layers),
-        ranks_(ranks),
-        run_(model, ranks, example, writes),
+        ranks_(axes.searched_ranks()),
+        run_(model, axes, example, writes),
         cut_own_parameters_(cut_own_parameters) {
     make_roles();
     most_runs_ =
@@ -314,10 +315,10 @@ class Search {
 }  // namespace
 
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
-                              const std::shared_ptr<torch::nn::Module>& model, int ranks,
+                              const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
                               const std::function<void()>& example, FirstWrites& writes,
                               bool cut_own_parameters) {
-  return Search(layers, model, ranks, example, writes, cut_own_parameters).plan();
+  return Search(layers, model, axes, example, writes, cut_own_parameters).plan();
 }
 
 }  // namespace oslo

@@ -36,12 +36,13 @@ struct PlanSearch {
 ///     the first plan leaves whole, are cut last and on top of that, unless every cut of them has
 ///     to be gathered or changes what the forward calls (it then reads a size, which is the local
 ///     one).
+/// The search cuts over `axes.searched`; what patterns and policies say of other axes stays.
 /// Deterministic: every rank finds the same. Alpa (arXiv 2201.12023) and torch's auto-parallel
 /// search over operators; here the rules decide those, so that weights are enough.
 /// Throws what the example throws, and what `FirstWrites::check` throws: `writes` learns what the
 /// example writes to, also when it throws.
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
-                              const std::shared_ptr<torch::nn::Module>& model, int ranks,
+                              const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
                               const std::function<void()>& example, FirstWrites& writes,
                               bool cut_own_parameters = false);
 

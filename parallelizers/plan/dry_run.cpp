@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -22,12 +23,15 @@ namespace {
 /// Wishes come in layers: a split asks for blocks, then a view of a block for a unit.
 constexpr int kPasses = 4;
 
-std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, int ranks) {
-  std::vector<int> members(ranks);
-  std::iota(members.begin(), members.end(), 0);
-  auto group = World::fake(0, ranks).make_group("plan", members);
-  group->foresee_backward();
-  auto mesh = std::make_shared<Mesh>(std::vector{std::move(group)});
+std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, const PlanAxes& axes) {
+  const RankGrid grid(axes.axes);
+  const World world = World::fake(0, grid.size());
+  std::vector<std::shared_ptr<Group>> groups;
+  for (const Axis& axis : axes.axes) {
+    groups.push_back(world.make_group(axis.name, grid.groups(axis.name).front()));
+    groups.back()->foresee_backward();
+  }
+  auto mesh = std::make_shared<Mesh>(std::move(groups));
   mesh->dry = std::make_shared<DryShapes>();
   const auto parameters = model.parameters();
   if (!parameters.empty()) mesh->dry->device = parameters.front().device();
@@ -45,12 +49,12 @@ std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, int ranks) {
 
 }  // namespace
 
-DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks,
+DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
                std::function<void()> example, FirstWrites& writes)
     : model_(model),
       example_(std::move(example)),
       writes_(writes),
-      mesh_(dry_mesh(*model, ranks)),
+      mesh_(dry_mesh(*model, axes)),
       members_(*model) {
   for (const at::Tensor& parameter : model->parameters()) hold(parameter);
   for (const NamedTensor& parameter : parameters_in_use(*model)) hold(parameter.tensor);
@@ -68,7 +72,7 @@ void DryRun::hold(const at::Tensor& tensor) {
     held.original = marked_like(unmarked_alias(tensor), tensor);
     held.shape = at::empty(mark->layout->global_sizes(tensor.sizes()), shape);
     Layout layout(mesh_);
-    layout[0] = (*mark->layout)[0];
+    for (int axis = 0; axis < layout.axes(); ++axis) layout[axis] = (*mark->layout)[axis];
     held.decided = std::make_shared<Layout>(std::move(layout));
     return;
   }
@@ -100,41 +104,51 @@ const std::vector<std::string>& DryRun::value_readers() const {
   return mesh_->dry->value_readers;
 }
 
-void DryRun::place(const at::Tensor& tensor, const Placement& placement, const std::string& name,
-                   const StyleText& style) {
+Layout DryRun::planned_layout(const Held& held, const std::string& name, const LayerPlan* layer) {
+  Layout layout = make_layout(mesh_, held.placements, held.shape.sizes());
+  for (int i = 0; i < layout.axes(); ++i) {
+    if (layout[i].whole()) continue;
+    const std::string& axis = layout.group(i)->name();
+    const StyleText& style = layer->style_on(axis);
+    auto origin =
+        std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit, /*planning=*/true});
+    const CutPtr cut = layout[i].cut;
+    layout[i].cut = std::make_shared<Cut>(cut->runs(), origin)->among(cut->family());
+    origins_[{axis, name}] = std::move(origin);
+  }
+  return layout;
+}
+
+void DryRun::place(const at::Tensor& tensor, const std::vector<Placement>& placements,
+                   const std::string& name, const LayerPlan* layer) {
   const auto found = held_.find(tensor.unsafeGetTensorImpl());
   if (found == held_.end()) return;
   Held& held = found->second;
-  const bool stays = held.decided || (held.placement == placement && !placement.is_shard());
+  const bool whole = std::none_of(placements.begin(), placements.end(),
+                                  [](const Placement& placement) { return placement.is_shard(); });
+  const bool stays = held.decided || (held.placements == placements && whole);
   if (held.placed && stays) return;
   auto* own = held.tensor.unsafeGetTensorImpl();
   own->shallow_copy_from(held.shape.getIntrusivePtr());
   own->set_backend_meta(nullptr);
-  Layout layout =
-      held.decided ? *held.decided : make_layout(mesh_, {placement}, held.shape.sizes());
-  if (!layout.whole() && !held.decided) {
-    auto origin =
-        std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit, /*planning=*/true});
-    layout[0].cut = std::make_shared<Cut>(layout[0].cut->runs(), origin);
-    origins_[name] = std::move(origin);
-  }
+  held.placements = placements;
+  Layout layout = held.decided ? *held.decided : planned_layout(held, name, layer);
   held.placed = true;
-  held.placement = placement;
   mark_parameter(held.tensor, std::make_shared<Layout>(std::move(layout)), name);
 }
 
 void DryRun::place_all(const std::vector<LayerPlan>& layers) {
   origins_.clear();
   std::map<const c10::TensorImpl*, bool> planned;
-  const auto place_first = [&](const at::Tensor& tensor, const Placement& placement,
-                               const std::string& name, const StyleText& style) {
+  const auto place_first = [&](const at::Tensor& tensor, const std::vector<Placement>& placements,
+                               const std::string& name, const LayerPlan& layer) {
     const bool first = planned.emplace(tensor.unsafeGetTensorImpl(), true).second;
-    if (first) place(tensor, placement, name, style);
+    if (first) place(tensor, placements, name, &layer);
   };
   for (const LayerPlan& layer : layers) {
-    place_first(layer.weight(), layer.weight_placement(), layer.weight_path(), layer.style);
+    place_first(layer.weight(), layer.weight_placements(*mesh_), layer.weight_path(), layer);
     if (layer.bias().defined()) {
-      place_first(layer.bias(), layer.bias_placement(), layer.bias_path(), layer.style);
+      place_first(layer.bias(), layer.bias_placements(*mesh_), layer.bias_path(), layer);
     }
     if (!layer.embedding()) continue;
     auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>();
@@ -142,8 +156,9 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
     paddings_.push_back({layer.module, embedding->options.padding_idx()});
     embedding->options.padding_idx(std::nullopt);
   }
+  const std::vector<Placement> whole(mesh_->axes());
   for (auto& [impl, held] : held_) {
-    if (planned.count(impl) == 0) place(held.tensor, Placement::replicate(), "a whole tensor", {});
+    if (planned.count(impl) == 0) place(held.tensor, whole, "a whole tensor", nullptr);
   }
 }
 
@@ -154,14 +169,18 @@ DryCost DryRun::run_once() {
     known = mesh_->dry->on_zeros.size();
     ++runs_;
     mesh_->gathers().clear();
-    mesh_->axis(0)->ledger().clear();
+    for (int axis = 0; axis < mesh_->axes(); ++axis) mesh_->axis(axis)->ledger().clear();
     mesh_->dry->calls = mesh_->dry->depth = 0;
     mesh_->dry->failed.clear();
     run_watched(*model_, example_, writes_);
     members_.restore();
   } while (mesh_->dry->on_zeros.size() > known || writes_.open());
   writes_.check();
-  return {mesh_->axis(0)->ledger().total().bytes, mesh_->gathers().calls(), mesh_->dry->calls};
+  int64_t bytes = 0;
+  for (int axis = 0; axis < mesh_->axes(); ++axis) {
+    bytes += mesh_->axis(axis)->ledger().total().bytes;
+  }
+  return {bytes, mesh_->gathers().calls(), mesh_->dry->calls};
 }
 
 DryCost DryRun::run(std::vector<LayerPlan>& layers) {
@@ -186,19 +205,22 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
 
 bool DryRun::take_wishes(std::vector<LayerPlan>& layers) const {
   bool changed = false;
-  for (LayerPlan& layer : layers) {
-    StyleText wanted = layer.style;
+  const auto take = [&](const LayerPlan& layer, const std::string& axis, StyleText& style) {
+    StyleText wanted = style;
     for (const std::string& name : {layer.weight_path(), layer.bias_path()}) {
-      const auto found = origins_.find(name);
+      const auto found = origins_.find({axis, name});
       if (found == origins_.end()) continue;
       wanted.blocks = std::max(wanted.blocks, found->second->wanted_blocks);
       wanted.unit = std::lcm(wanted.unit, found->second->wanted_unit);
     }
-    const bool differs = wanted.blocks != layer.style.blocks || wanted.unit != layer.style.unit;
-    if (!differs || !wanted.divides() || layer.cut_size() % (wanted.blocks * wanted.unit) != 0)
-      continue;
-    layer.style = wanted;
+    if (wanted == style || !wanted.divides()) return;
+    if (layer.cut_size(style) % (wanted.blocks * wanted.unit) != 0) return;
+    style = wanted;
     changed = true;
+  };
+  for (LayerPlan& layer : layers) {
+    take(layer, layer.axis, layer.style);
+    for (auto& [axis, style] : layer.other_styles) take(layer, axis, style);
   }
   if (changed) follow_ties(layers);
   return changed;

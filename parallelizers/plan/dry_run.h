@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mpu/mesh.h"
@@ -35,10 +36,10 @@ struct DryCost {
 /// memory to speak of.
 class DryRun {
  public:
-  /// `example` runs the forward. `ranks` are those of the tensor axis. `writes` learns what the
-  /// forward writes to.
-  DryRun(const std::shared_ptr<torch::nn::Module>& model, int ranks, std::function<void()> example,
-         FirstWrites& writes);
+  /// `example` runs the forward. `axes` are those that layers are cut over. `writes` learns what
+  /// the forward writes to.
+  DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
+         std::function<void()> example, FirstWrites& writes);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
@@ -56,22 +57,24 @@ class DryRun {
   int64_t runs() const { return runs_; }
 
  private:
-  void place(const at::Tensor& tensor, const Placement& placement, const std::string& name,
-             const StyleText& style);
-  void place_all(const std::vector<LayerPlan>& layers);
-  void hold(const at::Tensor& tensor);
-  DryCost run_once();
-  bool take_wishes(std::vector<LayerPlan>& layers) const;
-
   struct Held {
     at::Tensor tensor;
     at::Tensor original;                                 ///< over its storage, with its mark
     at::Tensor shape;                                    ///< the global one
     std::shared_ptr<torch::autograd::Node> accumulator;  ///< somebody's hooks may be on it
-    LayoutPtr decided;  ///< how an earlier initialize cut it; null where none did
-    Placement placement;
+    LayoutPtr decided;                  ///< how an earlier initialize cut it; null where none did
+    std::vector<Placement> placements;  ///< one an axis
     bool placed = false;
   };
+
+  void place(const at::Tensor& tensor, const std::vector<Placement>& placements,
+             const std::string& name, const LayerPlan* layer);
+  Layout planned_layout(const Held& held, const std::string& name, const LayerPlan* layer);
+  void place_all(const std::vector<LayerPlan>& layers);
+  void hold(const at::Tensor& tensor);
+  DryCost run_once();
+  bool take_wishes(std::vector<LayerPlan>& layers) const;
+
   struct Padding {
     std::shared_ptr<torch::nn::Module> layer;
     std::optional<int64_t> row;
@@ -83,7 +86,8 @@ class DryRun {
   MemberKeeper members_;
   std::map<const c10::TensorImpl*, Held> held_;
   std::vector<Padding> paddings_;
-  std::map<std::string, std::shared_ptr<CutOrigin>> origins_;  ///< by parameter name
+  /// By axis and parameter name.
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<CutOrigin>> origins_;
   int64_t runs_ = 0;
 };
 

@@ -50,15 +50,17 @@ std::string nearest_path(const std::vector<LayerPlan>& layers, const std::string
 }
 
 /// A broad pattern speaks of layers or of parameters, by its style.
-bool speaks_of(const std::string& pattern, const StyleText& style, const LayerPlan& layer) {
+bool speaks_of(const std::string& pattern, const AxisStyles& styles, const LayerPlan& layer) {
   if (stars(pattern) == 0) return true;
   if (layer.computed || layer.decided) return false;
-  if (style.style == Style::replicate) return true;
-  return layer.parameter() == (style.style == Style::shard);
+  return std::all_of(styles.begin(), styles.end(), [&](const auto& style) {
+    if (style.second.style == Style::replicate) return true;
+    return layer.parameter() == (style.second.style == Style::shard);
+  });
 }
 
-void plan_one(LayerPlan& layer, const StyleText& style, const std::string& why) {
-  layer.style = style;
+void plan_one(LayerPlan& layer, const AxisStyles& styles, const std::string& why) {
+  layer.set_styles(styles);
   layer.why = why;
   layer.asked_for = true;
 }
@@ -71,11 +73,11 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
                    [](const auto& a, const auto& b) { return stars(a.first) > stars(b.first); });
   for (const auto& [pattern, text] : ordered) {
     const std::string where = "plan pattern \"" + pattern + "\"";
-    const StyleText style = StyleText::parse(text, where);
+    const AxisStyles styles = parse_axis_styles(text, where);
     bool found = false;
     for (LayerPlan& layer : layers) {
-      if (!matches(pattern, layer.path) || !speaks_of(pattern, style, layer)) continue;
-      plan_one(layer, style, where);
+      if (!matches(pattern, layer.path) || !speaks_of(pattern, styles, layer)) continue;
+      plan_one(layer, styles, where);
       found = true;
     }
     OSLO_CHECK(
@@ -89,50 +91,66 @@ namespace {
 
 /// Two models may share a layer and a config: what the first one decided is what the second one's
 /// plan has to say.
-void check_decided(LayerPlan& layer) {
+void check_decided(LayerPlan& layer, const PlanAxes& axes) {
   const Mark* mark = mark_of(layer.weight());
-  const Placement asked = layer.weight_placement();
-  bool same = mark == nullptr && !asked.is_shard();
-  for (int axis = 0; mark != nullptr && axis < mark->layout->axes(); ++axis) {
-    const auto& [dim, cut] = (*mark->layout)[axis];
-    same = dim < 0 ? !asked.is_shard()
-                   : asked.is_shard() && asked.dim() == dim &&
-                         asked.cut_of(cut->size(), cut->ranks()) == *cut;
+  bool same = mark != nullptr || !layer.cuts_weight();
+  for (int i = 0; mark != nullptr && i < mark->layout->axes(); ++i) {
+    const auto& [dim, cut] = (*mark->layout)[i];
+    const Placement asked = layer.weight_placement(layer.style_on(axes.axes[i].name));
+    same = same && (dim < 0 ? !asked.is_shard()
+                            : asked.is_shard() && asked.dim() == dim &&
+                                  asked.cut_of(cut->size(), cut->ranks()) == *cut);
   }
   OSLO_CHECK(same, layer.why, ": ", layer.path,
              " was decided by an earlier initialize, of a model that has it too: ",
              mark == nullptr ? "whole" : mark->layout->to_string(), "; plan both alike");
-  layer.style = {};
+  layer.set_styles({});
   layer.asked_for = false;
+}
+
+void check_axes(const LayerPlan& layer, const PlanAxes& axes) {
+  OSLO_CHECK(!axes.searched.empty() || layer.style.style == Style::replicate, layer.why, ": ",
+             layer.path, " may be cut over ", axes.names(), "; say over which, as in \"",
+             axes.axes.front().name, ": ", layer.style.name(), "\"");
+  for (const auto& [name, style] : layer.other_styles) {
+    OSLO_CHECK(axes.has(name), layer.why, ": ", name,
+               " is no axis that layers are cut over; these are ", axes.names());
+  }
+}
+
+void check_style(const LayerPlan& layer, const StyleText& style) {
+  OSLO_CHECK(!(layer.embedding() && style.style == Style::row), layer.why, ": ", layer.path,
+             " is an embedding, which has no input features to cut; use vocab or column");
+  OSLO_CHECK(layer.kind != LayerKind::attention || style.style != Style::row, layer.why, ": ",
+             layer.path,
+             " projects queries, keys and values, whose input is whole; use "
+             "column blocks=3");
+  OSLO_CHECK(layer.groups() == 1 || style.style != Style::row, layer.why, ": ", layer.path,
+             " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
+  OSLO_CHECK(!layer.parameter() || style.style == Style::shard || style.style == Style::replicate,
+             layer.why, ": ", layer.path,
+             " is a parameter, not a layer; use shard(dimension) or replicate");
+  OSLO_CHECK(layer.parameter() || style.style != Style::shard, layer.why, ": ", layer.path,
+             " is a layer; use column, row, vocab or replicate");
+  OSLO_CHECK(style.style != Style::shard || style.dim < layer.weight().dim(), layer.why, ": ",
+             layer.path, " has ", layer.weight().dim(), " dimensions, counted from 0; seen ",
+             style.name());
+  const int64_t size = layer.cut_size(style), step = style.blocks * style.unit;
+  OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
+             " features to cut, which are not a multiple of blocks ", style.blocks, " x unit ",
+             style.unit);
 }
 
 }  // namespace
 
-void check_asked(std::vector<LayerPlan>& layers) {
+void check_asked(std::vector<LayerPlan>& layers, const PlanAxes& axes) {
   for (LayerPlan& layer : layers) {
     if (!layer.asked_for) continue;
+    check_axes(layer, axes);
     if (layer.computed) layer.set_computed();  // throws
-    OSLO_CHECK(!(layer.embedding() && layer.style.style == Style::row), layer.why, ": ", layer.path,
-               " is an embedding, which has no input features to cut; use vocab or column");
-    OSLO_CHECK(layer.kind != LayerKind::attention || layer.style.style != Style::row, layer.why,
-               ": ", layer.path,
-               " projects queries, keys and values, whose input is whole; use "
-               "column blocks=3");
-    OSLO_CHECK(layer.groups() == 1 || layer.style.style != Style::row, layer.why, ": ", layer.path,
-               " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
-    const Style style = layer.style.style;
-    OSLO_CHECK(!layer.parameter() || style == Style::shard || style == Style::replicate, layer.why,
-               ": ", layer.path, " is a parameter, not a layer; use shard(dimension) or replicate");
-    OSLO_CHECK(layer.parameter() || style != Style::shard, layer.why, ": ", layer.path,
-               " is a layer; use column, row, vocab or replicate");
-    OSLO_CHECK(style != Style::shard || layer.style.dim < layer.weight().dim(), layer.why, ": ",
-               layer.path, " has ", layer.weight().dim(), " dimensions, counted from 0; seen ",
-               layer.style.name());
-    const int64_t size = layer.cut_size(), step = layer.style.blocks * layer.style.unit;
-    OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
-               " features to cut, which are not a multiple of blocks ", layer.style.blocks,
-               " x unit ", layer.style.unit);
-    if (layer.decided) check_decided(layer);
+    check_style(layer, layer.style);
+    for (const auto& [name, style] : layer.other_styles) check_style(layer, style);
+    if (layer.decided) check_decided(layer, axes);
   }
 }
 
@@ -146,12 +164,12 @@ void plan_by_policies(std::vector<LayerPlan>& layers,
       met = true;
       for (const auto& [pattern, text] : policy.patterns) {
         const std::string where = "policy for " + policy.class_name + ", \"" + pattern + "\"";
-        const StyleText style = StyleText::parse(text, where);
+        const AxisStyles styles = parse_axis_styles(text, where);
         bool found = false;
         for (LayerPlan& layer : layers) {
           if (!matches(join_path(entry.path, pattern), layer.path)) continue;
-          if (!speaks_of(pattern, style, layer)) continue;
-          plan_one(layer, style, where);
+          if (!speaks_of(pattern, styles, layer)) continue;
+          plan_one(layer, styles, where);
           found = true;
         }
         OSLO_CHECK(found, where, " matches no layer or parameter that can be cut inside ",

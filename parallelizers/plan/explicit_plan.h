@@ -13,7 +13,8 @@
 
 namespace oslo {
 
-/// Patterns over module paths, each with a placement; `*` stands for one path component. A more
+/// Patterns over module paths, each with a style ("column") or one an axis ("row: row; column:
+/// column", see style.h); `*` stands for one path component. A more
 /// specific pattern (fewer stars) wins over a less specific one, the later over the earlier.
 /// Throws when a pattern matches no layer, naming the nearest path.
 using PlanPatterns = std::vector<std::pair<std::string, std::string>>;
@@ -37,8 +38,9 @@ Policy policy_for(PlanPatterns patterns) {
 }
 
 /// Throws when a layer cannot be cut as a pattern or a policy asks. Call it after all of them: a
-/// broad pattern may not fit a layer that a more specific one plans otherwise.
-void check_asked(std::vector<LayerPlan>& layers);
+/// broad pattern may not fit a layer that a more specific one plans otherwise. Throws as well when
+/// they name an axis that is not among `axes`, or none where `axes` has no searched one.
+void check_asked(std::vector<LayerPlan>& layers, const PlanAxes& axes = 1);
 
 /// Throws when a policy finds no module of its class, or a module lacks a layer that it names.
 void plan_by_policies(std::vector<LayerPlan>& layers,

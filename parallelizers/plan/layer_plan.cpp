@@ -79,10 +79,10 @@ void add_layer(std::vector<LayerPlan>& layers, const ModuleEntry& entry, LayerKi
   layers.push_back(std::move(layer));
 }
 
-/// The style that cuts a shared weight as `leader` does, in the words of the other layer's class.
-StyleText tied_style(const LayerPlan& leader, LayerKind kind) {
-  StyleText style = leader.style;
-  const Placement placement = leader.weight_placement();
+/// The style that cuts a shared weight as one of `leader` does, in the words of the other layer's
+/// class.
+StyleText tied_style(const LayerPlan& leader, StyleText style, LayerKind kind) {
+  const Placement placement = leader.weight_placement(style);
   if (!placement.is_shard()) return style;
   const bool embedding = kind == LayerKind::embedding;
   if (kind == LayerKind::parameter) {
@@ -110,11 +110,11 @@ at::Tensor LayerPlan::bias() const {
 }
 
 void LayerPlan::set_computed() {
-  OSLO_CHECK(!asked_for || style.style == Style::replicate, why, ": ", path,
+  OSLO_CHECK(!asked_for || !cuts_weight(), why, ": ", path,
              " computes its weight in forward from other parameters; plan those, by "
              "shard(dimension)");
   computed = true;
-  style = {};
+  set_styles({});
   why = "computed in forward from other parameters, which are planned in its place";
 }
 
@@ -135,20 +135,86 @@ std::string LayerPlan::bias_path() const {
   return join_path(path, bias_name());
 }
 
-Placement LayerPlan::weight_placement() const {
+const StyleText& LayerPlan::style_on(const std::string& name) const {
+  static const StyleText whole;
+  if (name == axis) return style;
+  const auto found = other_styles.find(name);
+  return found == other_styles.end() ? whole : found->second;
+}
+
+void LayerPlan::set_styles(const AxisStyles& styles) {
+  style = {};
+  other_styles.clear();
+  for (const auto& [name, wanted] : styles) {
+    (name.empty() || name == axis ? style : other_styles[name]) = wanted;
+  }
+}
+
+bool LayerPlan::cuts_weight() const {
+  const auto cuts = [&](const StyleText& wanted) { return weight_placement(wanted).is_shard(); };
+  return cuts(style) || std::any_of(other_styles.begin(), other_styles.end(),
+                                    [&](const auto& other) { return cuts(other.second); });
+}
+
+bool LayerPlan::cuts_bias() const {
+  const auto cuts = [&](const StyleText& wanted) { return bias_placement(wanted).is_shard(); };
+  return cuts(style) || std::any_of(other_styles.begin(), other_styles.end(),
+                                    [&](const auto& other) { return cuts(other.second); });
+}
+
+bool LayerPlan::cuts_weight_like(const LayerPlan& other) const {
+  const auto differs = [&](const std::string& name) {
+    return weight_placement(style_on(name)) != other.weight_placement(other.style_on(name));
+  };
+  const auto some_differ = [&](const std::map<std::string, StyleText>& styles) {
+    return std::any_of(styles.begin(), styles.end(),
+                       [&](const auto& style) { return differs(style.first); });
+  };
+  return !differs(axis) && !some_differ(other_styles) && !some_differ(other.other_styles);
+}
+
+std::string LayerPlan::style_text() const {
+  if (other_styles.empty()) return style.name();
+  std::string text;
+  const auto add = [&](const std::string& name, const StyleText& wanted) {
+    if (wanted.style == Style::replicate) return;
+    text += c10::str(text.empty() ? "" : "; ", name, ": ", wanted.name());
+  };
+  add(axis, style);
+  for (const auto& [name, wanted] : other_styles) add(name, wanted);
+  return text.empty() ? style.name() : text;
+}
+
+std::vector<Placement> LayerPlan::weight_placements(const Mesh& mesh) const {
+  std::vector<Placement> placements;
+  for (int i = 0; i < mesh.axes(); ++i) {
+    placements.push_back(weight_placement(style_on(mesh.axis(i)->name())));
+  }
+  return placements;
+}
+
+std::vector<Placement> LayerPlan::bias_placements(const Mesh& mesh) const {
+  std::vector<Placement> placements;
+  for (int i = 0; i < mesh.axes(); ++i) {
+    placements.push_back(bias_placement(style_on(mesh.axis(i)->name())));
+  }
+  return placements;
+}
+
+Placement LayerPlan::weight_placement(const StyleText& style) const {
   if (style.style == Style::replicate) return Placement::replicate();
   if (style.style == Style::shard) return Placement::shard(style.dim, style.blocks, style.unit);
   const bool first = embedding() ? style.style == Style::vocab : style.style != Style::row;
   return Placement::shard(first ? 0 : 1, style.blocks, style.unit);
 }
 
-Placement LayerPlan::bias_placement() const {
+Placement LayerPlan::bias_placement(const StyleText& style) const {
   const bool cut = !embedding() && (style.style == Style::column || style.style == Style::vocab);
   return cut ? Placement::shard(0, style.blocks, style.unit) : Placement::replicate();
 }
 
-int64_t LayerPlan::cut_size() const {
-  const Placement placement = weight_placement();
+int64_t LayerPlan::cut_size(const StyleText& style) const {
+  const Placement placement = weight_placement(style);
   if (!placement.is_shard()) return 0;
   const Mark* mark = mark_of(weight());
   if (mark == nullptr) return weight().size(placement.dim());
@@ -168,7 +234,8 @@ bool LayerPlan::embeds_patches() const {
   return sizes[1] <= kMostColours && c10::multiply_integers(sizes.slice(2)) > 1;
 }
 
-std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root) {
+std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root,
+                                        const std::string& axis) {
   std::vector<LayerPlan> layers;
   for (const ModuleEntry& entry : module_entries(root)) {
     if (const auto kind = kind_of(*entry.module)) add_layer(layers, entry, *kind);
@@ -183,7 +250,10 @@ std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>
                         ""});
     }
   }
-  for (LayerPlan& layer : layers) layer.decided = mark_of(layer.weight()) != nullptr;
+  for (LayerPlan& layer : layers) {
+    layer.axis = axis;
+    layer.decided = mark_of(layer.weight()) != nullptr;
+  }
   // A second name of a layer's weight: the layer decides.
   std::set<const c10::TensorImpl*> weights;
   for (const LayerPlan& layer : layers) {
@@ -229,13 +299,17 @@ void follow_ties(std::vector<LayerPlan>& layers) {
     }
     for (LayerPlan* layer : group) {
       if (layer == leader) continue;
-      const StyleText style = tied_style(*leader, layer->kind);
       LayerPlan tied = *layer;
-      tied.style = style;
-      OSLO_CHECK(!layer->asked_for || layer->weight_placement() == tied.weight_placement(),
-                 layer->why, ": ", layer->path, " shares its weight with ", leader->path,
-                 ", which is planned as ", leader->style.name(), "; plan both alike");
-      layer->style = style;
+      tied.style = tied_style(*leader, leader->style, layer->kind);
+      tied.other_styles.clear();
+      for (const auto& [axis, style] : leader->other_styles) {
+        tied.other_styles[axis] = tied_style(*leader, style, layer->kind);
+      }
+      OSLO_CHECK(!layer->asked_for || layer->cuts_weight_like(tied), layer->why, ": ", layer->path,
+                 " shares its weight with ", leader->path, ", which is planned as ",
+                 leader->style_text(), "; plan both alike");
+      layer->style = tied.style;
+      layer->other_styles = tied.other_styles;
       if (layer == group.front() || layer->why.rfind("tied to ", 0) != 0) {
         layer->why = "tied to " + leader->path;
       }

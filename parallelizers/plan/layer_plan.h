@@ -2,12 +2,15 @@
 
 #include <torch/nn/module.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "mpu/mesh.h"
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/layout/placement.h"
+#include "parallelizers/plan/plan_axes.h"
 #include "parallelizers/plan/style.h"
 
 namespace oslo {
@@ -28,7 +31,7 @@ struct LayerPlan {
   std::shared_ptr<torch::nn::Module> module;
   std::shared_ptr<torch::nn::Module> parent;
   LayerKind kind = LayerKind::linear;
-  StyleText style;
+  StyleText style;  ///< on `axis`
   std::string why;
   bool asked_for = false;  ///< by a pattern or a policy
   /// Forward computes the weight from other parameters (weight norm): what is registered under its
@@ -36,6 +39,10 @@ struct LayerPlan {
   bool computed = false;
   /// An earlier initialize decided, of a model that has this layer too.
   bool decided = false;
+  /// The axis that the plan decides by itself (PlanAxes); empty: none.
+  std::string axis = "tensor";
+  /// On axes that patterns and policies name beside it; whole on those that are not here.
+  std::map<std::string, StyleText> other_styles;
 
   bool embedding() const { return kind == LayerKind::embedding; }
   const at::Tensor& weight() const;
@@ -43,7 +50,17 @@ struct LayerPlan {
   at::Tensor bias() const;
   bool parameter() const { return kind == LayerKind::parameter; }
   /// Whether the search may choose.
-  bool free() const { return !asked_for && !computed && !decided; }
+  bool free() const { return !asked_for && !computed && !decided && !axis.empty(); }
+  const StyleText& style_on(const std::string& axis) const;
+  /// Takes over these styles; whole on other axes.
+  void set_styles(const AxisStyles& styles);
+  /// "column"; of several axes "row: row; column: column".
+  std::string style_text() const;
+  /// Whether both cut a weight of theirs alike on every axis.
+  bool cuts_weight_like(const LayerPlan& other) const;
+  /// Whether some axis cuts the weight, or the bias.
+  bool cuts_weight() const;
+  bool cuts_bias() const;
   /// Leaves the layer whole, as its weight is computed. Throws when a pattern asks for a cut.
   void set_computed();
   /// "weight", "bias", and of attention "in_proj_weight", "in_proj_bias".
@@ -52,12 +69,18 @@ struct LayerPlan {
   /// "h.0.attn.c_attn.weight".
   std::string weight_path() const;
   std::string bias_path() const;
-  /// Of the weight, on the tensor axis.
-  Placement weight_placement() const;
-  /// Of the bias: cut like the output features, else whole.
-  Placement bias_placement() const;
-  /// The size of the dimension that is cut; 0 where none is.
-  int64_t cut_size() const;
+  /// Of the weight, on `axis`.
+  Placement weight_placement() const { return weight_placement(style); }
+  /// Of the bias, on `axis`: cut like the output features, else whole.
+  Placement bias_placement() const { return bias_placement(style); }
+  Placement weight_placement(const StyleText& style) const;
+  Placement bias_placement(const StyleText& style) const;
+  /// One for each axis of the mesh.
+  std::vector<Placement> weight_placements(const Mesh& mesh) const;
+  std::vector<Placement> bias_placements(const Mesh& mesh) const;
+  /// The size of the dimension that is cut on `axis`; 0 where none is.
+  int64_t cut_size() const { return cut_size(style); }
+  int64_t cut_size(const StyleText& style) const;
   /// How many independent parts a convolution has; 1 for the rest.
   int64_t groups() const;
   /// A convolution over the patches of an image, with which vision transformers and ConvNeXt begin:
@@ -65,8 +88,9 @@ struct LayerPlan {
   bool embeds_patches() const;
 };
 
-/// All that can be cut, whole for now, in the tree's order.
-std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root);
+/// All that can be cut, whole for now, in the tree's order. The plan decides the styles on `axis`.
+std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root,
+                                        const std::string& axis = "tensor");
 
 /// Leaves the layers whole whose weight forward was seen to compute; whether there are new ones.
 /// Throws when a pattern or policy asks for one of them.

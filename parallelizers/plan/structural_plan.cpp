@@ -82,6 +82,9 @@ void plan_embedding(LayerPlan& layer, const std::string& name) {
 
 void plan_by_structure(std::vector<LayerPlan>& layers) {
   for (LayerPlan& layer : layers) {
+    if (layer.axis.empty() && layer.why.empty()) {
+      layer.why = "several axes cut layers, and the plan says of none how";
+    }
     if (!layer.free()) continue;
     const std::string name = lower(layer.name);
     switch (layer.kind) {

@@ -9,7 +9,8 @@ namespace oslo {
 /// shape say query-key-value; embeddings by vocabulary, except tables of positions or types, which
 /// are small, as are convolutions over the patches of an image; MultiheadAttention by heads; other
 /// convolutions by output channels. A wrong guess costs a gather, never a wrong number; the report
-/// names it.
+/// names it. Where several axes cut layers and none of them is named "tensor", all of that is the
+/// patterns' to say, and layers stay whole.
 void plan_by_structure(std::vector<LayerPlan>& layers);
 
 }  // namespace oslo

@@ -65,4 +65,31 @@ StyleText StyleText::parse(const std::string& text, const std::string& where) {
   return parsed;
 }
 
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+}  // namespace
+
+AxisStyles parse_axis_styles(const std::string& text, const std::string& where) {
+  if (text.find_first_of(":;") == std::string::npos) return {{"", StyleText::parse(text, where)}};
+  AxisStyles styles;
+  std::set<std::string> seen;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ';');) {
+    const size_t colon = part.find(':');
+    const std::string axis = trimmed(part.substr(0, colon));
+    OSLO_CHECK(colon != std::string::npos && !axis.empty(), where, ": cannot read \"", part,
+               "\" in \"", text,
+               "\"; styles of several axes are written \"row: shard(1); column: shard(0)\"");
+    OSLO_CHECK(seen.insert(axis).second, where, ": \"", text, "\" gives the axis ", axis, " twice");
+    styles.emplace_back(axis, StyleText::parse(part.substr(colon + 1), where));
+  }
+  return styles;
+}
+
 }  // namespace oslo

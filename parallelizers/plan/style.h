@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace oslo {
 
@@ -34,6 +36,14 @@ struct StyleText {
 
   /// Throws naming `where` when the text is none of these.
   static StyleText parse(const std::string& text, const std::string& where);
+
+  bool operator==(const StyleText&) const = default;
 };
+
+/// Styles by axis, in the order written: "row: shard(1); column: column blocks=3". A style without
+/// an axis stands alone and has an empty name. Throws naming `where` for other texts, and when an
+/// axis is named twice.
+using AxisStyles = std::vector<std::pair<std::string, StyleText>>;
+AxisStyles parse_axis_styles(const std::string& text, const std::string& where);
 
 }  // namespace oslo

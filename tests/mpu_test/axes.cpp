@@ -179,7 +179,9 @@ TEST(NamedAxes, RefusedNames) {
   };
   EXPECT_THAT(refused({{"row", 2}, {"row", 2}}), HasSubstr("the axis row is given twice"));
   EXPECT_THAT(refused({{"model", 4}}), AllOf(HasSubstr("\"model\""), HasSubstr("reserved")));
-  EXPECT_THAT(refused({{"world", 4}}), HasSubstr("reserved"));
+  for (const char* word : {"world", "replica", "tp", "pp", "dp"}) {
+    EXPECT_THAT(refused({{word, 4}}), HasSubstr("write out tensor, pipeline and data")) << word;
+  }
   EXPECT_THAT(refused({{"Row", 4}}), HasSubstr("cannot be named \"Row\""));
   EXPECT_THAT(refused({{"", 4}}), HasSubstr("cannot be named \"\""));
   EXPECT_THAT(refused({{"../x", 4}}), HasSubstr("cannot be named \"../x\""));
