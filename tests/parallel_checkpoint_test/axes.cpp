@@ -119,25 +119,22 @@ TEST(CheckpointOfAxes, TheUsualAxesKeepTheirNames) {
   }
 }
 
-// Written by the library as it was before it had named axes.
+// Written by the library as it was before it had named axes. Saved again it is the same folder, bit
+// by bit, whatever the name of the axis that it was loaded over.
 TEST(CheckpointOfAxes, FoldersFromBeforeLoad) {
   const std::string old = std::string(OSLO_SOURCE_DIR) + "/tests/data/checkpoint_before_axes";
-  run_as_threads(4, [&](World world) {
-    for (const MpuOptions& options :
-         {MpuOptions().tensor_parallel_size(2), MpuOptions().axes({{"blue", 2}, {"data", 2}})}) {
-      const MPU mpu(world, options);
-      const Model loaded = make_parallel(2, mpu);
-      load_parallelized(*loaded, mpu, old);
-      expect_equal(whole_state(*loaded), whole_state(*make_model(1)));
+  for (const char* name : {"tensor", "blue"}) {
+    const TemporaryDirectory folder;
+    run_as_threads(4, [&](World world) {
+      const MPU own(world, MpuOptions().axes({{"data", 2}, {name, 2}}));
+      const Model loaded = make_parallel(2, own);
+      load_parallelized(*loaded, own, old);
+      const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
+      save_parallelized(*loaded, mpu, folder / "new");
+    });
+    for (const std::string& file : names_in(old)) {
+      EXPECT_EQ(test::contents(folder / "new" / file), test::contents(old + "/" + file)) << file;
     }
-  });
-  const TemporaryDirectory folder;
-  run_as_threads(4, [&](World world) {
-    const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
-    save_parallelized(*make_parallel(1, mpu), mpu, folder / "new");
-  });
-  for (const std::string& name : names_in(old)) {  // and are what is written today
-    EXPECT_EQ(test::contents(folder / "new" / name), test::contents(old + "/" + name)) << name;
   }
 }
 
