@@ -158,7 +158,7 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
                  "; seen ", describe(below));
       const auto& text = below.get_ref<const std::string&>();
       OSLO_CHECK(printable(text) == text, where, " has no such placement: ", describe(below));
-      StyleText::parse(below.get<std::string>(), where);
+      parse_axis_styles(below.get<std::string>(), where);
       continue;
     }
     const ConfigKey* child = key.find(name);
