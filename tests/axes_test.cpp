@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/models/small.h"
+#include "tests/support/error_of.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
@@ -49,11 +50,15 @@ void expect_tied_parity(const std::vector<Axis>& axes, const std::string& config
       setup, [] { return Tied(); }, tokens, token_loss, after);
 }
 
-std::string placement_of(const parity::Outcome& run, const std::string& parameter) {
+PlanEntry entry_of(const parity::Outcome& run, const std::string& parameter) {
   for (const PlanEntry& entry : run.parallel.plan().entries) {
-    if (entry.parameter == parameter) return entry.placement;
+    if (entry.parameter == parameter) return entry;
   }
-  return "no parameter " + parameter;
+  fail("no parameter ", parameter);
+}
+
+std::string placement_of(const parity::Outcome& run, const std::string& parameter) {
+  return entry_of(run, parameter).placement;
 }
 
 TEST(Axes, TheUsualAxesAreTheUsualSizes) {
@@ -120,7 +125,8 @@ TEST(Axes, OnePlacementAnAxisOnTwo) {
     EXPECT_EQ(placement_of(run, "mlp.down.weight"), "row shard(0); column shard(1)");
     const auto* model = run.parallel.module()->as<models::TiedImpl>();
     EXPECT_EQ(model->mlp->up->weight.sizes(), at::IntArrayRef({4, 4}));  // of 12 x 8
-    EXPECT_EQ(model->mlp->up->name(), "torch::nn::LinearImpl");  // neither class would be true
+    // Neither class would be true.
+    EXPECT_EQ(entry_of(run, "mlp.up.weight").module_after, "torch::nn::Linear");
   };
   expect_tied_parity({{"row", 2}, {"column", 3}}, planned(plan), check);
   expect_tied_parity({{"row", 2}, {"data", 2}, {"column", 3}}, planned(plan), check);
@@ -137,7 +143,7 @@ TEST(Axes, TwoAxesMayCutOneDimension) {
           const auto* model = run.parallel.module()->as<models::TiedImpl>();
           EXPECT_EQ(model->mlp->up->weight.sizes(), at::IntArrayRef({2, 8}));
           EXPECT_EQ(model->mlp->down->weight.sizes(), at::IntArrayRef({8, 2}));
-          EXPECT_THAT(model->mlp->up->name(), HasSubstr("ColumnParallel"));
+          EXPECT_EQ(entry_of(run, "mlp.up.weight").module_after, "oslo::nn::ColumnParallelLinear");
         },
         example);
   }
@@ -158,10 +164,7 @@ TEST(Axes, WithoutATensorAxisLayersAreCutAsAskedOnly) {
   const std::string plan = R"({"mlp.up": "row: column"})";
   expect_tied_parity({{"row", 2}, {"column", 2}}, planned(plan), [](const parity::Outcome& run) {
     EXPECT_EQ(placement_of(run, "mlp.down.weight"), "replicate");
-    for (const PlanEntry& entry : run.parallel.plan().entries) {
-      if (entry.parameter != "mlp.down.weight") continue;
-      EXPECT_THAT(entry.why, HasSubstr("several axes cut layers"));
-    }
+    EXPECT_THAT(entry_of(run, "mlp.down.weight").why, HasSubstr("several axes cut layers"));
   });
 }
 

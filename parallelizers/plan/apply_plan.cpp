@@ -115,8 +115,7 @@ void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
         make_layout(mesh, layer.bias_placements(*mesh), layer.bias().sizes());
       }
     } catch (const Error& error) {
-      fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ",
-           error.what_without_backtrace());
+      fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ", error.what());
     }
   }
 }

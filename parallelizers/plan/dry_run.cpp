@@ -188,8 +188,8 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
   DryCost cost;
   std::vector<LayerPlan> before;
   for (int pass = 1; pass <= kPasses; ++pass) {
-    place_all(layers);
     try {
+      place_all(layers);  // throws where a wish does not divide what another axis leaves
       cost = run_once();
     } catch (const std::exception& error) {
       if (before.empty()) throw_named(error, mesh_->dry->failed);
