@@ -40,7 +40,9 @@ int plan_library_model(const std::function<LibraryModel()>& make, int word_count
     OSLO_CHECK(
         made.options.world.plan_only(),
         "a model library is for `oslo plan`, which sets OSLO_LAUNCHER=plan and OSLO_PLAN_RANKS");
-    const Config config = config_of(word_count, words, made.options.world.size());
+    // The model is cut over all ranks, unless its file says the grid.
+    const int ranks = made.options.axes.empty() ? made.options.world.size() : 1;
+    const Config config = config_of(word_count, words, ranks);
     initialize(made.model, config, made.options);  // prints, and does not come back
   } catch (const c10::Error& error) {
     std::cerr << "oslo plan: " << error.what_without_backtrace() << "\n";

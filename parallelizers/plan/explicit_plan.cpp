@@ -6,6 +6,7 @@
 #include "mpu/error.h"
 #include "parallelizers/layers/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/layout/layout.h"
 
 namespace oslo {
 namespace {
@@ -93,13 +94,14 @@ namespace {
 /// plan has to say.
 void check_decided(LayerPlan& layer, const PlanAxes& axes) {
   const Mark* mark = mark_of(layer.weight());
-  bool same = mark != nullptr || !layer.cuts_weight();
-  for (int i = 0; mark != nullptr && i < mark->layout->axes(); ++i) {
-    const auto& [dim, cut] = (*mark->layout)[i];
-    const Placement asked = layer.weight_placement(layer.style_on(axes.axes[i].name));
-    same = same && (dim < 0 ? !asked.is_shard()
-                            : asked.is_shard() && asked.dim() == dim &&
-                                  asked.cut_of(cut->size(), cut->ranks()) == *cut);
+  bool same = !layer.cuts_weight();
+  if (mark != nullptr) {
+    std::vector<Placement> asked;
+    for (const Axis& axis : axes.axes) {
+      asked.push_back(layer.weight_placement(layer.style_on(axis.name)));
+    }
+    const auto sizes = mark->layout->global_sizes(layer.weight().sizes());
+    same = make_layout(mark->layout->mesh(), asked, sizes) == *mark->layout;
   }
   OSLO_CHECK(same, layer.why, ": ", layer.path,
              " was decided by an earlier initialize, of a model that has it too: ",
