@@ -273,7 +273,8 @@ CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) try {
 
 CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout) {
   CheckpointIndex::Cuts cuts;
-  for (int axis = 0; layout && axis < layout->axes(); ++axis) {
+  if (!layout) return cuts;
+  for (const int axis : layout->nesting()) {
     const auto& [dim, cut] = (*layout)[axis];
     // The file holds the part in one place: other places' cuts (its family) are other files'.
     if (dim >= 0) cuts.push_back({dim, layout->group(axis)->rank(), cut->among({})});

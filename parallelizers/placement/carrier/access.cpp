@@ -63,7 +63,7 @@ at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
                       const std::vector<Placement>& placements, c10::IntArrayRef global_sizes) {
   auto layout = std::make_shared<Layout>(make_layout(mesh, placements, global_sizes));
   c10::SmallVector<int64_t, 6> expected(global_sizes.begin(), global_sizes.end());
-  for (int axis = 0; axis < layout->axes(); ++axis) {
+  for (const int axis : layout->nesting()) {
     const auto& [dim, cut] = (*layout)[axis];
     if (dim >= 0) expected[dim] = cut->local_size(mesh->axis(axis)->rank());
   }

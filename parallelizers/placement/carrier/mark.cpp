@@ -155,9 +155,21 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
 void set_padding_row(const at::Tensor& parameter, int64_t row) {
   const Mark* mark = mark_of(parameter);
   OSLO_CHECK(mark != nullptr, "a padding row is set on a table that is cut over ranks");
-  auto changed = c10::make_intrusive<Mark>(mark->name, mark->layout, mark->local_sizes);
+  auto changed = c10::make_intrusive<Mark>(*mark);
   changed->padding_row = row;
-  changed->accumulator = mark->accumulator;
+  set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
+}
+
+void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUses> uses) {
+  const Mark* mark = mark_of(parameter);
+  OSLO_CHECK(mark != nullptr, uses->planned, ": how its results lie is set after it was marked");
+  const auto axes = static_cast<size_t>(mark->layout->axes());
+  for (const auto* use : {&uses->product, &uses->lookup}) {
+    OSLO_CHECK(use->empty() || use->size() == axes, uses->planned, ": the mesh has ", axes,
+               " axes, the plan speaks of ", use->size(), "; give one entry an axis");
+  }
+  auto changed = c10::make_intrusive<Mark>(*mark);
+  changed->uses = std::move(uses);
   set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
 }
 

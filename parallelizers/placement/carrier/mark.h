@@ -7,6 +7,7 @@
 
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/layout/value.h"
+#include "parallelizers/placement/layout/weight_uses.h"
 
 namespace torch::autograd {
 struct Node;
@@ -34,6 +35,8 @@ struct Mark final : c10::BackendMeta {
   /// The row of an embedding table that gets no gradient; -1: none. The layer cannot pass it, since
   /// LibTorch compares padding_idx with the rows of this rank's part.
   int64_t padding_row = -1;
+  /// What the plan says of this weight's uses; null: nothing.
+  std::shared_ptr<const WeightUses> uses;
   /// Where the gradients of the marked parameter itself arrive (accumulate_marked.h).
   mutable std::shared_ptr<torch::autograd::Node> accumulator;
 };
@@ -48,6 +51,9 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
 
 /// Sets `padding_row` of a marked table.
 void set_padding_row(const at::Tensor& parameter, int64_t row);
+
+/// Sets `uses` of a marked parameter: one entry for each axis of its mesh, or none, a kind.
+void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUses> uses);
 
 /// A tensor over the storage of `local` with the mark of `like`, without history.
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like);

@@ -50,6 +50,7 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredVi
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
       value_(std::move(value)),
       gathered_view_(std::move(view)) {
+  value_.use = {};  // a call's, which ends
   keep_only_our_key();
   set_global_geometry();
 }
@@ -57,6 +58,7 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredVi
 PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
       value_(std::move(value)) {
+  value_.use = {};
   keep_only_our_key();
   const at::Tensor& local = value_.local;
   const bool same_shape = local.sizes() == like.value_.local.sizes();
@@ -158,6 +160,7 @@ void PlacedTensorImpl::release_resources() {
   c10::TensorImpl::release_resources();
   value_ = {};
   gathered_view_ = nullptr;
+  weight_uses_ = nullptr;
 }
 
 }  // namespace oslo

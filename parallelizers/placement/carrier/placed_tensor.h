@@ -34,6 +34,10 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   /// A copy without history: a gathered view that is taken again records nothing.
   bool detached() const { return detached_; }
   void set_detached() { detached_ = true; }
+  /// What the plan says of the weight that this is the transpose or another form of; null for all
+  /// else.
+  const std::shared_ptr<const WeightUses>& weight_uses() const { return weight_uses_; }
+  void set_weight_uses(std::shared_ptr<const WeightUses> uses) { weight_uses_ = std::move(uses); }
   /// After a write, or for a view that was taken again; the geometry stays.
   void set_value(Value value) { value_ = std::move(value); }
 
@@ -56,6 +60,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   Value value_;
   std::shared_ptr<const GatheredView> gathered_view_;
   bool detached_ = false;
+  std::shared_ptr<const WeightUses> weight_uses_;
   bool packed_ = false;
 };
 
@@ -85,9 +90,11 @@ at::Tensor wrap_like(Value value, const PlacedTensorImpl& like);
 
 /// A view, which aliases another local tensor. `strides`: those of one device's view, where the
 /// layout does not tell them. A view of gathered elements stays placed even where it is whole, so
-/// that writing to it, and using it after its base was written, are seen.
+/// that writing to it, and using it after its base was written, are seen; so does one with
+/// `even_whole`.
 at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
-                     std::shared_ptr<const GatheredView> gathered = nullptr);
+                     std::shared_ptr<const GatheredView> gathered = nullptr,
+                     bool even_whole = false);
 
 /// The value inside a placed tensor, attached to the tensor's own place in the autograd graph
 /// where that differs (a user's autograd::Function, hooks, retained gradients, leaves). A gathered

@@ -30,8 +30,8 @@ at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
 }
 
 at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
-                     std::shared_ptr<const GatheredView> gathered) {
-  if (!gathered && !value.cut() && !is_dry(value)) return std::move(value.local);
+                     std::shared_ptr<const GatheredView> gathered, bool even_whole) {
+  if (!gathered && !value.cut() && !is_dry(value) && !even_whole) return std::move(value.local);
   auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(gathered));
   if (!strides.empty()) impl->stride(strides);
   at::Tensor placed(std::move(impl));

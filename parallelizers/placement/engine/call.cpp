@@ -31,6 +31,13 @@ bool all_known(c10::ArrayRef<c10::IValue> arguments) {
 
 }  // namespace
 
+const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor) {
+  static const std::shared_ptr<const WeightUses> none;
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->weight_uses();
+  const Mark* mark = mark_of(tensor);
+  return mark != nullptr ? mark->uses : none;
+}
+
 Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
     : op_(op), stack_(stack), base_(stack.size() - op.arguments), mesh_(mesh_of(arguments())) {
   on_zeros_ = dry() && (mesh_->dry->on_zeros.count(op.name) > 0 || all_known(arguments()));
@@ -39,6 +46,10 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
 /// Beside shapes an ordinary tensor is a shape too.
 Value Call::seen(const at::Tensor& tensor) const {
   Value value = value_of(tensor);
+  if (op_.use != UseKind::none && value.layout) {
+    // The argument, which owns them, stays on the stack until the rule is done.
+    if (const WeightUses* uses = weight_uses_of(tensor).get()) value.use = uses->of(op_.use);
+  }
   if (value.layout && value.layout->mesh() != mesh_ && value.layout->mesh()->dry) {
     refuse_kept(*value.layout->mesh()->dry);
   }
@@ -183,6 +194,15 @@ void Call::gather(const std::string& reason) {
 }
 
 at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
+  if (op_.same_weight) {
+    if (const auto& uses = weight_uses_of(tensor(0))) {
+      if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+      at::Tensor weight =
+          op_.view ? wrapped_view(std::move(value), held, element) : wrap_placed(std::move(value));
+      placed_impl(weight)->set_weight_uses(uses);
+      return weight;
+    }
+  }
   if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
   if (op_.view && argument(0).isTensor() && is_placed(tensor(0))) {
     return wrapped_view(std::move(value), held, element);
@@ -216,7 +236,8 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
     gathered = std::make_shared<GatheredView>(of, op_.handle, arguments().vec(), results_.size(),
                                               element, c10::GradMode::is_enabled());
   }
-  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered));
+  const bool weight = op_.same_weight && weight_uses_of(base) != nullptr;
+  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered), weight);
   PlacedTensorImpl* seen_as = placed_impl(view);
   if (seen_as == nullptr) return view;
   // What a user's autograd::Function saved of it is then seen to have changed.

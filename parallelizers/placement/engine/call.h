@@ -113,4 +113,8 @@ class Call {
   c10::SmallVector<c10::IValue, 2> results_;
 };
 
+/// What the plan says of the uses of a weight, or of another form of it (its transpose); null for
+/// any other tensor.
+const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor);
+
 }  // namespace oslo

@@ -1,9 +1,11 @@
 #include "parallelizers/placement/engine/dimension_map.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/placement/layout/cut_requests.h"
 
 namespace oslo {
@@ -36,8 +38,10 @@ MeshPtr mesh_of_operands(std::span<const Value> operands) {
 /// The work on one axis of the mesh.
 class AxisResolver {
  public:
-  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh, int axis)
-      : map_(map), operands_(operands), mesh_(mesh), axis_(axis) {}
+  /// `weight`: the operand that the plan speaks of; -1: none.
+  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh, int axis,
+               int weight)
+      : map_(map), operands_(operands), mesh_(mesh), axis_(axis), weight_(weight) {}
 
   Resolution::Axis run(Keep keep) {
     const Resolution::Axis kept = keep == Keep::first_operand ? of_first() : cheapest();
@@ -88,7 +92,13 @@ class AxisResolver {
     return cost;
   }
 
+  /// Where the plan's weight has the letter of a result, that is kept.
   Resolution::Axis cheapest() const {
+    if (weight_ >= 0) {
+      const char letter = letter_of(weight_);
+      const bool stays = letter != 0 && !contains(map_.whole, letter) && in_results(letter);
+      if (stays) return {letter, shared_cut(weight_, letter)};
+    }
     Resolution::Axis best;
     int64_t best_cost = std::numeric_limits<int64_t>::max();
     for (size_t i = 0; i < operands_.size(); ++i) {
@@ -119,7 +129,7 @@ class AxisResolver {
     if (letter != 0) {
       if (stays(i, kept)) return;
       const bool lacks = kept.letter != 0 && !contains(map_.operands[i], kept.letter);
-      report(i, letter, kept);
+      if (!planned(i)) report(i, letter, kept);
       operand = gather_axis(std::move(operand), axis_, lacks);
       if (lacks) return;
     }
@@ -132,6 +142,11 @@ class AxisResolver {
     const int64_t factor = map_.factor(i, kept.letter);
     operand = split_axis(std::move(operand), mesh_, axis_, static_cast<int64_t>(dim),
                          factor == 1 ? kept.cut : kept.cut->scaled(factor));
+  }
+
+  /// Whether the plan has operand `i`, an input, gathered for the weight beside it.
+  bool planned(size_t i) const {
+    return weight_ >= 0 && static_cast<int>(i) != weight_ && letter_of(weight_) != 0;
   }
 
   void report(size_t i, char letter, const Resolution::Axis& kept) const {
@@ -159,7 +174,42 @@ class AxisResolver {
   std::span<Value> operands_;
   const MeshPtr& mesh_;
   int axis_;
+  int weight_;
 };
+
+/// Whether `operand` is cut on `axis` inside the cut of an axis that is not among `done`.
+bool lies_inside(const Value& operand, int axis, c10::ArrayRef<int> done) {
+  if (!operand.defined() || !operand.layout || (*operand.layout)[axis].whole()) return false;
+  const auto& [dim, cut] = (*operand.layout)[axis];
+  if (cut->family().empty()) return false;
+  for (const int outer : operand.axes_cutting(dim)) {
+    if (outer == axis) break;
+    if (std::ranges::find(done, outer) == done.end()) return true;
+  }
+  return false;
+}
+
+/// The next axis to resolve, in the mesh's order, but outer axes before those that cut inside them.
+/// Where operands nest against each other the inner cuts are gathered.
+int next_axis(std::span<Value> operands, const Mesh& mesh, c10::ArrayRef<int> done) {
+  int first = -1;
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
+    if (std::ranges::find(done, axis) != done.end()) continue;
+    const bool inside = std::ranges::any_of(
+        operands, [&](const Value& operand) { return lies_inside(operand, axis, done); });
+    if (!inside) return axis;
+    if (first < 0) first = axis;
+  }
+  for (Value& operand : operands) {
+    if (!lies_inside(operand, first, done)) continue;
+    const at::Tensor before = operand.local;
+    operand = gather_axis(std::move(operand), first);
+    mesh.gathers().record(
+        RuleScope::current(), "is cut by several axes in another order than another operand",
+        (operand.local.numel() - before.numel()) * static_cast<int64_t>(before.element_size()));
+  }
+  return first;
+}
 
 /// Global sizes: a mismatch must be seen by every rank, and before a collective.
 void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
@@ -237,17 +287,31 @@ Axes Resolution::axes_beside(std::string_view letters) const {
 }
 
 Value Resolution::finish(at::Tensor local, std::string_view letters) const {
-  for (const int axis : axes_beside(letters)) local = reduce_axis(std::move(local), *mesh_, axis);
-  return {std::move(local), layout_of(letters)};
+  const Axes partial = axes_beside(letters);
+  Axes free;
+  for (size_t axis = 0; !use_.empty() && axis < axes_.size(); ++axis) {
+    if (axes_[axis].letter == 0) free.push_back(static_cast<int>(axis));
+  }
+  return finish_result({std::move(local), layout_of(letters)}, mesh_, partial, free, use_);
 }
 
 Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
   Resolution resolution(mesh_of_operands(operands));
   if (!resolution.mesh()) return resolution;
   if (operands.size() > 1) check_sizes(map, operands);
-  for (int axis = 0; axis < resolution.mesh()->axes(); ++axis) {
-    if (resolution.mesh()->axis(axis)->size() == 1) continue;
-    resolution.axis(axis) = AxisResolver(map, operands, resolution.mesh(), axis).run(keep);
+  const MeshPtr& mesh = resolution.mesh();
+  const int weight = planned_weight(operands);
+  if (weight >= 0) {
+    resolution.set_use(operands[weight].use);
+    cut_inputs(operands, mesh, weight);
+  }
+  Axes done;
+  while (static_cast<int>(done.size()) < mesh->axes()) {
+    const int axis = next_axis(operands, *mesh, done);
+    if (mesh->axis(axis)->size() > 1) {
+      resolution.axis(axis) = AxisResolver(map, operands, mesh, axis, weight).run(keep);
+    }
+    done.push_back(axis);
   }
   for (const auto& scale : map.scales) {
     if (scale.operand == DimensionMap::kResult)

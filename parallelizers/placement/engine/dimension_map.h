@@ -8,6 +8,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/layout/value.h"
+#include "parallelizers/placement/layout/weight_uses.h"
 
 namespace oslo {
 
@@ -64,8 +65,10 @@ class Resolution {
   /// The axes on which another letter stays cut: there a result with these letters is a partial
   /// sum.
   Axes axes_beside(std::string_view letters) const;
-  /// Wraps a local result up: reduces what is partial, adds the layout.
+  /// Wraps a local result up: finishes partial sums (planned_results.h), adds the layout.
   Value finish(at::Tensor local, std::string_view letters) const;
+  /// What the plan says of the weight among the operands.
+  void set_use(WeightUse use) { use_ = use; }
 
   struct Axis {
     char letter = 0;  ///< 0: nothing is cut here
@@ -84,6 +87,7 @@ class Resolution {
   c10::SmallVector<Axis, 2> axes_;
   char scaled_ = 0;
   int64_t factor_ = 1;
+  WeightUse use_;
 };
 
 enum class Keep {
@@ -96,9 +100,12 @@ enum class Keep {
 ///   - an operand cut on another letter, or otherwise, is gathered;
 ///   - an operand that has the letter whole keeps its part;
 ///   - an operand without the letter is copied: every rank uses it for something else.
-/// A result without the kept letter is a partial sum. Letters in `whole` are gathered. Operands are
-/// changed in place; undefined ones are left alone. Throws ShapeMismatch, before anything moves,
-/// when a letter has two sizes; those in `whole` are left to the operator.
+/// A result without the kept letter is a partial sum. Letters in `whole` are gathered. Where an
+/// axis cuts a dimension inside another, the outer one comes first. Beside a weight that the plan
+/// speaks of the input is first cut where the plan says, and moves to where the weight's part of
+/// the result is, also where moving the weight would be cheaper. Operands are changed in place;
+/// undefined ones are left alone. Throws ShapeMismatch, before anything moves, when a letter has
+/// two sizes; those in `whole` are left to the operator.
 Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep = Keep::cheapest);
 
 }  // namespace oslo

@@ -2,11 +2,13 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 
 #include "parallelizers/placement/engine/rule_table.h"
@@ -39,6 +41,22 @@ bool is_pointwise(const c10::OperatorHandle& op, const RuleTable& table) {
   if (listed(op)) return true;
   const auto named_after = functional(op.operator_name());
   return named_after && listed(*named_after);
+}
+
+/// How the operator uses a weight.
+UseKind use_of(std::string_view name) {
+  constexpr std::string_view kProducts[] = {
+      "aten::linear", "aten::matmul", "aten::mm",     "aten::addmm",  "aten::addmm_",
+      "aten::bmm",    "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"};
+  if (name == "aten::embedding") return UseKind::lookup;
+  return std::ranges::find(kProducts, name) != std::end(kProducts) ? UseKind::product
+                                                                   : UseKind::none;
+}
+
+bool gives_same_weight(std::string_view name) {
+  return name == "aten::t" || name == "aten::transpose.int" || name == "aten::numpy_T" ||
+         name == "aten::alias" || name == "aten::detach" || name == "aten::_to_copy" ||
+         name.starts_with("aten::to.");
 }
 
 /// Entries are constants derived from the operator registry, shared by all ranks.
@@ -91,6 +109,8 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   const RuleTable& table = RuleTable::instance();
   arguments = arguments_of.size();
   rule = table.find(name);
+  use = use_of(name);
+  same_weight = gives_same_weight(name);
   const auto& returns = schema->returns();
   const bool gives_tensor = !returns.empty() && *returns[0].type() == *c10::TensorType::get();
   // equal() carries the tag too, and returns one truth value.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "parallelizers/placement/engine/rule.h"
+#include "parallelizers/placement/layout/weight_uses.h"
 
 namespace oslo {
 
@@ -34,6 +35,10 @@ struct OperatorEntry {
   bool writes_pointwise = false;  ///< in place or out=, element by element
   bool on_parts = false;          ///< may act on this rank's part alone: one of the above
   bool between_ranks = false;     ///< a process group's own collective
+
+  // Of weights that a plan speaks of (layout/weight_uses.h).
+  bool same_weight = false;     ///< what comes of a weight is that weight still
+  UseKind use = UseKind::none;  ///< of a weight among the arguments
 
   size_t arguments = 0;
 };

@@ -57,6 +57,7 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
     }
   }
   if (!alike.holds()) return false;
+  if (op.same_weight && alike.first().weight_uses()) return false;
   c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
   for (size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor()) continue;

@@ -1,6 +1,7 @@
 #include "parallelizers/placement/layout/layout.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "mpu/error.h"
 
@@ -35,17 +36,31 @@ bool Layout::tells_strides() const {
   return true;
 }
 
+Axes Layout::axes_cutting(int64_t dim) const {
+  Axes cutting;
+  for (const int axis : nesting()) {
+    if (axes_[axis].dim == dim) cutting.push_back(axis);
+  }
+  return cutting;
+}
+
+Axes Layout::nesting() const {
+  Axes order;
+  for (int axis = 0; axis < axes(); ++axis) order.push_back(axis);
+  if (axes() == 1) return order;
+  const auto key = [&](int axis) {
+    return std::pair(axes_[axis].whole() ? 0 : axes_[axis].cut->family().size(), axis);
+  };
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
+  return order;
+}
+
 bool Layout::all_on_one_rank() const {
-  for (int axis = 0; axis < axes(); ++axis) {
-    if (axes_[axis].whole()) continue;
-    const int64_t dim = axes_[axis].dim;
-    int first = axis, last = axis;
-    for (int other = 0; other < axes(); ++other) {
-      if (axes_[other].dim != dim) continue;
-      first = std::min(first, other);
-      last = std::max(last, other);
-    }
-    if (!axes_[last].cut->gives_a_rank(axes_[first].cut->size())) return false;
+  for (const AxisCut& axis : axes_) {
+    if (axis.whole()) continue;
+    const Axes cutting = axes_cutting(axis.dim);
+    const int64_t size = axes_[cutting.front()].cut->size();
+    if (!axes_[cutting.back()].cut->gives_a_rank(size)) return false;
   }
   return !whole();
 }
@@ -54,8 +69,8 @@ const Cut& Layout::cut_at(int axis, c10::ArrayRef<int> place) const {
   const Cut& own = *axes_[axis].cut;
   if (own.family().empty()) return own;
   size_t index = 0;
-  for (int outer = 0; outer < axis; ++outer) {
-    if (axes_[outer].dim != axes_[axis].dim) continue;
+  for (const int outer : axes_cutting(axes_[axis].dim)) {
+    if (outer == axis) break;
     index = index * axes_[outer].cut->ranks() + place[outer];
   }
   return *own.family()[index];
@@ -63,18 +78,17 @@ const Cut& Layout::cut_at(int axis, c10::ArrayRef<int> place) const {
 
 c10::SmallVector<int64_t, 6> Layout::global_sizes(c10::IntArrayRef local) const {
   c10::SmallVector<int64_t, 6> sizes(local.begin(), local.end());
-  // Last axis first, so that the outermost cut, which knows the global size, has the last word.
-  for (int axis = axes() - 1; axis >= 0; --axis) {
-    if (!axes_[axis].whole()) sizes[axes_[axis].dim] = axes_[axis].cut->size();
+  const Axes order = nesting();
+  // Innermost first, so that the outermost cut, which knows the global size, has the last word.
+  for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
+    if (!axes_[*axis].whole()) sizes[axes_[*axis].dim] = axes_[*axis].cut->size();
   }
   return sizes;
 }
 
-int64_t Layout::size_before(int axis, int64_t dim, int64_t local_size) const {
-  for (int a = axis; a < axes(); ++a) {
-    if (axes_[a].dim == dim) return axes_[a].cut->size();
-  }
-  return local_size;
+int64_t Layout::global_size(int64_t dim, int64_t local_size) const {
+  const Axes cutting = axes_cutting(dim);
+  return cutting.empty() ? local_size : axes_[cutting.front()].cut->size();
 }
 
 std::string Layout::to_string() const {
@@ -96,15 +110,6 @@ std::string Layout::to_string() const {
 
 namespace {
 
-/// Of the axes before `axis`, the last that cuts `dim`; null where none does.
-CutPtr innermost_cut(const Layout& layout, int axis, int64_t dim) {
-  CutPtr found;
-  for (int outer = 0; outer < axis; ++outer) {
-    if (layout[outer].dim == dim) found = layout[outer].cut;
-  }
-  return found;
-}
-
 /// The cuts by `placement` of what `outer` leaves on each of its ranks, everywhere.
 Cut::Family family_inside(const Cut& outer, const Placement& placement, int ranks) {
   Cut::Family family;
@@ -120,23 +125,32 @@ Cut::Family family_inside(const Cut& outer, const Placement& placement, int rank
 
 }  // namespace
 
+CutPtr cut_inside(const Layout* layout, const Placement& placement, int64_t size, int ranks) {
+  auto cut = std::make_shared<const Cut>(placement.cut_of(size, ranks));
+  const Axes outside = layout != nullptr ? layout->axes_cutting(placement.dim()) : Axes();
+  if (outside.empty()) return cut;
+  return cut->among(family_inside(*(*layout)[outside.back()].cut, placement, ranks));
+}
+
 Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements,
-                   c10::IntArrayRef sizes) {
+                   c10::IntArrayRef sizes, c10::ArrayRef<int> order) {
   OSLO_CHECK(static_cast<int>(placements.size()) == mesh->axes(), "the mesh has ", mesh->axes(),
              " axes, ", placements.size(), " placements were given; give one an axis");
   Layout layout(mesh);
+  const Axes all = layout.nesting();
+  const Axes in_order = order.empty() ? all : Axes(order.begin(), order.end());
+  OSLO_CHECK(std::is_permutation(in_order.begin(), in_order.end(), all.begin(), all.end()),
+             "the order in which axes cut must name each of the mesh's ", mesh->axes(),
+             " axes once, counted from 0; seen ", order);
   c10::SmallVector<int64_t, 6> left(sizes.begin(), sizes.end());
-  for (int axis = 0; axis < mesh->axes(); ++axis) {
+  for (const int axis : in_order) {
     const Placement& placement = placements[axis];
     const auto& group = mesh->axis(axis);
     if (!placement.is_shard() || group->size() == 1) continue;
     const int64_t dim = placement.dim();
     OSLO_CHECK(dim < static_cast<int64_t>(left.size()), placement.to_string(),
                " cuts a dimension that a tensor of shape ", sizes, " does not have");
-    auto cut = std::make_shared<const Cut>(placement.cut_of(left[dim], group->size()));
-    if (const CutPtr outer = innermost_cut(layout, axis, dim)) {
-      cut = cut->among(family_inside(*outer, placement, group->size()));
-    }
+    CutPtr cut = cut_inside(&layout, placement, left[dim], group->size());
     left[dim] = cut->local_size(group->rank());
     layout[axis] = {dim, std::move(cut)};
   }

@@ -19,9 +19,15 @@ inline bool over_same_ranks(const MeshPtr& a, const MeshPtr& b) {
   return a == b || same_ranks(*a, *b);
 }
 
+/// Of a mesh.
+using Axes = c10::SmallVector<int, 2>;
+
 /// How a value lies on a mesh: for each axis, nothing (every rank of the axis holds all of it) or
-/// one dimension and its cut. Axes nest: a cut on a later axis divides what the earlier ones left
-/// on this rank, so cuts on one dimension are undone last axis first.
+/// one dimension and its cut. Where several axes cut one dimension they nest: an inner one divides
+/// what the outer ones left on this rank, and is undone before them. Which is the outer one may
+/// differ between values on one mesh (3D parallelism needs three orders). A cut tells: its family
+/// has a member for each place that the cuts outside it leave, the outermost has none; so layouts
+/// of equal cuts nest alike.
 class Layout {
  public:
   struct AxisCut {
@@ -44,6 +50,10 @@ class Layout {
 
   bool whole() const;
   bool cuts(int64_t dim) const;
+  /// The axes that cut `dim`, outermost first.
+  Axes axes_cutting(int64_t dim) const;
+  /// All axes of the mesh, outer ones before those inside them; otherwise in the mesh's order.
+  Axes nesting() const;
   /// Whether every rank reads the same global strides off its local tensor: all its cuts do.
   bool tells_strides() const;
   /// Whether some rank, not necessarily this one, holds everything, though others hold less (fewer
@@ -55,10 +65,11 @@ class Layout {
 
   /// Global sizes of a local tensor of sizes `local`.
   c10::SmallVector<int64_t, 6> global_sizes(c10::IntArrayRef local) const;
-  /// The cut of `axis` at a place of the mesh: `place` is a rank for each of the axes before it.
+  /// The cut of `axis` at a place of the mesh: `place` is a rank for each axis; those count that
+  /// cut the same dimension outside it.
   const Cut& cut_at(int axis, c10::ArrayRef<int> place) const;
-  /// Size of `dim` on this rank when only the axes before `axis` cut it.
-  int64_t size_before(int axis, int64_t dim, int64_t local_size) const;
+  /// Size of `dim` in the whole, of which this rank's part has `local_size`.
+  int64_t global_size(int64_t dim, int64_t local_size) const;
 
   /// "whole", or per axis "dim 1: 4+3" joined by "; ".
   std::string to_string() const;
@@ -71,9 +82,14 @@ class Layout {
 /// Null stands for a plain tensor: whole on every axis of any mesh.
 using LayoutPtr = std::shared_ptr<const Layout>;
 
-/// The layout of a tensor of `sizes` under one placement an axis. Throws when a dimension does not
-/// exist or does not divide into the placement's runs and units.
+/// The layout of a tensor of `sizes` under one placement an axis. `order` has every axis of the
+/// mesh once: of two that cut one dimension, the earlier is the outer one; empty: the mesh's order.
+/// Throws when a dimension does not exist or does not divide into the placement's runs and units.
 Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements,
-                   c10::IntArrayRef sizes);
+                   c10::IntArrayRef sizes, c10::ArrayRef<int> order = {});
+
+/// The cut by `placement`, over the ranks of one more axis, of the `size` elements that `layout`
+/// (null: whole) leaves of the placement's dimension on this rank: the innermost one.
+CutPtr cut_inside(const Layout* layout, const Placement& placement, int64_t size, int ranks);
 
 }  // namespace oslo

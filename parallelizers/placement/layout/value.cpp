@@ -20,7 +20,7 @@ LayoutPtr with_axis(const Value& value, const MeshPtr& mesh, int axis, Layout::A
 }  // namespace
 
 int64_t Value::size(int64_t dim) const {
-  return layout ? layout->size_before(0, dim, local.size(dim)) : local.size(dim);
+  return layout ? layout->global_size(dim, local.size(dim)) : local.size(dim);
 }
 
 c10::SmallVector<int64_t, 6> Value::sizes() const {
@@ -29,11 +29,7 @@ c10::SmallVector<int64_t, 6> Value::sizes() const {
 }
 
 Axes Value::axes_cutting(int64_t dim) const {
-  Axes cutting;
-  for (int axis = 0; layout && axis < layout->axes(); ++axis) {
-    if ((*layout)[axis].dim == dim) cutting.push_back(axis);
-  }
-  return cutting;
+  return layout ? layout->axes_cutting(dim) : Axes();
 }
 
 bool Value::in_one_stretch(int64_t dim) const {
@@ -44,8 +40,8 @@ bool Value::in_one_stretch(int64_t dim) const {
 Value gather_axis(Value value, int axis, bool then_copy) {
   if (!value.layout || (*value.layout)[axis].whole()) return value;
   const int64_t dim = (*value.layout)[axis].dim;
-  for (int inner = value.layout->axes() - 1; inner > axis; --inner) {
-    if ((*value.layout)[inner].dim == dim) value = gather_axis(std::move(value), inner);
+  if (const int inner = value.axes_cutting(dim).back(); inner != axis) {
+    return gather_axis(gather_axis(std::move(value), inner), axis, then_copy);
   }
   const auto [_, cut] = (*value.layout)[axis];
   const auto& group = value.layout->group(axis);
@@ -55,9 +51,10 @@ Value gather_axis(Value value, int axis, bool then_copy) {
 }
 
 Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const CutPtr& cut) {
-  if (value.layout) {
-    for (int inner = value.layout->axes() - 1; inner > axis; --inner) {
-      if ((*value.layout)[inner].dim == dim) value = gather_axis(std::move(value), inner);
+  for (const int other : value.axes_cutting(dim)) {
+    const CutPtr& own = (*value.layout)[other].cut;
+    if (own && own->family().size() >= cut->family().size()) {
+      value = gather_axis(std::move(value), other);
     }
   }
   OSLO_CHECK(value.local.size(dim) == cut->size(), "dimension ", dim, " has ",
@@ -73,6 +70,14 @@ Value copy_axis(Value value, const MeshPtr& mesh, int axis) {
 
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis) {
   return reduce_from(std::move(partial), mesh.axis(axis));
+}
+
+Value scatter_axis(Value partial, const MeshPtr& mesh, int axis, int64_t dim) {
+  const auto& group = mesh->axis(axis);
+  CutPtr cut = cut_inside(partial.layout.get(), Placement::shard(dim), partial.local.size(dim),
+                          group->size());
+  at::Tensor part = reduce_and_scatter(partial.local, group, dim, cut->sizes());
+  return {std::move(part), with_axis(partial, mesh, axis, {dim, std::move(cut)})};
 }
 
 Value gather_all(Value value) {
@@ -97,13 +102,13 @@ Value redistribute(Value value, const LayoutPtr& target) {
   if (!target) return gather_all(std::move(value));
   if (value.layout && *value.layout == *target) return value;
   const int axes = target->axes();
-  // From the first axis that differs on, inner cuts have to be undone and made again.
+  // What lies inside a cut that differs is undone with it, and made again.
   for (int axis = axes - 1; axis >= 0; --axis) {
     if (value.layout && !((*value.layout)[axis] == (*target)[axis])) {
       value = gather_axis(std::move(value), axis);
     }
   }
-  for (int axis = 0; axis < axes; ++axis) {
+  for (const int axis : target->nesting()) {
     const auto& [dim, cut] = (*target)[axis];
     if (dim < 0 || (value.layout && (*value.layout)[axis].dim == dim)) continue;
     value = split_axis(std::move(value), target->mesh(), axis, dim, cut);
@@ -113,7 +118,7 @@ Value redistribute(Value value, const LayoutPtr& target) {
 
 at::Tensor local_part(const at::Tensor& whole, const Layout& layout) {
   at::Tensor part = whole;
-  for (int axis = 0; axis < layout.axes(); ++axis) {
+  for (const int axis : layout.nesting()) {
     const auto& [dim, cut] = layout[axis];
     if (dim < 0) continue;
     const int rank = layout.group(axis)->rank();

@@ -3,17 +3,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "parallelizers/placement/layout/layout.h"
+#include "parallelizers/placement/layout/weight_uses.h"
 
 namespace oslo {
-
-/// Of a mesh, in order.
-using Axes = c10::SmallVector<int, 2>;
 
 /// What a rule sees of a tensor: this rank's part and where the rest lies. A null layout is a plain
 /// tensor, the same on every rank. Sizes are global.
 struct Value {
   at::Tensor local;
   LayoutPtr layout;
+  /// Of a weight as the operand of a call: what the plan says of this call's result and input, on
+  /// each axis (layout/weight_uses.h). Empty for everything else, results too.
+  WeightUse use = {};
 
   bool defined() const { return local.defined(); }
   int64_t dim() const { return local.dim(); }
@@ -22,7 +23,7 @@ struct Value {
   /// Whether any axis cuts it.
   bool cut() const { return layout && !layout->whole(); }
   bool cut_at(int64_t dim) const { return layout && layout->cuts(dim); }
-  /// The axes that cut `dim`.
+  /// The axes that cut `dim`, outermost first.
   Axes axes_cutting(int64_t dim) const;
   /// Whether one axis at most cuts `dim`, and its ranks' parts follow each other.
   bool in_one_stretch(int64_t dim) const;
@@ -34,13 +35,15 @@ struct Value {
 /// Joins the parts along `axis` (inner cuts of the same dimension first). With `then_copy` every
 /// rank goes on to use the result for something else: backward reduce-scatters.
 Value gather_axis(Value value, int axis, bool then_copy = false);
-/// Keeps this rank's part of `dim`; the value is whole on `axis`. A cut of `dim` by a later axis is
-/// gathered first, since axes nest.
+/// Keeps this rank's part of `dim`; the value is whole on `axis`. Cuts of `dim` that would lie
+/// inside this one are gathered first.
 Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const CutPtr& cut);
 /// A whole value that every rank of the axis uses for something else.
 Value copy_axis(Value value, const MeshPtr& mesh, int axis);
 /// A local tensor that holds one addend a rank of the axis.
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis);
+/// The same, of which each rank keeps its part of `dim`, cut evenly inside all other cuts.
+Value scatter_axis(Value partial, const MeshPtr& mesh, int axis, int64_t dim);
 
 /// Whole on every axis.
 Value gather_all(Value value);

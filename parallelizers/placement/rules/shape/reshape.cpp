@@ -87,20 +87,21 @@ std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment&
   return std::nullopt;
 }
 
-/// How the cuts of the axes before `axis` were carried from one shape to the other.
+/// How the cuts of the axes `done` were carried from one shape to the other.
 struct Carried {
   const Layout& from;
   const Layout& to;
   const Sizes &sizes, &target;  ///< before and after, global
+  c10::ArrayRef<int> done;      ///< outer axes before those that cut inside them
 };
 
-/// What the cut of `axis` becomes on the part that `place`, a rank for each axis before it, leaves;
-/// none where the new shape has no place for it, or where the part is nothing, which fits anywhere.
+/// What the cut of `axis` becomes on the part that `place`, a rank for each axis, leaves; none
+/// where the new shape has no place for it, or where the part is nothing, which fits anywhere.
 std::optional<Layout::AxisCut> carry_at(const Carried& carried, int axis, const Segment& segment,
                                         c10::ArrayRef<int> place) {
-  const auto& [from, to, all, target] = carried;
+  const auto& [from, to, all, target, done] = carried;
   Sizes old_sizes = all, new_sizes = target;
-  for (int outer = 0; outer < axis; ++outer) {
+  for (const int outer : done) {
     const int64_t dim = from[outer].dim;
     if (dim < segment.old_begin || dim >= segment.old_end) continue;
     old_sizes[dim] = from.cut_at(outer, place).local_size(place[outer]);
@@ -129,8 +130,8 @@ std::optional<Layout::AxisCut> carry(const Carried& carried, int axis, const Seg
   const Mesh& mesh = *carried.from.mesh();
   c10::SmallVector<int, 2> here, place;
   Axes moving;  // those whose parts decide
-  for (int outer = 0; outer < axis; ++outer) {
-    here.push_back(mesh.axis(outer)->rank());
+  for (int each = 0; each < mesh.axes(); ++each) here.push_back(mesh.axis(each)->rank());
+  for (const int outer : carried.done) {
     const int64_t dim = carried.from[outer].dim;
     if (dim >= segment.old_begin && dim < segment.old_end) moving.push_back(outer);
   }
@@ -152,7 +153,7 @@ std::optional<Layout::AxisCut> carry(const Carried& carried, int axis, const Seg
     const auto [known, fresh] = family.emplace(std::move(inside), found->cut);
     if (!fresh && !(*known->second == *found->cut)) return std::nullopt;
   } while (next_place(place, moving, mesh));
-  if (family.begin()->first.empty()) return own;
+  if (family.begin()->first.empty()) return Layout::AxisCut{dim, own->cut->among({})};
   Cut::Family cuts;
   for (const auto& [_, cut] : family) cuts.push_back(cut);
   return Layout::AxisCut{dim, own->cut->among(std::move(cuts))};
@@ -174,12 +175,15 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
     Sizes new_sizes = target;
     Layout layout(mesh);
     int failed = -1;
-    for (int axis = 0; axis < mesh->axes() && failed < 0; ++axis) {
+    const Axes order = x.layout->nesting();
+    for (size_t i = 0; i < order.size(); ++i) {
+      const int axis = order[i];
       const auto& [dim, cut] = (*x.layout)[axis];
       if (dim < 0) continue;
       std::optional<Layout::AxisCut> placed;
       if (product(all, 0, x.dim()) > 0) {
-        placed = carry({*x.layout, layout, all, target}, axis, segment_of(all, target, dim));
+        const auto done = c10::ArrayRef<int>(order).slice(0, i);
+        placed = carry({*x.layout, layout, all, target, done}, axis, segment_of(all, target, dim));
       }
       if (!placed) {
         failed = axis;

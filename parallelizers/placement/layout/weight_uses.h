@@ -1,0 +1,61 @@
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace oslo {
+
+/// What operators do with a weight. An embedding and a head that share one tensor differ, and so
+/// may what is planned for them.
+enum class UseKind {
+  none,     ///< a plan says nothing of it
+  product,  ///< linear, matmul, addmm, convolution: with an input
+  lookup,   ///< embedding
+};
+
+/// What a plan says of one kind of use of a weight, on one mesh axis. PyTorch calls the two
+/// `output_layouts` and `input_layouts`. Dimensions count from the end where they are negative.
+struct AxisUse {
+  enum class Result {
+    reduce,   ///< a partial sum is all-reduced
+    scatter,  ///< a partial sum is reduce-scattered along `dim` (arXiv 2205.05198)
+    split,    ///< a whole result keeps this rank's part of `dim`: all-gather backward
+  };
+  Result result = Result::reduce;
+  int64_t dim = 0;
+  /// The input is cut there: where it comes whole, it keeps this rank's part.
+  std::optional<int64_t> input_dim = {};
+
+  bool operator==(const AxisUse& other) const = default;
+};
+
+/// One kind of use: an entry for each axis of the mesh, or none.
+struct WeightUse {
+  c10::ArrayRef<AxisUse> axes = {};
+  const char* planned = "";  ///< WeightUses::planned
+
+  bool empty() const { return axes.empty(); }
+  const AxisUse& operator[](size_t axis) const { return axes[axis]; }
+};
+
+/// What a plan says of the uses of a weight, for each axis of its mesh. It belongs to the weight
+/// and to what `t`, `transpose`, `to`, `alias` and `detach` make of it, and to nothing else: what
+/// is computed from a weight is no weight of the plan. A use of a kind that is empty here is as of
+/// a weight that no plan speaks of; one that is not says also, that the input moves to where the
+/// weight's output features are cut, even if it is the larger of the two.
+struct WeightUses {
+  std::string planned;  ///< the weight, and who planned it, for errors
+  c10::SmallVector<AxisUse, 2> product;
+  c10::SmallVector<AxisUse, 2> lookup;
+
+  WeightUse of(UseKind kind) const {
+    if (kind == UseKind::none) return {};
+    return {kind == UseKind::product ? product : lookup, planned.c_str()};
+  }
+};
+
+}  // namespace oslo
