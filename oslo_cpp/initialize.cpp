@@ -14,6 +14,7 @@
 #include "parallelizers/layers/module_tree.h"
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
@@ -62,6 +63,8 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, con
       }
     }
     return;
+  } catch (const PlanMismatch& error) {
+    fail("initialize: example_inputs: ", error.what());
   } catch (const std::exception& error) {
     reason = first_line(error);
     layers = before;
@@ -101,10 +104,11 @@ void check_decided_over(const torch::nn::Module& model, const MeshPtr& mesh) {
 std::string plan_text(const std::vector<LayerPlan>& layers) {
   std::string text;
   for (const LayerPlan& layer : layers) {
-    text +=
-        c10::str(layer.path, ": ", layer.style.name(), " ", layer.weight_placement().to_string());
+    text += c10::str(layer.path, ": ", layer.style.name(), " ",
+                     layer.weight_placement().to_string(), use_text(layer.use));
     for (const auto& [axis, style] : layer.other_styles) {
-      text += c10::str("; ", axis, " ", layer.weight_placement(style).to_string());
+      text +=
+          c10::str("; ", axis, " ", layer.weight_placement(style).to_string(), use_text(style.use));
     }
     text += "\n";
   }
@@ -116,9 +120,10 @@ std::string placements_text(const LayerPlan& layer, const Mesh& mesh, bool weigh
   const auto placements = weight ? layer.weight_placements(mesh) : layer.bias_placements(mesh);
   std::string text;
   for (int axis = 0; axis < mesh.axes(); ++axis) {
-    if (!placements[axis].is_shard()) continue;
-    text += c10::str(text.empty() ? "" : "; ", mesh.axis(axis)->name(), " ",
-                     placements[axis].to_string());
+    const std::string& name = mesh.axis(axis)->name();
+    const std::string use = weight ? use_text(layer.use_on(name)) : "";
+    if (!placements[axis].is_shard() && use.empty()) continue;
+    text += c10::str(text.empty() ? "" : "; ", name, " ", placements[axis].to_string(), use);
   }
   return text;
 }
@@ -131,7 +136,8 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
   if (!layer->other_styles.empty()) return placements_text(*layer, *mark->layout->mesh(), weight);
   const Placement placement = weight ? layer->weight_placement() : layer->bias_placement();
   if (layer->parameter()) return placement.to_string();
-  return to_string(layer->style.style) + ": " + placement.to_string();
+  return to_string(layer->style.style) + ": " + placement.to_string() +
+         (weight ? use_text(layer->use) : "");
 }
 
 /// What plan() tells of every parameter.

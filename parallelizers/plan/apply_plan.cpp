@@ -16,6 +16,7 @@
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/layout.h"
+#include "parallelizers/plan/planned_uses.h"
 
 namespace oslo {
 namespace {
@@ -37,11 +38,12 @@ std::shared_ptr<torch::nn::Module> parallel_layer(const LayerPlan& layer) {
   return std::make_shared<nn::ColumnParallelLinearImpl>(linear);
 }
 
+/// `even_whole`: what nothing cuts is marked, too, so that its uses are met.
 void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
-         const std::string& name, const MeshPtr& mesh) {
+         const std::string& name, const MeshPtr& mesh, bool even_whole = false) {
   if (mark_of(parameter) != nullptr) return;  // tied to an earlier layer
   Layout layout = make_layout(mesh, placements, parameter.sizes());
-  if (layout.whole()) return;
+  if (layout.whole() && !even_whole) return;
   const auto origin = std::make_shared<CutOrigin>(CutOrigin{name});
   for (int axis = 0; axis < layout.axes(); ++axis) {
     if (layout[axis].whole()) continue;
@@ -121,8 +123,12 @@ void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
 }
 
 void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
+  const PlannedUses uses = planned_uses(layers, *mesh);
   for (const LayerPlan& layer : layers) {
-    cut(layer.weight(), layer.weight_placements(*mesh), layer.weight_path(), mesh);
+    const auto use = uses.find(layer.weight().unsafeGetTensorImpl());
+    cut(layer.weight(), layer.weight_placements(*mesh), layer.weight_path(), mesh,
+        use != uses.end());
+    if (use != uses.end()) set_weight_uses(layer.weight(), use->second);
     if (layer.bias().defined()) {
       cut(layer.bias(), layer.bias_placements(*mesh), layer.bias_path(), mesh);
     }

@@ -14,8 +14,10 @@
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/example_run.h"
+#include "parallelizers/plan/planned_uses.h"
 
 namespace oslo {
 namespace {
@@ -145,8 +147,11 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
     const bool first = planned.emplace(tensor.unsafeGetTensorImpl(), true).second;
     if (first) place(tensor, placements, name, &layer);
   };
+  const PlannedUses uses = planned_uses(layers, *mesh_);
   for (const LayerPlan& layer : layers) {
     place_first(layer.weight(), layer.weight_placements(*mesh_), layer.weight_path(), layer);
+    const auto use = uses.find(layer.weight().unsafeGetTensorImpl());
+    if (use != uses.end() && mark_of(layer.weight())) set_weight_uses(layer.weight(), use->second);
     if (layer.bias().defined()) {
       place_first(layer.bias(), layer.bias_placements(*mesh_), layer.bias_path(), layer);
     }
@@ -191,6 +196,8 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
     try {
       place_all(layers);  // throws where a wish does not divide what another axis leaves
       cost = run_once();
+    } catch (const PlanMismatch&) {
+      throw;
     } catch (const std::exception& error) {
       if (before.empty()) throw_named(error, mesh_->dry->failed);
       // What was gathered before is now a part, and the forward does with it what parts cannot.

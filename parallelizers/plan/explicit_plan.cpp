@@ -7,6 +7,7 @@
 #include "parallelizers/layers/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/layout.h"
+#include "parallelizers/plan/planned_uses.h"
 
 namespace oslo {
 namespace {
@@ -152,6 +153,7 @@ void check_asked(std::vector<LayerPlan>& layers, const PlanAxes& axes) {
     if (layer.computed) layer.set_computed();  // throws
     check_style(layer, layer.style);
     for (const auto& [name, style] : layer.other_styles) check_style(layer, style);
+    check_use(layer);
     if (layer.decided) check_decided(layer, axes);
   }
 }

@@ -142,12 +142,17 @@ const StyleText& LayerPlan::style_on(const std::string& name) const {
   return found == other_styles.end() ? whole : found->second;
 }
 
+const AxisUse& LayerPlan::use_on(const std::string& name) const {
+  return name == axis ? use : style_on(name).use;
+}
+
 void LayerPlan::set_styles(const AxisStyles& styles) {
   style = {};
   other_styles.clear();
   for (const auto& [name, wanted] : styles) {
     (name.empty() || name == axis ? style : other_styles[name]) = wanted;
   }
+  use = style.use;
 }
 
 bool LayerPlan::cuts_weight() const {
@@ -304,6 +309,11 @@ void follow_ties(std::vector<LayerPlan>& layers) {
       tied.other_styles.clear();
       for (const auto& [axis, style] : leader->other_styles) {
         tied.other_styles[axis] = tied_style(*leader, style, layer->kind);
+        tied.other_styles[axis].use = {};
+      }
+      // How its results lie is each layer's own.
+      for (const auto& [axis, style] : layer->other_styles) {
+        if (style.use != AxisUse{}) tied.other_styles[axis].use = style.use;
       }
       OSLO_CHECK(!layer->asked_for || layer->cuts_weight_like(tied), layer->why, ": ", layer->path,
                  " shares its weight with ", leader->path, ", which is planned as ",

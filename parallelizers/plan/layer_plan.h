@@ -34,6 +34,7 @@ struct LayerPlan {
   StyleText style;  ///< on `axis`
   std::string why;
   bool asked_for = false;  ///< by a pattern or a policy
+  AxisUse use = {};        ///< on `axis`, as a pattern says; the search leaves it alone
   /// Forward computes the weight from other parameters (weight norm): what is registered under its
   /// name is not used. It stays whole, and its bias.
   bool computed = false;
@@ -52,6 +53,7 @@ struct LayerPlan {
   /// Whether the search may choose.
   bool free() const { return !asked_for && !computed && !decided && !axis.empty(); }
   const StyleText& style_on(const std::string& axis) const;
+  const AxisUse& use_on(const std::string& axis) const;
   /// Takes over these styles; whole on other axes.
   void set_styles(const AxisStyles& styles);
   /// "column"; of several axes "row: row; column: column".

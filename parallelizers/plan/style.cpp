@@ -1,6 +1,7 @@
 #include "parallelizers/plan/style.h"
 
 #include <cctype>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -22,6 +23,57 @@ std::string to_string(Style style) {
       return "replicate";
   }
 }
+
+std::string use_text(const AxisUse& use) {
+  std::string text;
+  if (use.result == AxisUse::Result::scatter) text += " scatter=" + std::to_string(use.dim);
+  if (use.result == AxisUse::Result::split) text += " split=" + std::to_string(use.dim);
+  if (use.input_dim) text += " input=" + std::to_string(*use.input_dim);
+  return text;
+}
+
+namespace {
+
+/// "16", "-2"; at most nine digits.
+std::optional<int64_t> number_in(const std::string& text) {
+  const std::string digits = text.starts_with('-') ? text.substr(1) : text;
+  if (digits.empty() || digits.size() > 9) return std::nullopt;
+  if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
+  return std::stoll(text);
+}
+
+/// Reads "scatter=-2" and the like; false where `key` is no such word.
+bool read_use(const std::string& key, int64_t dim, StyleText& parsed) {
+  if (key == "scatter" || key == "split") {
+    parsed.use.result = key == "split" ? AxisUse::Result::split : AxisUse::Result::scatter;
+    parsed.use.dim = dim;
+  } else if (key == "input") {
+    parsed.use.input_dim = dim;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// Whether results of the style are sums over ranks, or whole, on the axis that the word speaks of.
+void check_use_word(const std::string& key, const StyleText& parsed, const std::string& text,
+                    const std::string& where) {
+  const Style style = parsed.style;
+  const bool sums = style == Style::row || style == Style::vocab;
+  OSLO_CHECK(key != "scatter" || sums, where, ": \"", text,
+             "\": scatter=D gives each rank its part "
+             "of a sum over the ranks, which results of row and of vocab are, and not of ",
+             to_string(style));
+  OSLO_CHECK(key != "split" || style == Style::replicate, where, ": \"", text,
+             "\": split=D gives each rank its part of a whole result, as replicate gives; of row "
+             "and vocab say scatter=D; that of ",
+             to_string(style), " is ", sums ? "a sum" : "cut already");
+  OSLO_CHECK(key != "input" || style == Style::replicate, where, ": \"", text,
+             "\": input=D cuts the input over the ranks over which ", to_string(style),
+             " cuts the weight; use it with replicate");
+}
+
+}  // namespace
 
 std::string StyleText::name() const {
   const std::string text = oslo::to_string(style);
@@ -52,15 +104,17 @@ StyleText StyleText::parse(const std::string& text, const std::string& where) {
   while (words >> word) {
     const size_t equals = word.find('=');
     const std::string key = word.substr(0, equals);
-    const std::string digits = equals == std::string::npos ? "" : word.substr(equals + 1);
-    const bool number = !digits.empty() && digits.size() < 10 &&
-                        digits.find_first_not_of("0123456789") == std::string::npos;
+    const auto number = number_in(equals == std::string::npos ? "" : word.substr(equals + 1));
+    const bool use = number && read_use(key, *number, parsed);
+    if (use) check_use_word(key, parsed, text, where);
+    const bool division =
+        parsed.divides() && number && *number > 0 && (key == "blocks" || key == "unit");
     OSLO_CHECK(
-        parsed.divides() && number && std::stoll(digits) > 0 && (key == "blocks" || key == "unit"),
-        where, ": cannot read \"", word, "\" in \"", text,
-        "\"; column, row and shard take blocks=N and unit=N with N at least 1");
+        use || division, where, ": cannot read \"", word, "\" in \"", text,
+        "\"; column, row and shard take blocks=N and unit=N with N at least 1; row and vocab "
+        "take scatter=D, replicate takes split=D and input=D, with a dimension D");
     OSLO_CHECK(seen.insert(key).second, where, ": \"", text, "\" gives ", key, " twice");
-    (key == "blocks" ? parsed.blocks : parsed.unit) = std::stoll(digits);
+    if (division) (key == "blocks" ? parsed.blocks : parsed.unit) = *number;
   }
   return parsed;
 }

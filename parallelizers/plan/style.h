@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallelizers/placement/layout/weight_uses.h"
+
 namespace oslo {
 
 /// How the weight of a layer is cut.
@@ -18,14 +20,20 @@ enum class Style {
 
 std::string to_string(Style style);
 
+/// " scatter=-2" as plans write it; empty where nothing is said.
+std::string use_text(const AxisUse& use);
+
 /// A style as plans write it: "column", "row", "vocab", "replicate", "shard(1)"; column, row and
 /// shard optionally with "blocks=3" (a fused projection) and "unit=16" (a head): "column blocks=3
-/// unit=16".
+/// unit=16". How the layer's result and input lie follows, as a dimension that counts from the end
+/// when negative: "row scatter=-2" (also of vocab) gives each rank its part of the sum, "replicate
+/// split=-2" of a whole result, "replicate input=0" of the input.
 struct StyleText {
   Style style = Style::replicate;
   int64_t blocks = 1;
   int64_t unit = 1;
-  int64_t dim = 0;  ///< of a shard
+  int64_t dim = 0;   ///< of a shard
+  AxisUse use = {};  ///< on the tensor axis
 
   /// "column", "shard(1)": without blocks and unit.
   std::string name() const;
