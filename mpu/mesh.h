@@ -5,14 +5,19 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "mpu/error.h"
 #include "mpu/gather_report.h"
 #include "mpu/group.h"
+#include "mpu/stage_set.h"
 
 namespace oslo {
 
-struct DryShapes;
+struct KnownShapes;
+class CallObserver;
+class ContentProvider;
 
 /// Where the random numbers of an operator on a cut value come from.
 enum class RandomMode {
@@ -45,9 +50,27 @@ class Mesh {
   /// For RandomMode::per_rank; undefined: the default generator.
   at::Generator sharded_generator;
 
-  /// Set in dry runs (placement/engine/dry_call.h): local tensors are shapes without content, and
-  /// whole values stay placed, so that every operator is met. Null: the real thing.
-  std::shared_ptr<DryShapes> dry;
+  // Residency: a value that some pipeline stages hold is a shape without content on the ranks of
+  // the others, and stays placed on all of them.
+  static constexpr int kNowhere = -1;
+  /// This rank's stage. `kNowhere` in the planner's runs, where every value is elsewhere.
+  int stage = 0;
+  bool holds(StageSet stages) const { return stages.empty() || stages.contains(stage); }
+  /// What values of other stages say they are on: the model's device.
+  at::Device device = at::kCPU;
+  /// What is known of operators on shapes (placement/engine/shape_call.h). Null: every rank holds all
+  /// values, and none has a stage.
+  std::shared_ptr<KnownShapes> shapes;
+  /// Gives content where no rank has any (placement/engine/content_provider.h). Null: reading values of
+  /// other stages is refused.
+  std::shared_ptr<ContentProvider> provider;
+
+  /// Told of every call that the model's forward makes on placed values; mostly null.
+  std::shared_ptr<CallObserver> observer;
+
+  /// Why values that are elsewhere may not be used any more; empty while they may.
+  std::string ended;
+  void check_not_ended() const { OSLO_CHECK(ended.empty(), ended); }
 
  private:
   std::vector<std::shared_ptr<Group>> axes_;

@@ -13,8 +13,8 @@
 #include "mpu/world.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/engine/dry_call.h"
 #include "parallelizers/placement/engine/planned_results.h"
+#include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/planned_uses.h"
@@ -25,7 +25,10 @@ namespace {
 /// Wishes come in layers: a split asks for blocks, then a view of a block for a unit.
 constexpr int kPasses = 4;
 
-std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, const PlanAxes& axes) {
+/// All values have a stage, and it is not this rank's.
+const StageSet kElsewhere = StageSet::of(0);
+
+std::shared_ptr<Mesh> mesh_elsewhere(const torch::nn::Module& model, const PlanAxes& axes) {
   const RankGrid grid(axes.axes);
   const World world = World::fake(0, grid.size());
   std::vector<std::shared_ptr<Group>> groups;
@@ -34,9 +37,10 @@ std::shared_ptr<Mesh> dry_mesh(const torch::nn::Module& model, const PlanAxes& a
     groups.back()->foresee_backward();
   }
   auto mesh = std::make_shared<Mesh>(std::move(groups));
-  mesh->dry = std::make_shared<DryShapes>();
+  mesh->stage = Mesh::kNowhere;
+  mesh->shapes = std::make_shared<KnownShapes>();
   const auto parameters = model.parameters();
-  if (!parameters.empty()) mesh->dry->device = parameters.front().device();
+  if (!parameters.empty()) mesh->device = parameters.front().device();
   return mesh;
 }
 
@@ -56,8 +60,12 @@ DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& 
     : model_(model),
       example_(std::move(example)),
       writes_(writes),
-      mesh_(dry_mesh(*model, axes)),
+      calls_(std::make_shared<CallDigest>()),
+      content_(std::make_shared<ImaginedContent>()),
+      mesh_(mesh_elsewhere(*model, axes)),
       members_(*model) {
+  mesh_->observer = calls_;
+  mesh_->provider = content_;
   for (const at::Tensor& parameter : model->parameters()) hold(parameter);
   for (const NamedTensor& parameter : parameters_in_use(*model)) hold(parameter.tensor);
   for (const at::Tensor& buffer : model->buffers()) hold(buffer);
@@ -68,12 +76,13 @@ void DryRun::hold(const at::Tensor& tensor) {
   Held& held = held_[tensor.unsafeGetTensorImpl()];
   if (held.tensor.defined()) return;
   held.tensor = tensor;
+  held.in_graph = tensor.grad_fn() != nullptr;
   held.accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor);
   const at::TensorOptions shape = at::TensorOptions(tensor.dtype()).device(at::kMeta);
   if (const Mark* mark = mark_of(tensor)) {
     held.original = marked_like(unmarked_alias(tensor), tensor);
     held.shape = at::empty(mark->layout->global_sizes(tensor.sizes()), shape);
-    Layout layout(mesh_);
+    Layout layout(mesh_, kElsewhere);
     for (int axis = 0; axis < layout.axes(); ++axis) layout[axis] = (*mark->layout)[axis];
     held.decided = std::make_shared<Layout>(std::move(layout));
     return;
@@ -85,8 +94,12 @@ void DryRun::hold(const at::Tensor& tensor) {
 }
 
 DryRun::~DryRun() {
-  restore_written(*mesh_->dry);
-  mesh_->dry->over = true;
+  leave_graph();
+  content_->restore_written();
+  mesh_->ended =
+      "a tensor that the model kept from the run of InitializeOptions::example_inputs was used: "
+      "initialize runs the example on shapes, so that it has no content; reset what the forward "
+      "keeps (a cache, attention maps) after initialize, or run the model first";
   for (auto& [impl, held] : held_) {
     if (!held.placed) continue;
     auto* own = held.tensor.unsafeGetTensorImpl();
@@ -102,8 +115,12 @@ DryRun::~DryRun() {
   }
 }
 
-const std::vector<std::string>& DryRun::value_readers() const {
-  return mesh_->dry->value_readers;
+/// Buffers that the forward wrote with a gradient recorded.
+void DryRun::leave_graph() {
+  const BelowDoor below;
+  for (auto& [impl, held] : held_) {
+    if (held.placed && !held.in_graph && held.tensor.grad_fn()) held.tensor.detach_();
+  }
 }
 
 Layout DryRun::planned_layout(const Held& held, const std::string& name, const LayerPlan* layer) {
@@ -135,6 +152,7 @@ void DryRun::place(const at::Tensor& tensor, const std::vector<Placement>& place
   own->set_backend_meta(nullptr);
   held.placements = placements;
   Layout layout = held.decided ? *held.decided : planned_layout(held, name, layer);
+  layout.set_stages(kElsewhere);
   held.placed = true;
   mark_parameter(held.tensor, std::make_shared<Layout>(std::move(layout)), name);
 }
@@ -171,21 +189,21 @@ DryCost DryRun::run_once() {
   const c10::AutoGradMode grad(true);
   size_t known = 0;
   do {  // again when rules had to start over: they count twice what they moved before
-    known = mesh_->dry->on_zeros.size();
+    known = mesh_->shapes->on_zeros.size();
     ++runs_;
     mesh_->gathers().clear();
     for (int axis = 0; axis < mesh_->axes(); ++axis) mesh_->axis(axis)->ledger().clear();
-    mesh_->dry->calls = mesh_->dry->depth = 0;
-    mesh_->dry->failed.clear();
+    calls_->clear();
+    leave_graph();
     run_watched(*model_, example_, writes_);
     members_.restore();
-  } while (mesh_->dry->on_zeros.size() > known || writes_.open());
+  } while (mesh_->shapes->on_zeros.size() > known || writes_.open());
   writes_.check();
   int64_t bytes = 0;
   for (int axis = 0; axis < mesh_->axes(); ++axis) {
     bytes += mesh_->axis(axis)->ledger().total().bytes;
   }
-  return {bytes, mesh_->gathers().calls(), mesh_->dry->calls};
+  return {bytes, mesh_->gathers().calls(), calls_->value()};
 }
 
 DryCost DryRun::run(std::vector<LayerPlan>& layers) {
@@ -199,7 +217,7 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
     } catch (const PlanMismatch&) {
       throw;
     } catch (const std::exception& error) {
-      if (before.empty()) throw_named(error, mesh_->dry->failed);
+      if (before.empty()) throw_named(error, calls_->failed());
       // What was gathered before is now a part, and the forward does with it what parts cannot.
       layers = before;
       return cost;

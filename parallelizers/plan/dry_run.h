@@ -14,6 +14,8 @@
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
+#include "parallelizers/plan/call_digest.h"
+#include "parallelizers/plan/imagined_content.h"
 #include "parallelizers/plan/layer_plan.h"
 #include "parallelizers/plan/write_watch.h"
 
@@ -53,7 +55,7 @@ class DryRun {
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
   /// Operators that asked for values and were given zeros.
-  const std::vector<std::string>& value_readers() const;
+  const std::vector<std::string>& value_readers() const { return content_->readers(); }
   int64_t runs() const { return runs_; }
 
  private:
@@ -64,6 +66,7 @@ class DryRun {
     std::shared_ptr<torch::autograd::Node> accumulator;  ///< somebody's hooks may be on it
     LayoutPtr decided;                  ///< how an earlier initialize cut it; null where none did
     std::vector<Placement> placements;  ///< one an axis
+    bool in_graph = false;              ///< before
     bool placed = false;
   };
 
@@ -73,6 +76,7 @@ class DryRun {
   void place_all(const std::vector<LayerPlan>& layers);
   void hold(const at::Tensor& tensor);
   DryCost run_once();
+  void leave_graph();
   bool take_wishes(std::vector<LayerPlan>& layers) const;
 
   struct Padding {
@@ -82,6 +86,8 @@ class DryRun {
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void()> example_;
   FirstWrites& writes_;
+  std::shared_ptr<CallDigest> calls_;
+  std::shared_ptr<ImaginedContent> content_;
   std::shared_ptr<Mesh> mesh_;
   MemberKeeper members_;
   std::map<const c10::TensorImpl*, Held> held_;

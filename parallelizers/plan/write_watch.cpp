@@ -23,18 +23,18 @@ at::Tensor twin_of(const at::Tensor& tensor) {
       c10::VariableVersion(0), /*allow_tensor_metadata_change=*/true));
 }
 
-/// Whether it is a parameter or buffer in a dry run.
+/// Whether it is a parameter or buffer without content.
 bool is_shape(const at::Tensor& tensor) {
   const Mark* mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
-  return mark != nullptr && mark->layout->mesh()->dry;
+  return mark != nullptr && !mark->layout->here();
 }
 
 int64_t version_of(const at::Tensor& tensor) {
   return is_shape(tensor) && !tensor.is_inference() ? tensor._version() : 0;
 }
 
-/// What a tensor has in common with its views and its `data()`: the memory; in a dry run, where a
-/// parameter has none to speak of, its mark.
+/// What a tensor has in common with its views and its `data()`: the memory; of a shape, which has
+/// none, its mark.
 const void* identity_of(const at::Tensor& tensor) {
   const PlacedTensorImpl* impl = placed_impl(tensor);
   const at::Tensor& local = impl != nullptr ? impl->value().local : tensor;

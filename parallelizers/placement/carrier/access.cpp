@@ -6,20 +6,8 @@
 #include "mpu/ledger.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
-
-namespace {
-
-/// What a tensor stands for; throws where it was kept from a dry run.
-Value present_value(const at::Tensor& tensor) {
-  Value value = value_of(tensor);
-  if (is_dry(value)) refuse_kept(*value.layout->mesh()->dry);
-  return value;
-}
-
-}  // namespace
 
 Value value_of(const at::Tensor& tensor) {
   if (placed_impl(tensor) != nullptr) return unwrap(tensor);
@@ -30,14 +18,26 @@ Value value_of(const at::Tensor& tensor) {
 at::Tensor full_tensor(const at::Tensor& tensor) {
   if (!is_placed(tensor)) return tensor;
   const RuleScope scope("full_tensor");
-  const Value value = present_value(tensor);
+  const Value value = value_of(tensor);
   Value whole = gather_all(value);
-  if (is_dry(value)) whole.layout = std::make_shared<Layout>(value.layout->mesh());
+  if (value.layout->resident()) {
+    whole.layout = std::make_shared<Layout>(value.layout->mesh(), value.layout->stages());
+  }
   return wrap(std::move(whole));
 }
 
 at::Tensor local_tensor(const at::Tensor& tensor) {
-  return is_placed(tensor) ? present_value(tensor).local : tensor;
+  if (!is_placed(tensor)) return tensor;
+  Value value = value_of(tensor);
+  OSLO_CHECK(!value.elsewhere() || value.layout->mesh()->provider,
+             "local_tensor of a tensor that pipeline ", value.layout->stages().to_string(),
+             " holds: this rank has its shape only; oslo::is_here(t) says whether there is a part");
+  return std::move(value.local);
+}
+
+bool is_here(const at::Tensor& tensor) {
+  const LayoutPtr own = layout(tensor);
+  return !own || own->here();
 }
 
 bool is_placed(const at::Tensor& tensor) {

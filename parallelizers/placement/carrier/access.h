@@ -6,19 +6,24 @@ namespace oslo {
 
 /// The whole of a placed or marked tensor as an ordinary one, the same on every rank of its mesh.
 /// Differentiable (all-gather forward, this rank's part backward); collective; the tensor itself
-/// when it is an ordinary one.
+/// when it is an ordinary one. What a pipeline stage holds stays there, placed: nothing moves
+/// between stages.
 at::Tensor full_tensor(const at::Tensor& tensor);
 
 /// This rank's part as an ordinary tensor; differentiable, no communication. The tensor itself when
-/// it is an ordinary one. Writing to it writes the placed tensor: do so on every rank, as views
-/// that had to be gathered are gathered again after it.
+/// it is an ordinary one. Throws where another pipeline stage holds it. Writing to it writes the
+/// placed tensor: do so on every rank, as views that had to be gathered are gathered again after
+/// it.
 at::Tensor local_tensor(const at::Tensor& tensor);
 
 /// Whether the tensor stands for something cut over ranks (a placed activation, a marked
 /// parameter).
 bool is_placed(const at::Tensor& tensor);
 
-/// How it is cut; null for an ordinary tensor.
+/// Whether this rank has the tensor, or its part of it: false where another pipeline stage does.
+bool is_here(const at::Tensor& tensor);
+
+/// How it is cut, and which pipeline stages hold it; null for an ordinary tensor.
 LayoutPtr layout(const at::Tensor& tensor);
 
 /// What any tensor stands for: placed, marked or plain. A gathered view whose base was written is

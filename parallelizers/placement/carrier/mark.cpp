@@ -14,7 +14,6 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
 namespace {
@@ -22,24 +21,29 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// What a marked tensor is in a dry run: this rank's part of a tensor on the model's device, of the
-/// shape of `shape` and without storage, so that code which asks for its device gets the true one.
+at::Tensor meta_like(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(),
+                           at::TensorOptions(tensor.dtype()).device(at::kMeta));
+}
+
+/// What a marked tensor is on a rank whose stage does not hold it: of the shape of `shape` and
+/// without storage, on the model's device, so that code which asks for that gets the true one.
 c10::intrusive_ptr<c10::TensorImpl> implementation_of_shape(const at::Tensor& shape,
-                                                            const DryShapes& dry) {
-  const auto key = c10::computeDispatchKey(shape.scalar_type(), at::kStrided, dry.device);
+                                                            at::Device device) {
+  const auto key = c10::computeDispatchKey(shape.scalar_type(), at::kStrided, device);
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::DispatchKeySet({key, kPlacedKey}),
-                                                   shape.dtype(), dry.device);
+                                                   shape.dtype(), device);
   impl->set_sizes_and_strides(shape.sizes(), shape.strides());
   impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(
-      "the data of a parameter or buffer was asked for in the run of "
-      "InitializeOptions::example_inputs, where it is a shape without content");
+      "the data of a parameter or buffer was asked for where it is a shape without content: "
+      "another "
+      "pipeline stage holds it, or InitializeOptions::example_inputs is being run");
   return impl;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> marked_implementation(const at::Tensor& local,
-                                                          const Layout& layout) {
-  const auto& dry = layout.mesh()->dry;
-  return dry ? implementation_of_shape(local, *dry) : implementation_over(local, true);
+                                                          const Layout& layout, at::Device device) {
+  return layout.here() ? implementation_over(local, true) : implementation_of_shape(local, device);
 }
 
 /// Marks what autograd::grad hands out.
@@ -139,17 +143,23 @@ const Mark* mark_of(const at::Tensor& tensor) {
 void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const std::string& name) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const at::Tensor local =
-      local_part(parameter.detach(), *layout).clone(at::MemoryFormat::Contiguous);
-  auto impl = marked_implementation(local, *layout);
+  const at::Tensor whole = layout->here() ? parameter.detach() : meta_like(parameter);
+  const at::Tensor local = local_part(whole, *layout).clone(at::MemoryFormat::Contiguous);
+  auto impl = marked_implementation(local, *layout, layout->mesh()->device);
   auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
   set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
-  if (layout->mesh()->dry) {  // the parameter's own is that of the real thing
-    mark->accumulator = make_accumulator(parameter, layout);
-  } else {
+  if (layout->here()) {
     set_accumulator(parameter, *mark);
+  } else {  // no gradient arrives; the planner puts back the one that the parameter had
+    mark->accumulator = make_accumulator(parameter, layout);
   }
+}
+
+void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std::string& name) {
+  auto impl = marked_implementation(tensor, *layout, layout->mesh()->device);
+  set_mark(*impl, c10::make_intrusive<Mark>(name, layout, tensor.sizes()));
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
 }
 
 void set_padding_row(const at::Tensor& parameter, int64_t row) {
@@ -173,8 +183,9 @@ void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUs
   set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
 }
 
-at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
-  auto impl = marked_implementation(local, *mark_of(like)->layout);
+at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like,
+                       std::optional<at::Device> device) {
+  auto impl = marked_implementation(local, *mark_of(like)->layout, device.value_or(like.device()));
   set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
   if (!impl->is_inference() && !local.is_inference()) {
     impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
@@ -183,10 +194,9 @@ at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like) {
 }
 
 at::Tensor unmarked_alias(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) {  // of a dry run
+  if (!tensor.has_storage()) {  // elsewhere
     const BelowDoor below;
-    const at::TensorOptions shape = tensor.options().device(at::kMeta).requires_grad(false);
-    return at::empty_strided(tensor.sizes(), tensor.strides(), shape);
+    return meta_like(tensor);
   }
   auto impl = implementation_over(tensor, false);
   if (!impl->is_inference() && !tensor.is_inference()) {  // new tensors in inference mode are
@@ -197,9 +207,9 @@ at::Tensor unmarked_alias(const at::Tensor& tensor) {
 
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   at::Tensor local = unmarked_alias(tensor);
-  if (const auto& dry = mark.layout->mesh()->dry) {
-    refuse_kept(*dry);
-    // No graph reaches the parameter: backward is only foreseen.
+  if (!mark.layout->here()) {
+    mark.layout->mesh()->check_not_ended();
+    // No graph reaches the parameter: backward runs where it is.
     return {local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad()),
             mark.layout};
   }

@@ -3,6 +3,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "parallelizers/placement/carrier/key.h"
@@ -49,20 +50,27 @@ const Mark* mark_of(const at::Tensor& tensor);
 /// keeps its identity, so that typed members, tied weights and optimizers see the part.
 void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const std::string& name);
 
+/// Marks an ordinary tensor that is all this rank's already, or elsewhere: here it keeps its
+/// memory, elsewhere it has none.
+void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std::string& name);
+
 /// Sets `padding_row` of a marked table.
 void set_padding_row(const at::Tensor& parameter, int64_t row);
 
 /// Sets `uses` of a marked parameter: one entry for each axis of its mesh, or none, a kind.
 void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUses> uses);
 
-/// A tensor over the storage of `local` with the mark of `like`, without history.
-at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like);
+/// A tensor over the storage of `local` with the mark of `like`, without history. Where another
+/// pipeline stage holds the part it says it is on `device`, which is that of `like` if not given.
+at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like,
+                       std::optional<at::Device> device = std::nullopt);
 
 /// The value of a marked tensor. Differentiable: its gradient becomes the parameter's, marked at
 /// the end of the backward pass.
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark);
 
-/// The part's plain alias: same storage, no mark, no history.
+/// The part's plain alias: same storage, no mark, no history. A shape where another pipeline stage
+/// holds the part.
 at::Tensor unmarked_alias(const at::Tensor& tensor);
 
 }  // namespace oslo

@@ -7,15 +7,13 @@
 #include <utility>
 
 #include "mpu/error.h"
-#include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
 namespace {
 
-/// What the tensor says it is on: in a dry run the model's device, though a shape is nowhere.
+/// What the tensor says it is on: elsewhere the model's device, though a shape is nowhere.
 at::Device shown_device(const Value& value) {
-  const auto& dry = value.layout->mesh()->dry;
-  return dry ? dry->device : value.local.device();
+  return value.elsewhere() ? value.layout->mesh()->device : value.local.device();
 }
 
 /// The strides one device would have, in the local tensor's order: what matters is that a tensor is
@@ -145,13 +143,17 @@ void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImp
 }
 
 bool PlacedTensorImpl::has_storage() const {
-  if (is_dry(value_)) refuse_kept(*value_.layout->mesh()->dry);
+  if (value_.elsewhere()) value_.layout->mesh()->check_not_ended();
   // LibTorch asks before every access to the data and then throws its own words, unless given ours:
   // here, so that the many tensors that are never asked do not carry them.
   const_cast<PlacedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
-      "the data of a placed tensor was asked for: its elements are cut over ranks; take "
-      "oslo::full_tensor(t) or oslo::local_tensor(t) (printing: std::cout << "
-      "oslo::full_tensor(t))");
+      value_.layout && value_.layout->resident()
+          ? "the data of a placed tensor was asked for: it has some on the ranks of its pipeline "
+            "stage only, and nowhere while InitializeOptions::example_inputs is run; take "
+            "oslo::local_tensor(t) where oslo::is_here(t)"
+          : "the data of a placed tensor was asked for: its elements are cut over ranks; take "
+            "oslo::full_tensor(t) or oslo::local_tensor(t) (printing: std::cout << "
+            "oslo::full_tensor(t))");
   return false;
 }
 

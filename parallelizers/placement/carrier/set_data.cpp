@@ -6,7 +6,6 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
 
@@ -14,14 +13,16 @@ std::optional<at::Tensor> data_to_take(const at::Tensor& target, const at::Tenso
   if (!target.defined() || !data.defined()) return data;
   const bool placed = placed_impl(data) != nullptr;
   const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
-  const bool dry = mark != nullptr && mark->layout->mesh()->dry != nullptr;
-  if (!placed && !dry) return data;
-  if (dry) refuse_kept(*mark->layout->mesh()->dry);
+  const bool resident = mark != nullptr && mark->layout->resident();
+  if (!placed && !resident) return data;
+  const bool here = mark == nullptr || mark->layout->here();
+  if (!here) mark->layout->mesh()->check_not_ended();
   const c10::AutoGradMode no_grad(false);
   if (mark == nullptr) {
-    OSLO_CHECK(!is_dry(value_of(data)),
+    OSLO_CHECK(!layout(data)->resident(),
                "set_data of a tensor that is neither a parameter nor a buffer of the model by what "
-               "the example computed, which is a shape; assign the tensor instead");
+               "some pipeline stages hold, or the example of initialize computed, which is a shape "
+               "elsewhere; assign the tensor instead");
     return full_tensor(data.detach());
   }
   const auto sizes = mark->layout->global_sizes(target.sizes());
@@ -29,13 +30,14 @@ std::optional<at::Tensor> data_to_take(const at::Tensor& target, const at::Tenso
   OSLO_CHECK(sizes == given, "set_data of parallel parameter ", mark->name, ", whose shape is ",
              c10::IntArrayRef(sizes), ", by a tensor of shape ", c10::IntArrayRef(given),
              ": a parameter that is cut over ranks keeps its shape");
-  OSLO_CHECK(!dry || placed || mark_of(data) != nullptr || mark->layout->whole(),
+  const bool marked = !placed && mark_of(data) != nullptr;
+  OSLO_CHECK(placed || marked || mark->layout->whole(),
              "set_data of a parameter that is cut with an ordinary tensor");
-  if (dry) {
+  if (!here) {
     if (!target.is_inference()) target.unsafeGetTensorImpl()->bump_version();  // as it is a write
-    return std::nullopt;
+    return marked ? std::optional(data) : std::nullopt;
   }
-  return marked_like(local_in(data.detach(), mark->layout), target);
+  return marked ? data : marked_like(local_in(data.detach(), mark->layout), target);
 }
 
 }  // namespace oslo

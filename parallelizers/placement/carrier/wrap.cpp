@@ -8,12 +8,11 @@
 #include "parallelizers/placement/carrier/gathered_view.h"
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/dry_call.h"
 
 namespace oslo {
 
 at::Tensor wrap(Value value) {
-  return value.cut() || is_dry(value) ? wrap_placed(std::move(value)) : std::move(value.local);
+  return value.stays_placed() ? wrap_placed(std::move(value)) : std::move(value.local);
 }
 
 at::Tensor wrap_placed(Value value) {
@@ -31,7 +30,7 @@ at::Tensor wrap_like(Value value, const PlacedTensorImpl& like) {
 
 at::Tensor wrap_view(Value value, c10::IntArrayRef strides,
                      std::shared_ptr<const GatheredView> gathered, bool even_whole) {
-  if (!gathered && !value.cut() && !is_dry(value) && !even_whole) return std::move(value.local);
+  if (!gathered && !value.stays_placed() && !even_whole) return std::move(value.local);
   auto impl = c10::make_intrusive<PlacedTensorImpl>(std::move(value), std::move(gathered));
   if (!strides.empty()) impl->stride(strides);
   at::Tensor placed(std::move(impl));
@@ -46,6 +45,7 @@ void share_version(const at::Tensor& view, const at::Tensor& base) {
 
 Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
+  if (impl.value().elsewhere()) impl.value().layout->mesh()->check_not_ended();
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());
     const at::Tensor again = impl.gathered_view()->take_again(impl.detached());

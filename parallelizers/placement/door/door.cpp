@@ -10,7 +10,7 @@
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
-#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/call_observer.h"
 #include "parallelizers/placement/engine/pointwise.h"
 
 namespace oslo {
@@ -54,12 +54,14 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
     const c10::ArrayRef<c10::IValue> arguments(stack);
     const auto own = arguments.slice(stack.size() - op.arguments);
     const MeshPtr mesh = mesh_of(own);
-    const DryNote note(mesh ? mesh->dry.get() : nullptr, op, own);
+    if (mesh) mesh->check_not_ended();
+    const CallObserver::Scope observed(mesh ? mesh->observer.get() : nullptr, op, own);
     decompose(op, stack);
     return;
   }
   Call call(op, stack);
-  const DryNote note(call.mesh_of_call()->dry.get(), op, call.arguments());
+  call.mesh_of_call()->check_not_ended();
+  const CallObserver::Scope observed(call.mesh_of_call()->observer.get(), op, call.arguments());
   if (checks_ranks()) check_plain_operands(call);
   try {
     try {

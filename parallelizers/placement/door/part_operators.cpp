@@ -7,17 +7,17 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
-#include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/call_observer.h"
 #include "parallelizers/placement/engine/initializer_guard.h"
+#include "parallelizers/placement/engine/shape_call.h"
 
 namespace oslo {
 namespace {
 
 /// A marked result, with the history of the plain one.
-at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like) {
-  at::Tensor marked = marked_like(plain, like);
+at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like, at::Device device) {
+  at::Tensor marked = marked_like(plain, like, device);
   if (plain.grad_fn()) {
     torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(plain));
   } else {
@@ -26,27 +26,34 @@ at::Tensor marked_with_history(const at::Tensor& plain, const at::Tensor& like) 
   return marked;
 }
 
-void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, DryShapes* dry) {
-  const at::Tensor tensor = stack[base].toTensor();
-  const at::Tensor plain = value_of_marked(tensor, *mark_of(tensor)).local;
-  stack[base] = plain;
-  if (dry != nullptr) {
-    const auto results = call_on_shapes(op, {stack.begin() + base, stack.end()}, *dry);
-    torch::jit::drop(stack, op.arguments);
-    stack.insert(stack.end(), results.begin(), results.end());
-  } else {
-    const BelowDoor below;
-    op.handle.callBoxed(&stack);
+/// The device that such an operator on `tensor` is asked to give its result on.
+at::Device asked_device(const at::Tensor& tensor, c10::ArrayRef<c10::IValue> others) {
+  for (const c10::IValue& argument : others) {
+    if (argument.isDevice()) return argument.toDevice();
+    if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device();
   }
-  const at::Tensor result = stack.back().toTensor();
-  stack.back() = result.is_same(plain) ? tensor : marked_with_history(result, tensor);
+  return tensor.device();
 }
 
-/// What the first marked tensor among the arguments remembers of its dry run; null in real runs.
-DryShapes* dry_shapes(const torch::jit::Stack& stack, size_t base) {
-  const c10::ArrayRef<c10::IValue> all(stack);
-  const MeshPtr mesh = mesh_of(all.slice(base));
-  return mesh ? mesh->dry.get() : nullptr;
+void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
+  const at::Tensor tensor = stack[base].toTensor();
+  const Mark& mark = *mark_of(tensor);
+  const at::Device device = asked_device(tensor, c10::ArrayRef<c10::IValue>(stack).slice(base + 1));
+  const at::Tensor plain = value_of_marked(tensor, mark).local;
+  stack[base] = plain;
+  if (mark.layout->here()) {
+    const BelowDoor below;
+    op.handle.callBoxed(&stack);
+  } else {
+    const Mesh& mesh = *mark.layout->mesh();
+    const auto results =
+        call_on_shapes(op, {stack.begin() + base, stack.end()}, *mesh.shapes, mesh.provider.get());
+    torch::jit::drop(stack, op.arguments);
+    stack.insert(stack.end(), results.begin(), results.end());
+  }
+  const at::Tensor result = stack.back().toTensor();
+  const bool itself = result.is_same(plain) && (mark.layout->here() || device == tensor.device());
+  stack.back() = itself ? tensor : marked_with_history(result, tensor, device);
 }
 
 /// Whether all tensors are parts of the layout of the first marked one.
@@ -65,8 +72,10 @@ bool lie_alike(const torch::jit::Stack& stack, size_t base) {
   for (size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor& tensor = stack[i].toTensor();
-    const bool alike = tensor.sizes() == c10::IntArrayRef(mark->local_sizes);
-    if (mark_of(tensor) == nullptr && tensor.dim() > 0 && !alike) return false;
+    if (mark_of(tensor) != nullptr) continue;
+    // What is written by a part that pipeline stages hold becomes theirs.
+    if (i == base && mark->layout->resident()) return false;
+    if (tensor.dim() > 0 && tensor.sizes() != c10::IntArrayRef(mark->local_sizes)) return false;
   }
   return true;
 }
@@ -122,7 +131,6 @@ bool change_data(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
 bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, bool on_marked,
                  bool recorded) {
   refuse_ambiguous_target(op, stack, base);
-  if (dry_shapes(stack, base) != nullptr) return false;
   // A result of operators on a parameter (a clone) has a place in the graph to keep.
   if (recorded && !stack[base].toTensor().is_leaf()) return false;
   if (!lie_alike(stack, base) || records_beyond_target(stack, base)) return false;
@@ -130,9 +138,17 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
   if (on_marked && op.clears && may_be_initialized(stack[base].toTensor())) {
     refuse_initializers_of_parts(stack[base].toTensor());
   }
-  if (on_marked && c10::InferenceMode::is_enabled()) {
-    mark_of(stack[base].toTensor())->layout->mesh()->count_write();
+  if (!on_marked) return run_below(op, stack);
+  const at::Tensor target = stack[base].toTensor();
+  const Layout& layout = *mark_of(target)->layout;
+  if (op.in_place && !layout.here()) {  // there is nothing to write
+    const CallObserver::Scope observed(layout.mesh()->observer.get(), op,
+                                       c10::ArrayRef<c10::IValue>(stack).slice(base));
+    torch::jit::drop(stack, op.arguments);
+    stack.emplace_back(target);
+    return true;
   }
+  if (c10::InferenceMode::is_enabled()) layout.mesh()->count_write();
   return run_below(op, stack);
 }
 
@@ -151,9 +167,10 @@ bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
     // `1 - parameter` fills such a tensor and writes to it: what comes out is computed by the
     // forward, and has global sizes as all of that has.
     if (!on_marked || (recorded && op.uninitialized)) return false;
-    DryShapes* const dry = dry_shapes(stack, base);
-    const DryNote note(dry, op, c10::ArrayRef<c10::IValue>(stack).slice(base));
-    run_like(op, stack, base, dry);
+    const MeshPtr mesh = mark_of(stack[base].toTensor())->layout->mesh();
+    const CallObserver::Scope observed(mesh->observer.get(), op,
+                                       c10::ArrayRef<c10::IValue>(stack).slice(base));
+    run_like(op, stack, base);
     return true;
   }
   return op.writes_pointwise && write_parts(op, stack, base, on_marked, recorded);

@@ -8,25 +8,40 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/adopt.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/engine/stage_carrier.h"
 
 namespace oslo {
 namespace {
 
-/// In a dry run a few values are known (how long packed sequences are): what is computed from them
-/// alone is known too.
+/// Even elsewhere a few values are known (how long packed sequences are): what is computed from
+/// them alone is known too.
 bool all_known(c10::ArrayRef<c10::IValue> arguments) {
   bool known = true;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     const PlacedTensorImpl* impl = placed_impl(tensor);
-    known &= (impl != nullptr ? impl->value().local : tensor).is_cpu() &&
-             (impl != nullptr || mark_of(tensor) == nullptr);
+    known &= impl != nullptr ? impl->value().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
   });
   return known;
+}
+
+/// The stages that run an operator on these arguments: those that hold all of them, else the
+/// highest that holds one, to which the others are carried.
+StageSet stages_of(c10::ArrayRef<c10::IValue> arguments) {
+  int highest = -1;
+  StageSet common;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    const LayoutPtr layout = oslo::layout(tensor);
+    if (!layout || !layout->resident()) return;
+    common = highest < 0 ? layout->stages() : common & layout->stages();
+    highest = std::max(highest, layout->stages().first());
+  });
+  return highest < 0 || !common.empty() ? common : StageSet::of(highest);
 }
 
 }  // namespace
@@ -40,7 +55,12 @@ const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor
 
 Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
     : op_(op), stack_(stack), base_(stack.size() - op.arguments), mesh_(mesh_of(arguments())) {
-  on_zeros_ = dry() && (mesh_->dry->on_zeros.count(op.name) > 0 || all_known(arguments()));
+  if (!mesh_ || !mesh_->shapes) return;  // no value has a stage
+  stages_ = stages_of(arguments());
+  elsewhere_ = !mesh_->holds(stages_);
+  on_zeros_ = elsewhere_ && (mesh_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
+  const bool adopts = op.in_place && argument(0).isTensor() && !mesh_->provider;
+  if (adopts && !stages_.empty()) adopt_target(tensor(0), mesh_, stages_, name());
 }
 
 /// Beside shapes an ordinary tensor is a shape too.
@@ -50,13 +70,50 @@ Value Call::seen(const at::Tensor& tensor) const {
     // The argument, which owns them, stays on the stack until the rule is done.
     if (const WeightUses* uses = weight_uses_of(tensor).get()) value.use = uses->of(op_.use);
   }
-  if (value.layout && value.layout->mesh() != mesh_ && value.layout->mesh()->dry) {
-    refuse_kept(*value.layout->mesh()->dry);
+  if (value.layout && value.layout->resident() && (value.layout->stages() & stages_).empty()) {
+    value = carried(tensor, std::move(value));
   }
-  if (dry() && !(on_zeros_ && all_known(arguments()))) {
+  if (elsewhere_ && !(on_zeros_ && all_known(arguments()))) {
     value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
   }
   return value;
+}
+
+Value Call::carried(const at::Tensor& tensor, Value value) const {
+  const std::string from = value.layout->stages().to_string(), to = stages_.to_string();
+  if (const Mark* mark = mark_of(tensor)) {
+    fail(name(), " on pipeline ", to, " uses ", mark->name, ", which lives on ", from,
+         "; plan it for both, or for the later one");
+  }
+  const GraphPlace* const place = GraphPlace::find(*placed_impl(tensor));
+  OSLO_CHECK(place == nullptr || !place->views_leaf(), name(), " on pipeline ", to,
+             " uses a view of shape ", tensor.sizes(), " of a parameter that lives on ", from,
+             "; plan the parameter for both, or for the later one");
+  StageCarrier* const carrier = StageCarrier::current();
+  OSLO_CHECK(
+      carrier != nullptr, name(), " on pipeline ", to, " needs a value of ", from,
+      ", and nobody carries values between stages here; run the forward pass in a pipeline's "
+      "step");
+  value.local = carrier->carry(tensor, value, stages_.first());
+  auto layout = std::make_shared<Layout>(*value.layout);
+  layout->set_stages(stages_);
+  value.layout = std::move(layout);
+  return value;
+}
+
+Value Call::resident(Value value) const {
+  if (stages_.empty() || (value.layout && value.layout->stages() == stages_)) return value;
+  auto layout =
+      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(mesh_);
+  layout->set_stages(stages_);
+  value.layout = std::move(layout);
+  return value;
+}
+
+c10::IValue Call::read_elsewhere() const {
+  return oslo::read_elsewhere(
+      mesh_->provider.get(), op_,
+      with_tensors(arguments(), [&](const at::Tensor& tensor) { return seen(tensor).local; }))[0];
 }
 
 std::vector<int64_t> Call::integers(size_t i) const {
@@ -123,10 +180,10 @@ std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const
 }
 
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
-  const bool shapes =
+  const bool on_shapes =
       !op_.in_place || (arguments[0].isTensor() && arguments[0].toTensor().is_meta());
-  if (dry() && !on_zeros_ && shapes) {
-    return call_on_shapes(op_, std::move(arguments), *mesh_->dry);
+  if (elsewhere_ && !on_zeros_ && on_shapes) {
+    return call_on_shapes(op_, std::move(arguments), *mesh_->shapes, mesh_->provider.get());
   }
   const BelowDoor below;
   op_.handle.callBoxed(&arguments);
@@ -194,6 +251,7 @@ void Call::gather(const std::string& reason) {
 }
 
 at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
+  value = resident(std::move(value));
   if (op_.same_weight) {
     if (const auto& uses = weight_uses_of(tensor(0))) {
       if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
@@ -203,12 +261,11 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
       return weight;
     }
   }
-  if (dry() && !value.layout) value.layout = std::make_shared<Layout>(mesh_);
   if (op_.view && argument(0).isTensor() && is_placed(tensor(0))) {
     return wrapped_view(std::move(value), held, element);
   }
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
-  if (op_.pointwise && value.cut()) {
+  if (op_.pointwise && value.stays_placed()) {
     for (size_t i = 0; i < size(); ++i) {
       const PlacedTensorImpl* impl = is_tensor(i) ? placed_impl(tensor(i)) : nullptr;
       if (impl != nullptr && impl->sizes() == c10::IntArrayRef(value.sizes())) {
@@ -275,10 +332,14 @@ std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) c
 }
 
 void Call::result_plain(c10::IValue value) {
-  if (dry() && value.isTensor() && value.toTensor().defined() && !is_placed(value.toTensor())) {
+  if (stages_.empty()) {
+    results_.push_back(std::move(value));
+    return;
+  }
+  if (value.isTensor() && value.toTensor().defined() && !is_placed(value.toTensor())) {
     return result({value.toTensor(), nullptr});
   }
-  if (dry() && value.isTensorList()) {
+  if (value.isTensorList()) {
     std::vector<Value> list;
     for (const at::Tensor& tensor : value.toTensorVector()) list.push_back({tensor, nullptr});
     return result(std::move(list));
@@ -297,8 +358,9 @@ void Call::result(std::vector<Value> values, const Value* held) {
 }
 
 bool Call::restart_on_zeros() {
-  if (!dry() || on_zeros_) return false;
-  mesh_->dry->on_zeros.insert(op_.name);
+  if (!elsewhere_ || on_zeros_) return false;
+  if (!mesh_->provider && reads_elements(op_)) read_elsewhere();  // throws
+  mesh_->shapes->on_zeros.insert(op_.name);
   on_zeros_ = true;
   results_.clear();
   operands_.clear();

@@ -78,8 +78,18 @@ class Call {
   /// The mesh that the placed arguments live on.
   const MeshPtr& mesh_of_call() const { return mesh_; }
 
-  /// In a dry run: whether to start again with zeros in place of shapes, for a rule that uses an
-  /// operator without a kernel for shapes.
+  /// The pipeline stages that run it; empty: every rank does.
+  StageSet stages() const { return stages_; }
+  /// Whether this rank is on none of them: it works on shapes.
+  bool elsewhere() const { return elsewhere_; }
+  /// A result of this call on its stages, for a rule that wraps it itself.
+  Value resident(Value value) const;
+  /// The result of an operator that reads elements, in a call that is elsewhere. Throws where there
+  /// is nobody to ask (content_provider.h).
+  c10::IValue read_elsewhere() const;
+
+  /// In a call that is elsewhere: whether to start again with zeros in place of shapes, for a rule
+  /// that uses an operator without a kernel for shapes.
   bool restart_on_zeros();
 
   /// Puts the results where the arguments were.
@@ -89,12 +99,13 @@ class Call {
   void gather(const std::string& reason);
 
  private:
-  bool dry() const { return mesh_ && mesh_->dry; }
   Value seen(const at::Tensor& tensor) const;
   /// The same, kept: of the tensor that is `place`-th among all that are defined.
   const Value& read(size_t place, const at::Tensor& tensor) const;
   /// How many defined tensors the arguments before `i` have.
   size_t place_of(size_t i) const;
+  /// A value of other stages, on that of this call.
+  Value carried(const at::Tensor& tensor, Value value) const;
   at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
   at::Tensor wrapped_view(Value value, const Value* held, size_t element);
   std::vector<int64_t> strides_of_view(const Value& value, size_t element) const;
@@ -103,6 +114,8 @@ class Call {
   torch::jit::Stack& stack_;
   size_t base_;
   MeshPtr mesh_;
+  StageSet stages_;
+  bool elsewhere_ = false;
   bool on_zeros_ = false;
   struct Operand {
     Value value;

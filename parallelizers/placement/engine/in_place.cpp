@@ -13,7 +13,7 @@
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/content_provider.h"
 
 namespace oslo {
 namespace {
@@ -33,16 +33,18 @@ Value writable_value(const at::Tensor& target) {
   const bool follows = c10::GradMode::is_enabled() && target.requires_grad() && !target.is_leaf();
   if (!follows) return {unmarked_alias(target), mark->layout};
   Value value = value_of_marked(target, *mark);
-  if (value.local.is_leaf())
-    value.local = value.local.clone();  // in a dry run a shape, not written
+  if (value.local.is_leaf()) value.local = value.local.clone();  // elsewhere a shape, not written
   return value;
 }
 
 /// After a write whose gradient is recorded: `target`, marked, follows its local tensor.
-void move_in_graph(const at::Tensor& target, const Mark& mark, const at::Tensor& local) {
+void move_in_graph(const at::Tensor& target, const at::Tensor& local) {
   if (!c10::GradMode::is_enabled() || !local.requires_grad() || !local.grad_fn()) return;
-  // In a dry run buffers are marked as parameters are; they are what they were when it ends.
-  if (mark.layout->mesh()->dry && is_marked_leaf(target, mark)) return;
+  OSLO_CHECK(!target.is_view(),
+             "values whose gradient is recorded are written through a view into ",
+             mark_of(target)->name,
+             ", which does not follow it; use the operator that returns a new tensor (cat, stack, "
+             "slice_scatter)");
   torch::autograd::impl::set_gradient_edge(target, torch::autograd::impl::gradient_edge(local));
 }
 
@@ -52,7 +54,8 @@ bool is_of_leaf(const at::Tensor& target) {
   if (impl == nullptr) {
     const Mark* mark = mark_of(target);
     if (mark == nullptr) return false;
-    const bool whole = mark->layout->mesh()->dry && mark->layout->whole();
+    // What stages hold is marked though it is whole, buffers too.
+    const bool whole = mark->layout->resident() && mark->layout->whole();
     return is_marked_leaf(target, *mark) && (!whole || target.requires_grad());
   }
   const GraphPlace* const place = GraphPlace::find(*impl);
@@ -76,7 +79,7 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
       "under torch::NoGradGuard");
   PlacedTensorImpl* impl = placed_impl(target);
   if (impl == nullptr) {
-    if (const Mark* mark = mark_of(target)) move_in_graph(target, *mark, local);
+    if (mark_of(target) != nullptr) move_in_graph(target, local);
     return;
   }
   if (!impl->is_inference()) impl->bump_version();
@@ -91,12 +94,11 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
   of.written_back();
 }
 
-/// In a dry run a whole target that is no shape (the user's own buffer of results) is written with
-/// zeros, so that autograd knows what it holds from then on; it is restored when the run ends.
+/// Where the values are nowhere, an ordinary target (the user's own buffer of results) is written
+/// with other content, so that autograd knows what it holds from then on.
 void make_writable_to(const at::Tensor& target, at::Tensor& operand, const MeshPtr& mesh) {
   if (!operand.is_meta() || target.is_meta()) return;
-  if (mesh && mesh->dry) remember(*mesh->dry, target);
-  operand = zeros_of(operand).to(target.device());
+  operand = mesh->provider->content_for(target, operand);
 }
 
 }  // namespace
@@ -105,7 +107,8 @@ void check_writable(const at::Tensor& target, const char* operation) {
   const PlacedTensorImpl* impl = placed_impl(target);
   if (impl != nullptr && impl->gathered_view()) {
     const GatheredBase& of = *impl->gathered_view()->of;
-    OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || is_dry(impl->value()), operation,
+    OSLO_CHECK(impl->value().local.is_alias_of(of.held().local) || impl->value().elsewhere(),
+               operation,
                " would write to a view that had to be copied, so that the tensor it views would "
                "not change; write to that tensor itself, or clone() the view first");
     OSLO_CHECK(!c10::GradMode::is_enabled() || !GraphPlace::of(*impl).is_watched(), operation,

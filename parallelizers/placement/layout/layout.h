@@ -13,7 +13,7 @@ namespace oslo {
 
 /// Whether two meshes are one: models that were initialized one by one have meshes of their own
 /// over the same ranks, and their values may meet. What the operator then moves is counted by the
-/// mesh of the first operand. A dry run's mesh is no other.
+/// mesh of the first operand. Meshes whose values lie on other pipeline stages are two.
 bool same_ranks(const Mesh& a, const Mesh& b);
 inline bool over_same_ranks(const MeshPtr& a, const MeshPtr& b) {
   return a == b || same_ranks(*a, *b);
@@ -40,13 +40,22 @@ class Layout {
     }
   };
 
-  explicit Layout(MeshPtr mesh) : mesh_(std::move(mesh)), axes_(mesh_->axes()) {}
+  explicit Layout(MeshPtr mesh, StageSet stages = {})
+      : mesh_(std::move(mesh)), axes_(mesh_->axes()), stages_(stages) {}
 
   const MeshPtr& mesh() const { return mesh_; }
   int axes() const { return static_cast<int>(axes_.size()); }
   AxisCut& operator[](int axis) { return axes_[axis]; }
   const AxisCut& operator[](int axis) const { return axes_[axis]; }
   const std::shared_ptr<Group>& group(int axis) const { return mesh_->axis(axis); }
+
+  /// Residency: the pipeline stages whose ranks hold the value. Elsewhere its local tensor is a
+  /// shape without content. Empty: all ranks hold it.
+  StageSet stages() const { return stages_; }
+  void set_stages(StageSet stages) { stages_ = stages; }
+  bool resident() const { return !stages_.empty(); }
+  /// Whether this rank holds the value.
+  bool here() const { return mesh_->holds(stages_); }
 
   bool whole() const;
   bool cuts(int64_t dim) const;
@@ -60,7 +69,8 @@ class Layout {
   /// units than ranks).
   bool all_on_one_rank() const;
   bool operator==(const Layout& other) const {
-    return this == &other || (over_same_ranks(mesh_, other.mesh_) && axes_ == other.axes_);
+    return this == &other || (stages_ == other.stages_ && over_same_ranks(mesh_, other.mesh_) &&
+                              axes_ == other.axes_);
   }
 
   /// Global sizes of a local tensor of sizes `local`.
@@ -77,6 +87,7 @@ class Layout {
  private:
   MeshPtr mesh_;
   c10::SmallVector<AxisCut, 2> axes_;
+  StageSet stages_;
 };
 
 /// Null stands for a plain tensor: whole on every axis of any mesh.

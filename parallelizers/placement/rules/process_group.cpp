@@ -61,8 +61,9 @@ void refuse_other_parts(const Call& call, const Mark& mark) {
 /// Runs the operator on aliases of the tensors' memory: no mark on them, so that whatever thread
 /// moves it sees ordinary tensors.
 void move(Call& call, bool combines) {
-  OSLO_CHECK(!call.mesh_of_call()->dry, call.name(),
-             " moves values between ranks, and the example is run on shapes, which have none");
+  OSLO_CHECK(!call.elsewhere(), call.name(),
+             " moves values between ranks, and this rank has their shapes only: another pipeline "
+             "stage holds them, or InitializeOptions::example_inputs is being run");
   std::vector<std::pair<at::Tensor, at::Tensor>> aliases;
   const auto local = [&](const at::Tensor& tensor) {
     OSLO_CHECK(placed_impl(tensor) == nullptr, call.name(), " on a tensor of shape ",

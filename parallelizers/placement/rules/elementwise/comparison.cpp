@@ -2,7 +2,6 @@
 #include <c10/core/GradMode.h>
 
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/dry_call.h"
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
@@ -19,16 +18,15 @@ bool same_elements(const Value& a, const Value& b) {
 }
 
 /// Every rank compares its parts; they are equal where all ranks' are. A tensor is equal to itself
-/// without a look, which is how torch::nn::MultiheadAttention tells self-attention. In a dry run,
-/// where there are no values, tensors are unequal unless they are views of the same elements.
+/// without a look, which is how torch::nn::MultiheadAttention tells self-attention, and so are
+/// views of the same elements where this rank has only shapes.
 void equal(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   if (operands[0].sizes() != operands[1].sizes()) return call.result_plain(false);
   if (call.tensor(0).is_same(call.tensor(1))) return call.result_plain(true);
-  if (const auto& dry = call.mesh_of_call()->dry) {
-    if (same_elements(operands[0], operands[1])) return call.result_plain(true);
-    dry->value_readers.emplace_back(call.name());
-    return call.result_plain(false);
+  if (call.elsewhere()) {
+    const bool same = same_elements(operands[0], operands[1]);
+    return call.result_plain(same ? c10::IValue(true) : call.read_elsewhere());
   }
   const c10::AutoGradMode no_grad(false);
   resolve(pointwise_map(operands), operands);

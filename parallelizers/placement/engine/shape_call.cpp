@@ -1,4 +1,4 @@
-#include "parallelizers/placement/engine/dry_call.h"
+#include "parallelizers/placement/engine/shape_call.h"
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -7,18 +7,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdlib>
-#include <exception>
 #include <new>
 #include <sstream>
 
-#include "mpu/digest.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
-#include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 namespace {
@@ -56,29 +51,6 @@ std::vector<c10::IValue> fresh(const std::vector<c10::IValue>& results, bool req
   });
 }
 
-c10::SmallVector<int64_t, 6> global_sizes(const at::Tensor& tensor) {
-  if (const Mark* mark = mark_of(tensor)) return mark->layout->global_sizes(tensor.sizes());
-  return {tensor.sizes().begin(), tensor.sizes().end()};
-}
-
-uint64_t take_in(uint64_t digest, const c10::IValue& argument) {
-  if (argument.isTensor()) {
-    if (!argument.toTensor().defined()) return digest;
-    for (const int64_t size : global_sizes(argument.toTensor())) {
-      digest = mix(digest, static_cast<uint64_t>(size + 1));
-    }
-  } else if (argument.isList()) {
-    for (const c10::IValue& element : argument.toListRef()) digest = take_in(digest, element);
-  } else if (argument.isInt()) {
-    digest = mix(digest, static_cast<uint64_t>(argument.toInt()));
-  } else if (argument.isDouble()) {
-    digest = mix(digest, std::bit_cast<uint64_t>(argument.toDouble()));
-  } else if (argument.isBool()) {
-    digest = mix(digest, argument.toBool() ? uint64_t{1} : uint64_t{2});
-  }
-  return digest;
-}
-
 bool gives_tensors(const OperatorEntry& op) {
   const auto& returns = op.schema->returns();
   return std::any_of(returns.begin(), returns.end(), [](const c10::Argument& result) {
@@ -89,7 +61,7 @@ bool gives_tensors(const OperatorEntry& op) {
 
 /// Content for an operator that needs some: zeros. One whose results have as many rows as values
 /// decide (nonzero, a mask as an index) gets what makes them the most: everything counts once. So
-/// do masks in general; a mask that is read itself is false.
+/// do masks in general.
 void imagine_values(const OperatorEntry& op, std::vector<c10::IValue>& arguments) {
   // istft insists on a window that is not empty.
   const bool decides = op.handle.hasTag(at::Tag::dynamic_output_shape) || op.name == "aten::istft";
@@ -98,20 +70,25 @@ void imagine_values(const OperatorEntry& op, std::vector<c10::IValue>& arguments
     const bool counts = decides && argument.isTensor() && op.name != "aten::index.Tensor";
     argument = with_tensors_in(argument, [&](const at::Tensor& shape) {
       at::Tensor content = zeros_of(shape);
-      if (counts) return content.fill_(1);
-      return gives_tensors(op) ? content : content.zero_();
+      return counts ? content.fill_(1) : content;
     });
   }
 }
 
-/// Packed sequences: their lengths are read on the way to the other shapes. All as long as the
-/// longest.
-void imagine_lengths(const OperatorEntry& op, std::vector<c10::IValue>& arguments) {
-  static constexpr std::array kPacked{"aten::_pad_packed_sequence", "aten::lstm.data",
-                                      "aten::gru.data", "aten::rnn_tanh.data",
+/// Packed sequences: their lengths are read on the way to the other shapes.
+bool reads_lengths(const OperatorEntry& op) {
+  static constexpr std::array kPacked{"aten::_pack_padded_sequence",
+                                      "aten::_pad_packed_sequence",
+                                      "aten::lstm.data",
+                                      "aten::gru.data",
+                                      "aten::rnn_tanh.data",
                                       "aten::rnn_relu.data"};
+  return std::find(kPacked.begin(), kPacked.end(), op.name) != kPacked.end();
+}
+
+/// All as long as the longest.
+void imagine_lengths(const OperatorEntry& op, std::vector<c10::IValue>& arguments) {
   const bool packs = op.name == "aten::_pack_padded_sequence";
-  if (!packs && std::find(kPacked.begin(), kPacked.end(), op.name) == kPacked.end()) return;
   const at::Tensor data = arguments[0].toTensor(), shape = arguments[1].toTensor();
   const bool batch_first = packs && arguments[2].toBool();
   const int64_t steps = std::max<int64_t>(1, shape.numel());
@@ -119,48 +96,19 @@ void imagine_lengths(const OperatorEntry& op, std::vector<c10::IValue>& argument
   arguments[1] = at::full(shape.sizes(), each, shape.options().device(at::kCPU));
 }
 
+/// Attention by its definition would make a shape of all scores; this is cheap. Of (query, key,
+/// value, ..): the query's sizes, but for the last one.
+at::Tensor shape_of_attention(const std::vector<c10::IValue>& arguments) {
+  const at::Tensor query = arguments[0].toTensor(), value = arguments[2].toTensor();
+  std::vector<int64_t> sizes = query.sizes().vec();
+  sizes.back() = value.size(-1);
+  return query.sum(-1, true).expand(sizes) + value.sum();
+}
+
 }  // namespace
 
-void remember(DryShapes& shapes, const at::Tensor& target) {
-  const at::Tensor root = target.is_view() ? at::Tensor(target._base()) : target;
-  const c10::StorageImpl* storage = root.storage().unsafeGetStorageImpl();
-  if (shapes.written.count(storage) > 0) return;
-  const c10::AutoGradMode no_grad(false);
-  const at::Tensor bytes = at::empty({0}, root.options().dtype(at::kByte)).set_(root.storage());
-  shapes.written[storage] = {root, bytes, bytes.clone(), root.requires_grad()};
-}
-
-void restore_written(DryShapes& shapes) {
-  const c10::AutoGradMode no_grad(false);
-  for (auto& [storage, written] : shapes.written) {
-    written.bytes.copy_(written.before);
-    if (!written.in_graph) written.tensor.detach_();
-  }
-  shapes.written.clear();
-}
-
-void refuse_kept(const DryShapes& shapes) {
-  OSLO_CHECK(
-      !shapes.over,
-      "a tensor that the model kept from the run of InitializeOptions::example_inputs was "
-      "used: initialize runs the example on shapes, so that it has no content; reset what "
-      "the forward keeps (a cache, attention maps) after initialize, or run the model first");
-}
-
-DryNote::DryNote(DryShapes* shapes, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)
-    : shapes_(shapes), op_(op) {
-  if (shapes_ == nullptr) return;
-  refuse_kept(*shapes_);
-  exceptions_ = std::uncaught_exceptions();
-  if (shapes_->depth++ > 0) return;
-  uint64_t& calls = shapes_->calls;
-  calls = mix(calls, uint64_t{reinterpret_cast<uintptr_t>(op.schema)});
-  for (const c10::IValue& argument : arguments) calls = take_in(calls, argument);
-}
-
-DryNote::~DryNote() {
-  if (shapes_ == nullptr || --shapes_->depth > 0) return;
-  if (std::uncaught_exceptions() > exceptions_) shapes_->failed = op_.name;
+bool reads_elements(const OperatorEntry& op) {
+  return !gives_tensors(op) || op.handle.hasTag(at::Tag::dynamic_output_shape) || reads_lengths(op);
 }
 
 at::Tensor shape_of(const at::Tensor& tensor) {
@@ -188,7 +136,7 @@ at::Tensor zeros_of(const at::Tensor& shape) {
 }
 
 std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10::IValue> arguments,
-                                        DryShapes& shapes) {
+                                        KnownShapes& shapes, ContentProvider* provider) {
   const BelowDoor below;
   arguments = with_tensors(arguments, shape_of);
   for (c10::IValue& argument : arguments) {
@@ -199,30 +147,33 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
     for_each_tensor(arguments,
                     [&](const at::Tensor& shape) { requires_grad |= shape.requires_grad(); });
   }
-  if (const auto known = shapes.known.find(op.name); known != shapes.known.end()) {
+  if (const auto known = shapes.results.find(op.name); known != shapes.results.end()) {
     const auto found = known->second.find(signature(arguments));
     if (found != known->second.end()) return fresh(found->second, requires_grad);
   }
+  if (op.name == "aten::scaled_dot_product_attention") return {shape_of_attention(arguments)};
   auto results = arguments;
   try {
-    imagine_lengths(op, results);
+    if (reads_lengths(op)) {
+      if (provider == nullptr) return read_elsewhere(provider, op, std::move(arguments));
+      imagine_lengths(op, results);
+    }
     op.handle.callBoxed(&results);
     return results;
   } catch (const c10::NotImplementedError&) {
     results = arguments;
   }
   if (op.in_place) return {arguments[0]};
+  if (!gives_tensors(op) || (provider == nullptr && reads_elements(op))) {
+    return read_elsewhere(provider, op, std::move(arguments));
+  }
   {
     const c10::AutoGradMode no_grad(false);
     imagine_values(op, results);
     op.handle.callBoxed(&results);
-    if (gives_tensors(op)) {
-      results = with_tensors(results, shape_of);
-    } else {
-      shapes.value_readers.push_back(op.name);
-    }
+    results = with_tensors(results, shape_of);
   }
-  shapes.known[op.name].emplace(signature(arguments), results);
+  shapes.results[op.name].emplace(signature(arguments), results);
   return fresh(results, requires_grad);
 }
 

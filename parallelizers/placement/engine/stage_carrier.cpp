@@ -1,0 +1,23 @@
+#include "parallelizers/placement/engine/stage_carrier.h"
+
+#include <utility>
+
+namespace oslo {
+namespace {
+
+thread_local StageCarrier* current_carrier = nullptr;
+
+}  // namespace
+
+StageCarrier* StageCarrier::current() {
+  return current_carrier;
+}
+
+StageCarrier::Scope::Scope(StageCarrier* carrier)
+    : outer_(std::exchange(current_carrier, carrier)) {}
+
+StageCarrier::Scope::~Scope() {
+  current_carrier = outer_;
+}
+
+}  // namespace oslo
