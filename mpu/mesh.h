@@ -58,11 +58,11 @@ class Mesh {
   bool holds(StageSet stages) const { return stages.empty() || stages.contains(stage); }
   /// What values of other stages say they are on: the model's device.
   at::Device device = at::kCPU;
-  /// What is known of operators on shapes (placement/engine/shape_call.h). Null: every rank holds all
-  /// values, and none has a stage.
+  /// What is known of operators on shapes (placement/engine/shape_call.h). Null: every rank holds
+  /// all values, and none has a stage.
   std::shared_ptr<KnownShapes> shapes;
-  /// Gives content where no rank has any (placement/engine/content_provider.h). Null: reading values of
-  /// other stages is refused.
+  /// Gives content where no rank has any (placement/engine/content_provider.h). Null: reading
+  /// values of other stages is refused.
   std::shared_ptr<ContentProvider> provider;
 
   /// Told of every call that the model's forward makes on placed values; mostly null.

@@ -9,6 +9,7 @@
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/adopt.h"
 #include "parallelizers/placement/carrier/gathered_view.h"
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -98,6 +99,9 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
 /// with other content, so that autograd knows what it holds from then on.
 void make_writable_to(const at::Tensor& target, at::Tensor& operand, const MeshPtr& mesh) {
   if (!operand.is_meta() || target.is_meta()) return;
+  OSLO_CHECK(mesh && mesh->provider, RuleScope::current(),
+             " writes what another pipeline stage holds into an ordinary tensor of shape ",
+             target.sizes(), "; write to a buffer of the module, or to a new tensor");
   operand = mesh->provider->content_for(target, operand);
 }
 
@@ -178,6 +182,10 @@ void gather_in_place(Call& call, const std::string& reason) {
 }
 
 void write_to(const at::Tensor& target, const Value& value, const char* operation) {
+  const bool adopts = value.layout && value.layout->resident() && !is_placed(target);
+  if (adopts && !value.layout->mesh()->provider) {
+    adopt_target(target, value.layout->mesh(), value.layout->stages(), operation);
+  }
   check_writable(target, operation);
   Value inside = writable_value(target);
   const BelowDoor below;

@@ -133,8 +133,9 @@ void write_buffers(const Call& call, const Normalized& done, const Resolution& r
   const at::Tensor both =
       gather_all({at::stack({done.mean, done.variance}), resolution.layout_of(kTwoOfChannels)})
           .local;
-  write_to(call.tensor(3), {both[0], nullptr}, call.name());
-  write_to(call.tensor(4), {both[1], nullptr}, call.name());
+  const auto whole = std::make_shared<Layout>(call.mesh_of_call(), call.stages());
+  write_to(call.tensor(3), {both[0], whole}, call.name());
+  write_to(call.tensor(4), {both[1], whole}, call.name());
 }
 
 /// From the running statistics batch_norm works element by element. In training, statistics of cut

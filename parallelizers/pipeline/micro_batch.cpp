@@ -1,0 +1,103 @@
+#include "parallelizers/pipeline/micro_batch.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "mpu/error.h"
+#include "parallelizers/pipeline/point_to_point.h"
+
+namespace oslo {
+namespace {
+
+constexpr int kMostCrossings = 1000;
+
+/// Counts the writes to a tensor, alike on every rank.
+uint64_t version_of(const at::Tensor& tensor, const Mesh& mesh) {
+  const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() : mesh.uncounted_writes();
+}
+
+}  // namespace
+
+MicroBatch::MicroBatch(std::shared_ptr<Group> stages, int number)
+    : stages_(std::move(stages)), next_tag_(2 * kMostCrossings * number) {}
+
+MicroBatch::~MicroBatch() {
+  for (const auto& [tensor, work] : under_way_) {
+    try {
+      work->wait();
+    } catch (const std::exception&) {  // the rank that did not get it says so
+    }
+  }
+}
+
+void MicroBatch::send(const at::Tensor& tensor, int to, int tag) {
+  std::erase_if(under_way_, [](const auto& each) { return each.second->isCompleted(); });
+  under_way_.emplace_back(tensor, start_send(*stages_, tensor, to, tag));
+}
+
+at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int to) {
+  const Mesh& mesh = *value.layout->mesh();
+  const uint64_t version = version_of(tensor, mesh);
+  Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];
+  if (known.there.defined() && known.version == version) return known.there;
+  // A value that several stages computed comes from the nearest.
+  const int from = value.layout->stages().last_before(to);
+  const int tag = next_tag_;
+  next_tag_ += 2;
+  OSLO_CHECK(next_tag_ % (2 * kMostCrossings) != 0, "more than ", kMostCrossings - 1,
+             " values cross between pipeline stages in one micro-batch");
+  const at::Tensor& local = value.local;
+  const bool arrives = mesh.stage == to;
+  at::Tensor there = at::empty(
+      local.sizes(), at::TensorOptions(local.dtype()).device(arrives ? mesh.device : at::kMeta));
+  if (mesh.stage == from) {
+    // A copy: the forward may write the tensor while it is under way.
+    send(local.detach().clone(at::MemoryFormat::Contiguous), to, tag);
+    const bool returns = local.requires_grad();
+    sent_.push_back(
+        {returns ? torch::autograd::impl::gradient_edge(local) : torch::autograd::Edge(),
+         local.sizes().vec(), there.options().device(local.device()), to, tag});
+  } else if (arrives) {
+    receive(*stages_, there, from, tag);
+    received_.push_back({there, from, tag});
+  }
+  there.set_requires_grad(local.requires_grad());
+  known = {tensor, there, version};
+  return there;
+}
+
+void MicroBatch::backward(const at::Tensor& loss) {
+  torch::autograd::edge_list roots;
+  torch::autograd::variable_list gradients;
+  if (loss.defined() && loss.requires_grad()) {
+    roots.push_back(torch::autograd::impl::gradient_edge(loss));
+    gradients.push_back(at::ones_like(loss));
+  }
+  for (const Sent& sent : sent_) {
+    if (!sent.edge.is_valid()) continue;
+    at::Tensor gradient = at::empty(sent.sizes, sent.options);
+    receive(*stages_, gradient, sent.to, sent.tag + 1);
+    roots.push_back(sent.edge);
+    gradients.push_back(std::move(gradient));
+  }
+  if (!roots.empty()) {
+    torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
+                                                          /*create_graph=*/false,
+                                                          /*accumulate_grad=*/true);
+  }
+  for (const Received& received : received_) {
+    const at::Tensor& leaf = received.leaf;
+    if (!leaf.requires_grad()) continue;
+    send(leaf.grad().defined() ? leaf.grad().contiguous() : at::zeros_like(leaf), received.from,
+         received.tag + 1);
+  }
+  carried_.clear();
+  sent_.clear();
+  received_.clear();
+}
+
+}  // namespace oslo
