@@ -72,9 +72,9 @@ std::string read_entry(c10d::Store& store, int64_t turn, int rank, const std::st
     store.wait({key}, timeout);
   } catch (const std::exception& error) {
     const std::string reason = error.what();
-    fail(waited, " for up to ", timeout.count() / 1000,
-         " s; it has ended, or takes another way through the program (",
-         reason.substr(0, reason.find('\n')), ")");
+    fail(waited, " for up to ", to_text(timeout),
+         "; it has ended, or takes another way through the program (",
+         reason.substr(0, reason.find('\n')), "); ", kTimeLimitHint);
   }
   const auto bytes = store.get(key);
   std::string text(bytes.begin() + 1, bytes.end());
@@ -141,6 +141,7 @@ World World::from_environment() {
     state->local_rank = launch.local_rank;
     state->local_size = launch.local_size;
     state->source = launch.source;
+    state->rendezvous.timeout = timeout_from_environment();
     state->rendezvous.store = join_store(launch);
     state->rendezvous.loopback = is_loopback(launch.master_address);
     joined = std::move(state);
@@ -177,7 +178,7 @@ World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int siz
   const int64_t turn = store->add(c10::str("oslo/worlds/", rank), 1);
   state->rendezvous.store =
       c10::make_intrusive<c10d::PrefixStore>(c10::str("oslo/world/", turn), std::move(store));
-  state->rendezvous.timeout = timeout;
+  state->rendezvous.timeout = check_timeout("the time limit", timeout);
   state->rendezvous.host = std::move(host);
   return World(state);
 }
@@ -201,6 +202,15 @@ int World::local_rank() const {
 }
 int World::local_size() const {
   return state().local_size;
+}
+
+std::chrono::milliseconds World::timeout() const {
+  return state().rendezvous.timeout;
+}
+
+void World::set_timeout(std::chrono::milliseconds timeout) const {
+  state();
+  state_->rendezvous.timeout = check_timeout("the time limit", timeout);
 }
 
 std::string World::describe() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mpu/group.h"
+#include "mpu/time_limit.h"
 #include "mpu/transport/transport.h"
 
 namespace c10d {
@@ -37,7 +38,7 @@ class World {
   /// of the same `host` can share memory; empty: this machine's. Several worlds over one store do
   /// not meet, if every rank makes as many.
   static World over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                          std::chrono::milliseconds timeout = std::chrono::minutes(10),
+                          std::chrono::milliseconds timeout = kDefaultTimeout,
                           std::string host = "");
 
   bool defined() const { return state_ != nullptr; }
@@ -45,6 +46,13 @@ class World {
   int size() const;
   int local_rank() const;
   int local_size() const;
+
+  /// How long a rank waits for the others, in an exchange or an operation of a group, before it
+  /// throws: OSLO_TIMEOUT's seconds in a world from the environment, else ten minutes.
+  std::chrono::milliseconds timeout() const;
+  /// Sets it for this world's exchanges and for the groups that are made from now on; the same on
+  /// every rank. Throws unless it lies between a millisecond and a week.
+  void set_timeout(std::chrono::milliseconds timeout) const;
 
   /// Which launcher it came from, e.g. "4 ranks from torchrun".
   std::string describe() const;

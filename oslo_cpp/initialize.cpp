@@ -255,6 +255,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
         !is_all_initialized(*model),
         "initialize: this model is parallel already; initialize it once, on the whole model");
   });
+  if (sizes.timeout) world.set_timeout(*sizes.timeout);
   if (sizes.enabled) {
     agree_on_text(world, "InitializeOptions", options_text(options), "pass the same on every rank");
     const RankGrid grid = mpu_options.grid(world.size());

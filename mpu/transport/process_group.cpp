@@ -41,9 +41,9 @@ std::vector<int> meet(const Rendezvous& rendezvous, c10d::Store& store, const st
     try {
       store.wait({key}, rendezvous.timeout);
     } catch (const std::exception&) {
-      fail("group ", name, ": rank ", rank, " of ", size, " waited ",
-           rendezvous.timeout.count() / 1000, " s for rank ", member,
-           "; it has ended, or does not make this group");
+      fail("group ", name, ": rank ", rank, " of ", size, " waited ", to_text(rendezvous.timeout),
+           " for rank ", member, "; it has ended, or does not make this group (", kTimeLimitHint,
+           ")");
     }
     const auto bytes = store.get(key);
     const std::string text(bytes.begin(), bytes.end());
@@ -140,13 +140,21 @@ c10::intrusive_ptr<c10d::Work> CountedProcessGroup::barrier(const c10d::BarrierO
                  options.device_ids, options.asyncOp, options.timeout.count());
 }
 
+c10::intrusive_ptr<c10d::Backend> CountedProcessGroup::device_messages(int from, int to) {
+  if (from < to || !make_downward_) return getBackend(c10::kCUDA);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!downward_) downward_ = make_downward_();
+  return downward_;
+}
+
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous,
                                                           const std::string& name, int rank,
                                                           std::vector<int> ranks,
                                                           Transport wanted) {
   const int size = static_cast<int>(ranks.size());
   auto store = c10::make_intrusive<c10d::PrefixStore>(name, rendezvous.store);
-  auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, std::move(ranks));
+  auto group =
+      c10::make_intrusive<CountedProcessGroup>(store, rank, std::move(ranks), rendezvous.timeout);
   group->setGroupName(name);
   if (rendezvous.transport != Transport::automatic) wanted = rendezvous.transport;
   if (wanted == Transport::automatic) wanted = from_environment();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -28,6 +29,7 @@ struct ParallelSizes {
   int depth = 1;                   ///< the d of 2.5d (tensor = q * q * d), 1 for every other mode
   RankOrder rank_order = RankOrder::pp_dp_tp;
   Transport backend = Transport::automatic;
+  std::optional<std::chrono::seconds> timeout;  ///< unset: the world's
   bool enabled = true;  ///< false: leave the model untouched; then tensor and pipeline are 1
 };
 
@@ -43,6 +45,7 @@ struct ConfigValues {
   std::optional<int> depth;                ///< 2.5d only
   RankOrder rank_order = RankOrder::pp_dp_tp;
   Transport backend = Transport::automatic;
+  std::optional<std::chrono::seconds> timeout;  ///< how long ranks wait for each other
   /// (pattern, "column" | "row" | "vocab" | "replicate") in the order written.
   std::vector<std::pair<std::string, std::string>> plan;
 

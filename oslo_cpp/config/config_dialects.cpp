@@ -111,6 +111,9 @@ ConfigValues read_values(const Json& document) {
   if (auto backend = maybe<std::string>(document, "backend")) {
     values.backend = parse_transport(*backend);
   }
+  if (auto timeout = maybe<int>(document, "timeout")) {
+    values.timeout = std::chrono::seconds(*timeout);
+  }
   for (const auto& [pattern, placement] : at(document, "plan").items()) {
     values.plan.emplace_back(pattern, placement.get<std::string>());
   }

@@ -155,6 +155,7 @@ ParallelSizes Config::resolve(int world_size) const {
   ParallelSizes sizes;
   sizes.rank_order = values_.rank_order;
   sizes.backend = values_.backend;
+  sizes.timeout = values_.timeout;
   sizes.enabled = values_.enabled;
   if (!values_.enabled) {
     sizes.data = world_size;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/time_limit.h"
 #include "oslo_cpp/config/config_json.h"
 
 namespace oslo {
@@ -93,6 +94,9 @@ ConfigKey config_schema(ConfigDialect dialect) {
   std::vector<std::string> backends;
   for (const auto& [transport, name] : kTransportNames) backends.push_back(name);
   root.keys.push_back(choice("backend", backends));
+  ConfigKey timeout = count("timeout");
+  timeout.maximum = kMostTimeoutSeconds;
+  root.keys.push_back(timeout);
   root.keys.push_back(
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   return root;

@@ -100,6 +100,17 @@ TEST(Config, RankOrderPrintsAndParses) {
   EXPECT_THROW(parse_rank_order("dp"), Error);
 }
 
+TEST(Config, TimeoutIsInSeconds) {
+  Config config = Config::parse(R"({"train": {"dist": {"tensor_parallel_size": 2}}})");
+  EXPECT_EQ(config.resolve(2).timeout, std::nullopt);
+  config.set("timeout=90");
+  EXPECT_EQ(config.resolve(2).timeout, std::chrono::seconds(90));
+  for (const char* wrong : {"0", "-3", "604801", "1.5", "10m", "true"}) {
+    expect_contains(error_of([&] { config.set(std::string("timeout=") + wrong); }),
+                    {"'timeout'", "an integer from 1 to 604800", wrong});
+  }
+}
+
 TEST(Config, PlanKeepsItsOrder) {
   Config config = Config::parse(
       R"({"plan": {"wte": "vocab", "h.*.attn.c_attn": "column", "*": "replicate",
