@@ -24,22 +24,25 @@ Traffic Traffic::operator-(const Traffic& other) const {
   return {calls - other.calls, elements - other.elements, bytes - other.bytes};
 }
 
-void Ledger::record(const char* operation, int64_t elements, int64_t bytes) {
+void Ledger::record(const char* operation, int64_t elements, int64_t bytes, int64_t moved) {
   const char* rule = RuleScope::current();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Row& row : rows_) {
     if (same(row.operation, operation) && same(row.rule, rule)) {
       row.traffic += {1, elements, bytes};
+      row.moved += moved;
       return;
     }
   }
-  rows_.push_back({operation, rule, {1, elements, bytes}});
+  rows_.push_back({operation, rule, {1, elements, bytes}, moved});
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<LedgerEntry> entries;
-  for (const Row& row : rows_) entries.push_back({row.operation, row.rule, row.traffic});
+  for (const Row& row : rows_) {
+    entries.push_back({row.operation, row.rule, row.traffic, row.moved});
+  }
   return entries;
 }
 
@@ -48,6 +51,15 @@ Traffic Ledger::total(const std::string& operation) const {
   Traffic sum;
   for (const Row& row : rows_) {
     if (operation.empty() || operation == row.operation) sum += row.traffic;
+  }
+  return sum;
+}
+
+int64_t Ledger::moved(const std::string& operation) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t sum = 0;
+  for (const Row& row : rows_) {
+    if (operation.empty() || operation == row.operation) sum += row.moved;
   }
   return sum;
 }

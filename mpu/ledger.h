@@ -7,9 +7,10 @@
 
 namespace oslo {
 
-/// What one kind of call moved. `elements` and `bytes` are those *received by this rank*, counted
-/// at ring cost (NCCL's convention): all-reduce 2(n-1)/n of the tensor, all-gather and
-/// reduce-scatter the other ranks' parts, broadcast the tensor on every rank but its root.
+/// What one kind of call costs. `elements` and `bytes` are those *received by this rank*, by the
+/// ring's formula (NCCL's convention): all-reduce 2(n-1)/n of the tensor, all-gather and
+/// reduce-scatter the other ranks' parts, broadcast the tensor on every rank but its root, receive
+/// the tensors, send nothing. They do not depend on the transport: plans are compared by them.
 struct Traffic {
   int64_t calls = 0;
   int64_t elements = 0;
@@ -25,19 +26,25 @@ struct LedgerEntry {
   std::string operation;
   std::string rule;
   Traffic traffic;
+  /// Bytes that the transport brought to this rank for these calls: padding, and what it does in
+  /// another way than a ring, included; 0 for those that were only foreseen (dry runs).
+  int64_t moved = 0;
 };
 
-/// Counts what a group moved, by operation and by the rule that asked for it. Deterministic: tests
-/// assert it exactly. A group of one rank moves nothing and counts nothing. Safe to use from
-/// several threads.
+/// Counts what a group's calls cost, by operation and by the rule that asked for it, in two
+/// columns: the ring's formula, and what the transport moves. Both are deterministic: tests assert
+/// them exactly. A group of one rank moves nothing and counts nothing. Safe to use from several
+/// threads.
 class Ledger {
  public:
   /// `operation` and `rule` must live as long as the program (they are compared by address first).
-  void record(const char* operation, int64_t elements, int64_t bytes);
+  void record(const char* operation, int64_t elements, int64_t bytes, int64_t moved);
 
   std::vector<LedgerEntry> entries() const;
   /// The sum over rules; all operations when `operation` is empty.
   Traffic total(const std::string& operation = "") const;
+  /// The same of the second column.
+  int64_t moved(const std::string& operation = "") const;
   void clear();
 
  private:
@@ -45,6 +52,7 @@ class Ledger {
     const char* operation;
     const char* rule;
     Traffic traffic;
+    int64_t moved;
   };
   mutable std::mutex mutex_;
   std::vector<Row> rows_;

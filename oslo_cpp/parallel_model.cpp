@@ -11,14 +11,22 @@
 namespace oslo {
 namespace {
 
+/// Both columns of a line of a ledger.
+struct Counted {
+  Traffic traffic;
+  int64_t moved = 0;
+};
+
 /// Ledger lines by (group, collective, rule).
-using Book = std::map<std::tuple<std::string, std::string, std::string>, Traffic>;
+using Book = std::map<std::tuple<std::string, std::string, std::string>, Counted>;
 
 Book book_of(const MPU& mpu) {
   Book book;
   for (const auto& group : mpu.groups()) {
     for (const LedgerEntry& entry : group->ledger().entries()) {
-      book[{group->name(), entry.operation, entry.rule}] += entry.traffic;
+      Counted& counted = book[{group->name(), entry.operation, entry.rule}];
+      counted.traffic += entry.traffic;
+      counted.moved += entry.moved;
     }
   }
   return book;
@@ -26,12 +34,13 @@ Book book_of(const MPU& mpu) {
 
 std::vector<PlanTraffic> lines_of(const Book& after, const Book& before) {
   std::vector<PlanTraffic> lines;
-  for (const auto& [key, traffic] : after) {
-    const auto earlier = before.find(key);
-    const Traffic moved = earlier == before.end() ? traffic : traffic - earlier->second;
-    if (moved.calls == 0) continue;
+  for (const auto& [key, counted] : after) {
+    const auto found = before.find(key);
+    const Counted earlier = found == before.end() ? Counted() : found->second;
+    const Traffic traffic = counted.traffic - earlier.traffic;
+    if (traffic.calls == 0) continue;
     const auto& [group, operation, rule] = key;
-    lines.push_back({group, {operation, rule, moved}});
+    lines.push_back({group, {operation, rule, traffic, counted.moved - earlier.moved}});
   }
   return lines;
 }

@@ -2,9 +2,13 @@
 #include <gmock/gmock.h>
 #include <stdlib.h>
 
+#include <functional>
+#include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "mpu/messages.h"
+#include "mpu/transport/process_group.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/parity.h"
 
@@ -109,6 +113,21 @@ TEST(Transport, IsAnEntryOfTheConfig) {
   }
 }
 
+TEST(Transport, HowLongRanksWaitIsAnEntryOfTheConfig) {
+  const auto errors = run_on_hosts({"a", "a"}, [](World world) {
+    auto model = parity::make_seeded(3, [] { return torch::nn::Linear(4, 6); });
+    InitializeOptions how;
+    how.world = world;
+    const auto parallel = initialize(
+        model,
+        Config::parse(R"({"timeout": 77, "model_parallelism": {"tensor_parallel_size": 2}})"), how);
+    EXPECT_EQ(world.timeout(), std::chrono::seconds(77));
+    const auto group = parallel.mpu().get_tensor_parallel_group();
+    EXPECT_EQ(dynamic_cast<const CountedProcessGroup&>(*group).timeout(), std::chrono::seconds(77));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 /// Two hosts of several ranks, one with a single one, ranks not in the order of hosts.
 const std::vector<std::string> kHosts{"a", "b", "a", "c", "b", "a"};
 
@@ -139,6 +158,66 @@ TEST(TwoLevels, CollectivesOfGroups) {
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(TwoLevels, MessagesInsideAHostAndBetweenHosts) {
+  const auto errors = run_on_hosts(kHosts, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    const int rank = world.rank(), size = world.size();
+    const auto sent = [](int from, int to) {
+      return torch::arange(20'000, torch::kDouble) * (from + 1) + to;
+    };
+    // All send to all before anybody receives.
+    for (int to = 0; to < size; ++to) {
+      if (to != rank) group->send({sent(rank, to), torch::full({2}, to)}, to, 3);
+    }
+    for (int from = size - 1; from >= 0; --from) {
+      if (from == rank) continue;
+      const auto came = group->receive(from, 3);
+      EXPECT_TRUE(torch::equal(came[0], sent(from, rank)));
+      EXPECT_TRUE(torch::equal(came[1], torch::full({2}, rank)));
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TwoLevels, TheLedgerSaysWhatMoved) {
+  const auto errors = run_on_hosts({"a", "b", "a"}, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    const auto moved_by = [&](const std::function<void()>& operation) {
+      group->ledger().clear();
+      operation();
+      return group->ledger().moved();
+    };
+    const std::vector<int64_t> sizes{2, 0, 3};
+    const auto whole = torch::ones({5, 20}, torch::kDouble);  // 800 bytes
+    // Of two ranks of a host each reads the other's; two hosts exchange as much; a rank that is not
+    // its host's first gets the result from it.
+    const int64_t expected = world.rank() == 1 ? 800 : 2 * 800;
+    EXPECT_EQ(moved_by([&] { group->all_reduce(whole.clone()); }), expected);
+    EXPECT_EQ(moved_by([&] { group->reduce_scatter(whole, 0, sizes); }), expected);
+    const auto part = torch::ones({sizes[world.rank()], 20}, torch::kDouble);
+    EXPECT_EQ(moved_by([&] { group->all_gather(part, 0, sizes); }), 2 * 3 * 160);  // padded
+    EXPECT_EQ(group->ledger().total().bytes, 160 * (5 - sizes[world.rank()]));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TwoLevels, StartedCollectivesOfParts) {
+  const auto errors = run_on_hosts(kHosts, [](World world) {
+    const auto group = world.make_group("all", all_of(world), Transport::automatic);
+    const std::vector<int64_t> sizes{2, 0, 1, 3, 1, 2};
+    const auto whole = torch::arange(27, torch::kDouble).view({3, 9});
+    const auto start = std::accumulate(sizes.begin(), sizes.begin() + world.rank(), int64_t{0});
+    const auto part = whole.narrow(1, start, sizes[world.rank()]);
+    Pending gathered = group->start_all_gather(part, 1, sizes);
+    Pending scattered = group->start_reduce_scatter(whole, 1, sizes);
+    Pending sent = group->start_broadcast(torch::full({3}, world.rank()), 4);
+    EXPECT_TRUE(torch::equal(sent.wait(), torch::full({3}, 4)));
+    EXPECT_TRUE(torch::equal(scattered.wait(), part * 6));
+    EXPECT_TRUE(torch::equal(gathered.wait(), whole));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(TwoLevels, WorkThatNobodyWaitsForYet) {
   const auto errors = run_on_hosts(kHosts, [](World world) {
     const auto group = world.make_group("all", all_of(world), Transport::automatic);
@@ -146,7 +225,7 @@ TEST(TwoLevels, WorkThatNobodyWaitsForYet) {
     std::vector<c10::intrusive_ptr<c10d::Work>> started;
     for (int i = 0; i < 5; ++i) {
       values.push_back(torch::full({1000}, double(world.rank() + i)));
-      started.push_back(group->start_all_reduce(values.back()));
+      started.push_back(group->all_reduce_work(values.back()));
     }
     for (int i = 4; i >= 0; --i) started[i]->wait();
     for (int i = 0; i < 5; ++i) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/transport/shared_memory/backend.h"
 
 namespace oslo {
 namespace {
@@ -220,6 +221,14 @@ WorkPtr HierarchicalBackend::barrier(const c10d::BarrierOptions& options) {
   });
 }
 
+int64_t HierarchicalBackend::all_reduce_brings(int64_t bytes) const {
+  const auto& inside = static_cast<const SharedMemoryBackend&>(*levels_.inside);
+  const int64_t of_host = inside.all_reduce_brings(bytes);
+  if (!levels_.leaders) return of_host + bytes;
+  const int64_t hosts = levels_.leaders->getSize();
+  return of_host + 2 * (hosts - 1) * bytes / hosts;
+}
+
 WorkPtr HierarchicalBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   return levels_.network->reduce(tensors, options);
 }
@@ -246,9 +255,11 @@ WorkPtr HierarchicalBackend::alltoall_base(at::Tensor& output, at::Tensor& input
   return levels_.network->alltoall_base(output, input, output_rows, input_rows, options);
 }
 WorkPtr HierarchicalBackend::send(Tensors& tensors, int rank, int tag) {
+  if (levels_.host_of[rank] == host_) return levels_.inside->send(tensors, inside_rank(rank), tag);
   return levels_.network->send(tensors, rank, tag);
 }
 WorkPtr HierarchicalBackend::recv(Tensors& tensors, int rank, int tag) {
+  if (levels_.host_of[rank] == host_) return levels_.inside->recv(tensors, inside_rank(rank), tag);
   return levels_.network->recv(tensors, rank, tag);
 }
 

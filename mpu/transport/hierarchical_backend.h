@@ -24,7 +24,7 @@ class HierarchicalBackend final : public c10d::Backend {
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
   struct Levels {
-    BackendPtr inside;         ///< the ranks of this host
+    BackendPtr inside;         ///< the ranks of this host; a SharedMemoryBackend
     BackendPtr leaders;        ///< the first rank of each host; null on the others
     BackendPtr network;        ///< all ranks
     std::vector<int> host_of;  ///< by rank, from 0, in order of each host's first rank
@@ -46,6 +46,10 @@ class HierarchicalBackend final : public c10d::Backend {
                                            const c10d::AllgatherOptions& options) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
 
+  /// How many bytes an all-reduce of `bytes` brings to this rank: the host's, the other hosts' to
+  /// its leader, the result from the leader.
+  int64_t all_reduce_brings(int64_t bytes) const;
+
   // Over the network alone.
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& options) override;
@@ -63,6 +67,8 @@ class HierarchicalBackend final : public c10d::Backend {
                                                std::vector<int64_t>& output_rows,
                                                std::vector<int64_t>& input_rows,
                                                const c10d::AllToAllOptions& options) override;
+
+  // Inside a host by shared memory, else over the network.
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int rank, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int rank, int tag) override;
 

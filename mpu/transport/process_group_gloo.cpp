@@ -1,6 +1,12 @@
 #include "mpu/transport/process_group_gloo.h"
 
+#include <condition_variable>
 #include <cstdlib>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 namespace oslo {
@@ -16,6 +22,76 @@ std::shared_ptr<Device> make_device(bool loopback) {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+/// A send that is finished by a thread. Gloo's own breaks the connection when it is dropped, and
+/// waiting for it twice never ends.
+class KeptSend final : public c10d::Work {
+ public:
+  KeptSend(int rank, WorkPtr send) : Work(rank, c10d::OpType::SEND), send_(std::move(send)) {}
+  void run() {
+    try {
+      const bool sent = send_->wait();
+      finish(sent ? nullptr : std::make_exception_ptr(std::runtime_error("the send was aborted")));
+    } catch (const std::exception&) {
+      finish(std::current_exception());
+    }
+  }
+  void abort() override { send_->abort(); }
+
+ private:
+  WorkPtr send_;
+};
+
+/// Gloo whose sends need nobody who waits for them: a thread keeps what they read until it is sent,
+/// which is when the other side has asked for it.
+class Gloo final : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+
+  ~Gloo() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+      // What has been sent still arrives, unless this rank is failing.
+      if (std::uncaught_exceptions() > 0) {
+        for (const auto& send : kept_) send->abort();
+      }
+    }
+    changed_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  WorkPtr send(std::vector<at::Tensor>& tensors, int to, int tag) override {
+    auto send = c10::make_intrusive<KeptSend>(getRank(), ProcessGroupGloo::send(tensors, to, tag));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(send);
+    if (!thread_.joinable()) thread_ = std::thread([this] { finish_sends(); });
+    changed_.notify_one();
+    return send;
+  }
+
+ private:
+  void finish_sends() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || !kept_.empty(); });
+      if (kept_.empty()) return;
+      const auto send = kept_.front();
+      lock.unlock();
+      send->run();
+      lock.lock();
+      kept_.pop_front();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<c10::intrusive_ptr<KeptSend>> kept_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(Rendezvous& rendezvous,
@@ -26,7 +102,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(Rendezvous& rendezvous,
   options->devices.push_back(std::static_pointer_cast<Device>(rendezvous.device));
   options->timeout = rendezvous.timeout;
   options->threads = 1;  // our collectives are few and ordered; more threads only compete for cores
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  return c10::make_intrusive<Gloo>(store, rank, size, options);
 }
 
 }  // namespace oslo

@@ -229,7 +229,8 @@ void DataParallelCore::State::last_bucket_left() {
   // The reducer itself exchanges which parameters were used, one int each.
   const auto elements =
       static_cast<int64_t>(2 * (group.size() - 1) * trained.size() / group.size());
-  group.ledger().record("all_reduce", elements, elements * static_cast<int64_t>(sizeof(int)));
+  const int64_t bytes = elements * static_cast<int64_t>(sizeof(int));
+  group.ledger().record("all_reduce", elements, bytes, /*moved=*/bytes);
 }
 
 void DataParallelCore::State::backward_ended() {

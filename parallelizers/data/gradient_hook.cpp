@@ -26,7 +26,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& 
   }
   gradients.div_(group_->size());
   // The end runs on a thread of the process group, which must not hold that group's last reference.
-  return group_->start_all_reduce(gradients)->getFuture()->then(
+  return group_->all_reduce_work(gradients)->getFuture()->then(
       [gradients, failure = failure_](Future& done) -> c10::IValue {
         if (done.hasError()) {
           const std::string reason = done.tryRetrieveErrorMessage();

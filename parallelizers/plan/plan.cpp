@@ -82,15 +82,25 @@ std::string Plan::to_string() const {
     return out.str();
   }
   out << "  collectives " << counted << " (received by this rank):\n";
-  rows = {{"group", "collective", "rule", "calls", "bytes"}};
+  // What the transport moved stands beside the ring's formula wherever something moved.
   Traffic total;
+  int64_t moved = 0;
+  for (const PlanTraffic& line : traffic) moved += line.entry.moved;
+  const auto with_moved = [&](Row row, const std::string& bytes) {
+    if (moved > 0) row.push_back(bytes);
+    return row;
+  };
+  rows = {with_moved({"group", "collective", "rule", "calls", "bytes"}, "moved")};
   for (const PlanTraffic& line : traffic) {
-    rows.push_back({line.group, line.entry.operation, line.entry.rule,
-                    std::to_string(line.entry.traffic.calls),
-                    std::to_string(line.entry.traffic.bytes)});
+    rows.push_back(with_moved(
+        {line.group, line.entry.operation, line.entry.rule,
+         std::to_string(line.entry.traffic.calls), std::to_string(line.entry.traffic.bytes)},
+        std::to_string(line.entry.moved)));
     total += line.entry.traffic;
   }
-  rows.push_back({"all", "", "", std::to_string(total.calls), std::to_string(total.bytes)});
+  rows.push_back(
+      with_moved({"all", "", "", std::to_string(total.calls), std::to_string(total.bytes)},
+                 std::to_string(moved)));
   print_table(out, rows);
   return out.str();
 }
@@ -124,7 +134,8 @@ nlohmann::json Plan::to_json() const {
                                    {"rule", line.entry.rule},
                                    {"calls", line.entry.traffic.calls},
                                    {"elements", line.entry.traffic.elements},
-                                   {"bytes", line.entry.traffic.bytes}});
+                                   {"bytes", line.entry.traffic.bytes},
+                                   {"moved_bytes", line.entry.moved}});
   }
   return json;
 }

@@ -112,6 +112,9 @@ class SharedMemoryBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
+  /// How many bytes of other ranks' memory this one reads for an all-reduce of `bytes`.
+  int64_t all_reduce_brings(int64_t bytes) const;
+
   /// Every operation of the group that is not done, and every later one, fails on all ranks.
   void abort() override;
   /// Does what has been started, then leaves the group; the destructor does it, too.

@@ -37,6 +37,11 @@ WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
   return start(std::move(call));
 }
 
+int64_t SharedMemoryBackend::all_reduce_brings(int64_t bytes) const {
+  return static_cast<int64_t>(
+      all_reduce_reads(size_, rank_, static_cast<size_t>(bytes), options_->chunk_bytes));
+}
+
 WorkPointer SharedMemoryBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   const CountedCall counted(*executor_);

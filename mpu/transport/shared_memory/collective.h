@@ -88,6 +88,9 @@ struct Piece {
 /// Up to how many bytes an all-reduce is faster when every rank reduces everything.
 size_t direct_limit(int ranks);
 
+/// How many bytes of others' slots rank `rank` of `ranks` reads in an all-reduce of `bytes`.
+size_t all_reduce_reads(int ranks, int rank, size_t bytes, size_t chunk);
+
 uint32_t rounds_for(size_t bytes, size_t step);
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes);
 

@@ -60,6 +60,14 @@ class DirectAllReduce final : public Reduction {
   Buffer tensor_;
 };
 
+/// Rank `rank`'s part of chunk `chunk` of `bytes` bytes, from the chunk's begin: whole lines.
+Piece share_of(size_t bytes, size_t step, uint32_t chunk, int ranks, int rank) {
+  const size_t length = Piece(bytes, step, chunk).length;
+  const size_t lines = (length + kLine - 1) / kLine;
+  const size_t share = (lines + ranks - 1) / ranks * kLine;
+  return Piece(length, share, static_cast<uint32_t>(rank));
+}
+
 /// Each rank reduces its part of a chunk, and collects the others' parts one round later, while the
 /// next chunk is being reduced. The slots hold a chunk's inputs and then, in place, its results.
 class SharedAllReduce final : public Reduction {
@@ -74,12 +82,8 @@ class SharedAllReduce final : public Reduction {
   }
 
  private:
-  /// Rank `rank`'s part of chunk `chunk`, in bytes from the chunk's begin.
   Piece part(const Member& member, uint32_t chunk, int rank) const {
-    const size_t length = Piece(tensor_.bytes(), step_, chunk).length;
-    const size_t lines = (length + kLine - 1) / kLine;
-    const size_t share = (lines + member.size() - 1) / member.size() * kLine;
-    return Piece(length, share, static_cast<uint32_t>(rank));
+    return share_of(tensor_.bytes(), step_, chunk, member.size(), rank);
   }
 
   void put(Member& member, uint32_t round) override {
@@ -183,6 +187,17 @@ size_t direct_limit(int ranks) {
   // Two ranks read as much either way; beyond that each saves reading what others add up.
   constexpr size_t kRead = 128 * 1024;
   return ranks <= 2 ? std::numeric_limits<size_t>::max() : kRead / ranks;
+}
+
+size_t all_reduce_reads(int ranks, int rank, size_t bytes, size_t chunk) {
+  if (bytes <= direct_limit(ranks)) return (ranks - 1) * bytes;
+  size_t read = 0;
+  for (uint32_t i = 0; i < rounds_for(bytes, chunk); ++i) {
+    // Of what is mine, everyone's; of the rest, the sums.
+    read +=
+        Piece(bytes, chunk, i).length + (ranks - 2) * share_of(bytes, chunk, i, ranks, rank).length;
+  }
+  return read;
 }
 
 std::unique_ptr<Collective> make_all_reduce(const Member& member, Buffer tensor,

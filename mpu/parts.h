@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+/// Tensors as a group's transports take them, and the ranks' parts of them.
+namespace oslo::parts {
+
+int64_t sum(c10::IntArrayRef sizes);
+
+/// Elements beside one element of `dim`; also right when this rank has none of them.
+int64_t row_size(const at::Tensor& tensor, int64_t dim);
+
+/// Uninitialized, of `like`'s shape but for `size` along `dim`.
+at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size);
+
+/// What backends can read: contiguous, with no conjugation or sign left to do.
+at::Tensor plain(const at::Tensor& tensor);
+
+/// Backends know no complex numbers: the same memory as pairs of real ones.
+at::Tensor as_real(const at::Tensor& tensor);
+
+/// The ranks' parts of `whole`, as views of it.
+std::vector<at::Tensor> as_real_parts(const at::Tensor& whole, int64_t dim, c10::IntArrayRef sizes);
+
+}  // namespace oslo::parts
