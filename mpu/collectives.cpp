@@ -1,25 +1,15 @@
 #include "mpu/collectives.h"
 
-#include <ATen/ATen.h>
-#include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <numeric>
 
+#include "mpu/collective_node.h"
 #include "mpu/rank_check.h"
 
 namespace oslo {
+
+using namespace collective_node;
+
 namespace {
-
-using torch::autograd::Node;
-using torch::autograd::variable_list;
-using GroupPtr = std::shared_ptr<Group>;
-
-bool records(const at::Tensor& tensor) {
-  return c10::GradMode::is_enabled() && tensor.requires_grad();
-}
 
 /// The same storage under a new identity, without history.
 at::Tensor alias_of(const at::Tensor& tensor) {
@@ -33,38 +23,6 @@ bool nobody_else_sees(const at::Tensor& tensor) {
   if (tensor.use_count() > 1 || !tensor.has_storage() || !tensor.is_contiguous()) return false;
   const c10::Storage& storage = tensor.storage();
   return storage.use_count() == 1 && storage.resizable();
-}
-
-/// Backward is made of the functions below, so that it is differentiable in turn (create_graph).
-class CollectiveNode : public Node {
- public:
-  explicit CollectiveNode(GroupPtr group) : group_(std::move(group)), rule_(RuleScope::current()) {}
-
-  variable_list apply(variable_list&& gradients) final {
-    if (!gradients[0].defined()) return {at::Tensor()};
-    const RuleScope scope(rule_);
-    return {backward(std::move(gradients[0]))};
-  }
-
-  virtual at::Tensor backward(at::Tensor gradient) = 0;
-
- protected:
-  GroupPtr group_;
-
- private:
-  const char* rule_;
-};
-
-/// Makes `output` the result of `node` on `input`.
-at::Tensor record(at::Tensor output, const at::Tensor& input, const std::shared_ptr<Node>& node) {
-  node->add_next_edge(torch::autograd::impl::gradient_edge(input));
-  torch::autograd::set_history(output, node);
-  return output;
-}
-
-template <typename NodeType, typename... Args>
-std::shared_ptr<NodeType> make_node(Args&&... args) {
-  return {new NodeType(std::forward<Args>(args)...), torch::autograd::deleteNode};
 }
 
 class CopyBackward final : public CollectiveNode {

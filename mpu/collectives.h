@@ -39,4 +39,15 @@ at::Tensor gather_and_copy(const at::Tensor& tensor, const std::shared_ptr<Group
 at::Tensor reduce_and_scatter(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
                               int64_t dim, c10::IntArrayRef sizes);
 
+/// The same ones, started: what is computed between this and `wait` overlaps with them. Backward
+/// overlaps, too: it starts the conjugate where forward waited, and waits for it where forward
+/// started. The gradient mode is that of the start.
+Pending start_reduce_from(at::Tensor tensor, const std::shared_ptr<Group>& group);
+Pending start_gather_from(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
+                          int64_t dim, c10::IntArrayRef sizes);
+Pending start_gather_and_copy(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
+                              int64_t dim, c10::IntArrayRef sizes);
+Pending start_reduce_and_scatter(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
+                                 int64_t dim, c10::IntArrayRef sizes);
+
 }  // namespace oslo
