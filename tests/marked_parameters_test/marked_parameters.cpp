@@ -1,5 +1,6 @@
 // A parameter cut over ranks is a placed value to whoever computes with it, and an ordinary local
 // tensor to optimizers and initializers.
+#include <ATen/SequenceNumber.h>
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -44,6 +45,24 @@ TEST(MarkedParameters, AreTheWholeWhereverAModelComputesWithThem) {
       torch::NoGradGuard no_grad;
       expect_close(use(p), use(w), std::string(name) + " under no_grad");
     }
+  });
+}
+
+/// What a call reads of a parameter is a node in the graph: one, and the operator's own. Not more
+/// where the rule looks at its operand twice.
+TEST(MarkedParameters, AreReadOnceACall) {
+  on_ranks(2, [](const MPU& mpu) {
+    const Tensor p = marked(leaf(numbers({6, 5})), mpu);
+    const auto nodes = [](const auto& call) {
+      const uint64_t before = at::sequence_number::peek();
+      const Tensor kept = call();
+      return at::sequence_number::peek() - before;
+    };
+    EXPECT_EQ(nodes([&] { return p.t(); }), 2u);
+    EXPECT_EQ(nodes([&] { return torch::softmax(p, 1); }), 2u);
+    EXPECT_EQ(nodes([&] { return p.cumsum(1); }), 2u);
+    EXPECT_EQ(nodes([&] { return p.flip({1}); }), 2u);
+    EXPECT_EQ(nodes([&] { return p.mul(p); }), 3u);
   });
 }
 

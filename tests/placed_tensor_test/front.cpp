@@ -53,6 +53,37 @@ TEST(Front, ThreadsThatLookTogetherSeeOne) {
   });
 }
 
+/// Twice its input, at a node of its own.
+struct Double : torch::autograd::Function<Double> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0] * 2};
+  }
+};
+
+TEST(Front, ThreadsThatComputeTogetherLeadToOnePlace) {
+  const MPU two(World::fake(0, 2), MpuOptions().tensor_parallel_size(2));
+  for (int round = 0; round < 50; ++round) {
+    const Tensor local = leaf(numbers({5, 2}));
+    const Tensor x = from_local(local, two.tensor_mesh(), {Placement::shard(1)}, {5, 4});
+    const Tensor y = Double::apply(x);
+    std::vector<Tensor> products(4);
+    std::vector<std::thread> threads;
+    for (Tensor& product : products) threads.emplace_back([&] { product = y.square(); });
+    for (std::thread& thread : threads) thread.join();
+    const auto leads_to = [](const Tensor& product) {
+      return local_tensor(product).grad_fn()->next_edge(0).function;
+    };
+    EXPECT_EQ(leads_to(products[0])->name(), "OsloBridge");
+    for (const Tensor& product : products) {
+      EXPECT_EQ(leads_to(product), leads_to(products[0]));
+      local_tensor(product).sum().backward();
+    }
+    expect_close(local.grad(), 4 * 8 * local.detach(), "of four squares of doubles");
+  }
+}
+
 /// What a hook and a retained gradient saw, in order.
 using Seen = std::vector<Tensor>;
 

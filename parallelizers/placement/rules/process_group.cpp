@@ -60,7 +60,7 @@ void refuse_other_parts(const Call& call, const Mark& mark) {
 
 /// Runs the operator on aliases of the tensors' memory: no mark on them, so that whatever thread
 /// moves it sees ordinary tensors.
-void move(Call& call, bool combines) {
+void act_on_memory(Call& call, bool combines) {
   OSLO_CHECK(!call.elsewhere(), call.name(),
              " moves values between ranks, and this rank has their shapes only: another pipeline "
              "stage holds them, or InitializeOptions::example_inputs is being run");
@@ -95,13 +95,13 @@ void move(Call& call, bool combines) {
 }
 
 void move_local_memory(Call& call) {
-  move(call, /*combines=*/false);
+  act_on_memory(call, /*combines=*/false);
 }
 
 /// Of operators after which ranks hold what several gave, or one other: of parts of different
 /// places that is nothing.
 void combine_local_memory(Call& call) {
-  move(call, /*combines=*/true);
+  act_on_memory(call, /*combines=*/true);
 }
 
 void refuse_by_group_name(Call& call) {
