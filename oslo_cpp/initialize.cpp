@@ -15,6 +15,7 @@
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/planned_results.h"
+#include "parallelizers/placement/engine/user_rule_registry.h"
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
@@ -211,6 +212,7 @@ std::string options_text(const InitializeOptions& options) {
     for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
     text << "\n";
   }
+  text << user_rules_text();
   return text.str();
 }
 

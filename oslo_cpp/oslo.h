@@ -23,3 +23,4 @@
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/engine/register_rule.h"

@@ -37,6 +37,9 @@ one device; the last columns are what the group's ledger counted.
 
 How this comes about: [How it works](how-it-works.md#rules-are-dimension-maps). Numbers of elements
 are those that rank 0 received in the example.
+
+Operators that a program defines (`TORCH_LIBRARY`) have the rules that it
+[registers](adding-a-rule.md#5-an-operator-of-your-own), and gather without one.
 )";
 
 std::filesystem::path document() {

@@ -1,6 +1,6 @@
 # Installs oslo_cpp to a temporary prefix, then builds and runs a user's project against it.
 # Run by ctest with BUILD (the build tree), SOURCE (the repository), WORK, GENERATOR, COMPILER,
-# LAUNCHER (ccache, or empty), FLAGS and TUTORIAL (a source file, or empty).
+# LAUNCHER (ccache, or empty), FLAGS and TUTORIALS (source files with | between).
 
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE code)
@@ -16,11 +16,15 @@ run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
 run("${CMAKE_COMMAND}" -E env --unset=LIBTORCH "${CMAKE_COMMAND}" -S "${SOURCE}/tests/package" -B "${WORK}/app" -G "${GENERATOR}"
     "-DCMAKE_PREFIX_PATH=${WORK}/prefix" "-DCMAKE_CXX_COMPILER=${COMPILER}"
     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_CXX_FLAGS=${FLAGS}"
-    "-DTUTORIAL=${TUTORIAL}")
+    "-DTUTORIALS=${TUTORIALS}")
 run("${CMAKE_COMMAND}" --build "${WORK}/app" --parallel 1)
 # Without LD_LIBRARY_PATH: the run paths must be enough.
 run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/app/app" "${WORK}/alone")
 if(EXISTS "${WORK}/prefix/bin/oslo")
   run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH
       "${WORK}/prefix/bin/oslo" run -n 4 -- "${WORK}/app/app" "${WORK}/four")
+  if(EXISTS "${WORK}/app/own_operator")
+    run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH
+        "${WORK}/prefix/bin/oslo" run -n 3 -- "${WORK}/app/own_operator")
+  endif()
 endif()

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/carrier/data_asked_for.h"
 
 namespace oslo {
 namespace {
@@ -147,13 +148,7 @@ bool PlacedTensorImpl::has_storage() const {
   // LibTorch asks before every access to the data and then throws its own words, unless given ours:
   // here, so that the many tensors that are never asked do not carry them.
   const_cast<PlacedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(
-      value_.layout && value_.layout->resident()
-          ? "the data of a placed tensor was asked for: it has some on the ranks of its pipeline "
-            "stage only, and nowhere while InitializeOptions::example_inputs is run; take "
-            "oslo::local_tensor(t) where oslo::is_here(t)"
-          : "the data of a placed tensor was asked for: its elements are cut over ranks; take "
-            "oslo::full_tensor(t) or oslo::local_tensor(t) (printing: std::cout << "
-            "oslo::full_tensor(t))");
+      value_.layout && value_.layout->resident() ? kResidentDataAskedFor : kCutDataAskedFor);
   return false;
 }
 

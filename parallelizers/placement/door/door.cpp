@@ -56,7 +56,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
     const MeshPtr mesh = mesh_of(own);
     if (mesh) mesh->check_not_ended();
     const CallObserver::Scope observed(mesh ? mesh->observer.get() : nullptr, op, own);
-    decompose(op, stack);
+    decompose_or_gather(op, stack);
     return;
   }
   Call call(op, stack);

@@ -4,6 +4,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/data_asked_for.h"
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -46,6 +47,21 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   if (op.in_place) stack.back() = first;
+}
+
+void decompose_or_gather(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const bool repeatable = !is_of_libtorch(op) && !op.in_place && !op.writes_out;
+  if (!repeatable) return decompose(op, stack);
+  torch::jit::Stack again = stack;
+  try {
+    decompose(op, stack);
+  } catch (const c10::Error& error) {
+    if (error.msg().find(kDataAskedFor) == std::string::npos) throw;
+    stack = std::move(again);
+    Call call(op, stack);
+    call.gather("no rule, and its definition reads memory");
+    call.finish();
+  }
 }
 
 void gather_without_rule(Call& call) {

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/engine/user_rule_registry.h"
 
 namespace oslo {
 namespace {
@@ -66,7 +67,11 @@ const OperatorEntry* shared_entry(const c10::OperatorHandle& handle) {
       *new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorEntry>>();
   const std::lock_guard<std::mutex> lock(mutex);
   auto& entry = entries[&handle.schema()];
-  if (!entry) entry = std::make_unique<OperatorEntry>(handle);
+  if (!entry) {
+    entry = std::make_unique<OperatorEntry>(handle);
+    entry->user_rule = take_user_rule(entry->name);
+    if (entry->user_rule) entry->rule = entry->user_rule->run;
+  }
   return entry.get();
 }
 
@@ -132,6 +137,13 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   writes_pointwise |= pointwise && (in_place || writes_out);
   on_parts = keeps_mark || metadata || changes_data || writes_pointwise;
   between_ranks = name.starts_with("c10d::");
+}
+
+bool is_of_libtorch(const OperatorEntry& op) {
+  static constexpr std::array kNamespaces{
+      "aten::", "prim::", "prims::", "c10d::", "_c10d_functional::", "quantized::", "mkldnn::"};
+  return std::any_of(kNamespaces.begin(), kNamespaces.end(),
+                     [&](const char* space) { return op.name.starts_with(space); });
 }
 
 const OperatorEntry& entry_of(const c10::OperatorHandle& handle) {

@@ -2,12 +2,15 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <memory>
 #include <string>
 
 #include "parallelizers/placement/engine/rule.h"
 #include "parallelizers/placement/layout/weight_uses.h"
 
 namespace oslo {
+
+struct UserRule;
 
 /// All the door knows of one operator, made on its first call and kept: the hot path compares no
 /// strings.
@@ -17,7 +20,7 @@ struct OperatorEntry {
   c10::OperatorHandle handle;
   const c10::FunctionSchema* schema;
   std::string name;         ///< "aten::add.Tensor"
-  Rule rule = nullptr;      ///< from the rule table
+  Rule rule = nullptr;      ///< from the rule table, or what runs `user_rule`
   bool pointwise = false;   ///< element by element, operands aligned from the right
   bool in_place = false;    ///< writes its first argument and returns it
   bool writes_out = false;  ///< out= variant
@@ -41,7 +44,11 @@ struct OperatorEntry {
   UseKind use = UseKind::none;  ///< of a weight among the arguments
 
   size_t arguments = 0;
+  std::shared_ptr<const UserRule> user_rule = nullptr;  ///< what the program registered
 };
+
+/// Whether LibTorch itself defines the operator, not a program or a library beside it.
+bool is_of_libtorch(const OperatorEntry& op);
 
 /// The entry of an operator. Entries live as long as the program.
 const OperatorEntry& entry_of(const c10::OperatorHandle& handle);

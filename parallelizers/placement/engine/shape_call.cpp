@@ -59,6 +59,12 @@ bool gives_tensors(const OperatorEntry& op) {
   });
 }
 
+/// A kernel of a program's own that stands for all devices, or for autograd, may read the memory
+/// that shapes do not have; LibTorch would not stop it.
+bool takes_shapes(const OperatorEntry& op) {
+  return is_of_libtorch(op) || op.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
+}
+
 /// Content for an operator that needs some: zeros. One whose results have as many rows as values
 /// decide (nonzero, a mask as an index) gets what makes them the most: everything counts once. So
 /// do masks in general.
@@ -153,15 +159,17 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
   }
   if (op.name == "aten::scaled_dot_product_attention") return {shape_of_attention(arguments)};
   auto results = arguments;
-  try {
-    if (reads_lengths(op)) {
-      if (provider == nullptr) return read_elsewhere(provider, op, std::move(arguments));
-      imagine_lengths(op, results);
+  if (takes_shapes(op)) {
+    try {
+      if (reads_lengths(op)) {
+        if (provider == nullptr) return read_elsewhere(provider, op, std::move(arguments));
+        imagine_lengths(op, results);
+      }
+      op.handle.callBoxed(&results);
+      return results;
+    } catch (const c10::NotImplementedError&) {
+      results = arguments;
     }
-    op.handle.callBoxed(&results);
-    return results;
-  } catch (const c10::NotImplementedError&) {
-    results = arguments;
   }
   if (op.in_place) return {arguments[0]};
   if (!gives_tensors(op) || (provider == nullptr && reads_elements(op))) {

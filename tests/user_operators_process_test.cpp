@@ -1,0 +1,39 @@
+// The tutorial of an operator of one's own on 3 ranks that are processes: with its rule, without,
+// and with one on some ranks only.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/support/error_of.h"
+#include "tests/support/tool_process.h"
+
+namespace {
+
+using oslo::test::expect_contains;
+using oslo::test::ToolProcess;
+
+TEST(OwnOperator, EqualsOneDeviceWithItsRuleAndGathersNothing) {
+  ToolProcess job({"run", "-n", "3", "--", OWN_OPERATOR});
+  EXPECT_EQ(job.finish(), 0) << job.error();
+  expect_contains(job.output(),
+                  {"no gathers in the counted step", "tensor  all_reduce  aten::matmul  1      532",
+                   "the parallel model equals the reference", "gradients 4 compared"});
+}
+
+TEST(OwnOperator, EqualsOneDeviceWithoutARuleAndSaysThatItGathers) {
+  ToolProcess job({"run", "-n", "3", "--", OWN_OPERATOR, "--no-rule"});
+  EXPECT_EQ(job.finish(), 0) << job.error();
+  expect_contains(job.output(), {"mylib::look  1      960    no rule",
+                                 "the parallel model equals the reference"});
+}
+
+TEST(OwnOperator, RulesThatDifferBetweenRanksAreRefusedOnAllOfThem) {
+  const std::string program =
+      "if [ $RANK = 1 ]; then exec " OWN_OPERATOR " --no-rule; else exec " OWN_OPERATOR "; fi";
+  ToolProcess job({"run", "-n", "3", "--", "sh", "-c", program});
+  EXPECT_NE(job.finish(), 0);
+  expect_contains(job.error(), {"InitializeOptions differs between ranks",
+                                "rule of mylib::look: \"..TC -> ..TC\", whole \"T\""});
+}
+
+}  // namespace
