@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <regex>
 
 #include "mpu/error.h"
 
@@ -27,6 +28,12 @@ std::string random_name() {
     name += digits.data();
   }
   return name;
+}
+
+/// What `create` makes: addresses come over a store that anybody who reaches its port may write to.
+bool is_address(const std::string& address) {
+  static const std::regex form("/proc/[0-9]+/fd/[0-9]+|/dev/shm/oslo-[0-9a-f]{32}");
+  return std::regex_match(address, form);
 }
 
 int make(Segment::Kind kind, const std::string& name) {
@@ -52,11 +59,16 @@ std::shared_ptr<Segment> Segment::create(Kind kind, size_t bytes) {
 }
 
 std::shared_ptr<Segment> Segment::open(const std::string& address, size_t bytes, uint64_t inode) {
-  const int descriptor = ::open(address.c_str(), O_RDWR | O_CLOEXEC);
+  OSLO_CHECK(is_address(address), "'", address,
+             "' is no address of shared memory (/proc/<process>/fd/<number>, or /dev/shm/oslo-*): "
+             "what the ranks' store says is not what this library wrote there");
+  // Whatever it may be by now: opening a pipe must not wait for somebody at its other end.
+  const int descriptor = ::open(address.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
   OSLO_CHECK(descriptor >= 0, "shared memory at ", address,
              " cannot be opened: ", std::strerror(errno));
   struct stat status {};
-  const bool same = ::fstat(descriptor, &status) == 0 && status.st_ino == inode &&
+  const bool same = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) &&
+                    status.st_uid == ::geteuid() && status.st_ino == inode &&
                     static_cast<size_t>(status.st_size) == bytes;
   if (!same) {
     ::close(descriptor);

@@ -19,7 +19,9 @@ class Segment {
   /// `bytes` of zeros, none of them committed yet.
   static std::shared_ptr<Segment> create(Kind kind, size_t bytes);
 
-  /// That of another process (or of this one), by what its `address()` says there.
+  /// That of another process (or of this one), by what its `address()` says there. Throws where the
+  /// address is none that `create` makes, or leads to anything but this user's memory with this
+  /// inode and size.
   static std::shared_ptr<Segment> open(const std::string& address, size_t bytes, uint64_t inode);
 
   ~Segment();
