@@ -5,22 +5,32 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <regex>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
+#include "mpu/transport/shared_memory/host_identity.h"
 
 namespace oslo {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// In the names of folders: eight digits that other hosts do not have.
+std::string this_host() {
+  constexpr size_t kDigits = 8;
+  return sha256(shared_memory::host_identity()).substr(0, kDigits);
+}
 
 /// Absolute, links followed, without a trailing slash.
 fs::path resolve(const fs::path& path) {
@@ -65,19 +75,30 @@ void check_replaceable(const fs::path& folder) {
   }
 }
 
-/// Whether `name` is `prefix` and two numbers. Stricter than the prefix alone, because another
-/// checkpoint may be called `<name>.tmp-<something>`.
-bool is_staging_name(std::string_view name, std::string_view prefix) {
-  if (!name.starts_with(prefix)) {
-    return false;
+/// Whose a folder of this name is, if it is one that saves make.
+enum class Owner { nobody, this_host, another_host };
+
+/// Stricter than the prefix alone, because another checkpoint may be called
+/// `<name>.tmp-<something>`.
+Owner owner_of(const std::string& name, const std::string& prefix) {
+  if (!name.starts_with(prefix)) return Owner::nobody;
+  static const std::regex form("(?:([0-9a-f]{8})-)?[0-9]+-[0-9]+");
+  std::smatch parts;
+  const std::string rest = name.substr(prefix.size());
+  if (!std::regex_match(rest, parts, form)) return Owner::nobody;
+  // Without a host: of a version that wrote none.
+  return !parts[1].matched || parts[1] == this_host() ? Owner::this_host : Owner::another_host;
+}
+
+/// Whether nothing in the folder was written for a day: a save that lives writes more often, and
+/// hosts' clocks are closer than that.
+bool is_forsaken(const fs::path& folder) {
+  constexpr auto kLong = std::chrono::hours(24);
+  fs::file_time_type newest = fs::last_write_time(folder);
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    newest = std::max(newest, fs::last_write_time(entry.path()));
   }
-  name.remove_prefix(prefix.size());
-  const size_t dash = name.find('-');
-  const auto is_number = [](std::string_view text) {
-    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-  };
-  return dash != std::string_view::npos && is_number(name.substr(0, dash)) &&
-         is_number(name.substr(dash + 1));
+  return fs::file_time_type::clock::now() - newest > kLong;
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to) {
@@ -113,7 +134,7 @@ StagingDirectory::StagingDirectory(const fs::path& final_path, Replace replace)
     check_replaceable(final_path_);
     int number = 0;
     do {
-      path_ = sibling(final_path_, c10::str(".tmp-", owner_, "-", number++));
+      path_ = sibling(final_path_, c10::str(".tmp-", this_host(), "-", owner_, "-", number++));
     } while (::mkdir(path_.c_str(), 0777) != 0 && errno == EEXIST);
     OSLO_CHECK(is_there(path_), "cannot create the folder ", path_.string(), ": ",
                std::strerror(errno));
@@ -185,7 +206,9 @@ void StagingDirectory::clean_up_after_the_dead() {
   }
   const std::string prefix = sibling(final_path_, ".tmp-").filename().string();
   for (const fs::directory_entry& entry : fs::directory_iterator(final_path_.parent_path())) {
-    if (is_staging_name(entry.path().filename().string(), prefix)) {
+    const Owner owner = owner_of(entry.path().filename().string(), prefix);
+    // Two hosts may both hold the lock, on a file system that keeps it within a host.
+    if (owner == Owner::this_host || (owner == Owner::another_host && is_forsaken(entry.path()))) {
       fs::remove_all(entry.path());
     }
   }

@@ -11,8 +11,9 @@ enum class Replace {
 };
 
 /// A folder that becomes `final_path` as a whole or not at all. It is made beside it as
-/// `.<name>.tmp-<pid>-<n>`; files are written there; `commit` puts them on the disk and swaps
-/// the names. A process killed at any moment leaves the previous folder complete or the new one.
+/// `.<name>.tmp-<host>-<pid>-<n>`; files are written there; `commit` puts them on the disk and
+/// swaps the names. A process killed at any moment leaves the previous folder complete or the new
+/// one.
 ///
 /// One process, the owner, makes the object. Others, on any machine that sees the file system,
 /// write into `path()`, each calling `sync_file` on what it wrote, and report to the owner before
@@ -23,7 +24,9 @@ enum class Replace {
 /// `.<name>.old`: a kill between the two steps leaves nothing at `final_path`, but the old folder
 /// complete under that name, where `find_committed` sees it and from where the next save brings it
 /// back. On file systems without locks leftovers stay, since nobody can tell whether their save
-/// lives.
+/// lives. Where locks hold within a host only (NFS mounted so), two hosts that save into one folder
+/// leave each other's files alone; the later of them wins. What another host left is removed when
+/// nothing in it was written for a day.
 class StagingDirectory {
  public:
   /// Locks, repairs and cleans up after killed saves, and makes the folder (and missing parents).

@@ -233,6 +233,25 @@ TEST(StagingDirectory, CleansOnlyWhatIsItsOwn) {
                                                          ".other.tmp-1-0", "ckpt"}));
 }
 
+// Two hosts may both hold the lock, where the file system keeps it within a host.
+TEST(StagingDirectory, AnotherHostsFolderIsLeftUntilNothingWasWrittenInItForADay) {
+  const TemporaryDirectory folder;
+  const fs::path live = folder / ".ckpt.tmp-0badbeef-12-0",
+                 dead = folder / ".ckpt.tmp-0badbeef-13-0",
+                 busy = folder / ".ckpt.tmp-0badbeef-14-0";
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(25);
+  for (const fs::path& path : {live, dead, busy}) {
+    fs::create_directory(path);
+    write_contents(path / "a.safetensors", "1");
+  }
+  for (const fs::path& path : {dead / "a.safetensors", dead, busy}) {
+    fs::last_write_time(path, long_ago);
+  }
+  save(folder / "ckpt", 1);
+  EXPECT_EQ(names(folder.path()),
+            (std::set<std::string>{live.filename(), busy.filename(), "ckpt"}));
+}
+
 // Replacing a folder deletes it: a home folder given by mistake must survive.
 TEST(StagingDirectory, RefusesAFolderWithForeignFiles) {
   const TemporaryDirectory folder;
