@@ -105,7 +105,11 @@ std::vector<Case> part_cases() {
   };
   const auto unbind = [](const Tensors& x) -> Tensors { return x[0].unbind(0); };
   const auto runs = Placement::shard_runs(1, {8, 2, 2}, {1, 1, 1});
+  const auto flattened = [](const Tensors& x) -> Tensors { return {x[0].flatten() * 2}; };
   return {
+      {"runs flattened with a few rows", {random({5, 12}, {runs})}, flattened, 0, 0},
+      // Each row would have the runs again.
+      {"runs flattened with many rows", {random({2100, 12}, {runs})}, flattened, 1},
       {"split of fused blocks", {random({2, 24}, {cut(1, 3)})}, qkv, 0, 0},
       {"split of one block: gathered", {random({2, 24}, {cut(1)})}, qkv, 1, 0},
       {"chunk of fused blocks", {random({2, 15}, {cut(1, 3)})}, chunks, 0, 0},

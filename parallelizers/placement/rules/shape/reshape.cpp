@@ -87,6 +87,11 @@ std::optional<Layout::AxisCut> cut_of_new(const CutPtr& flat_cut, const Segment&
   return std::nullopt;
 }
 
+/// A cut of several runs (grouped query attention), flattened with the dimensions before it, has
+/// all of them again in every row: with more of them than these the list would be as large as the
+/// tensor, and joining its pieces slower than to gather now.
+constexpr int64_t kMostRuns = 4096;
+
 /// How the cuts of the axes `done` were carried from one shape to the other.
 struct Carried {
   const Layout& from;
@@ -109,9 +114,11 @@ std::optional<Layout::AxisCut> carry_at(const Carried& carried, int axis, const 
     if (old_sizes[dim] == 0) return std::nullopt;
   }
   const int64_t dim = from[axis].dim;
-  const CutPtr flat = from.cut_at(axis, place)
-                          .scaled(product(old_sizes, dim + 1, segment.old_end))
-                          ->repeated(product(old_sizes, segment.old_begin, dim));
+  const Cut& cut = from.cut_at(axis, place);
+  const int64_t rows = product(old_sizes, segment.old_begin, dim);
+  const auto runs = static_cast<int64_t>(cut.runs().size());
+  if (runs > 1 && rows > kMostRuns / runs) return std::nullopt;
+  const CutPtr flat = cut.scaled(product(old_sizes, dim + 1, segment.old_end))->repeated(rows);
   return cut_of_new(flat, segment, new_sizes, target);
 }
 
