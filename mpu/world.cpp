@@ -34,10 +34,6 @@ struct World::State {
 
 namespace {
 
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
-}
-
 c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
   if (launch.size == 1) return c10::make_intrusive<c10d::HashStore>();
   c10d::TCPStoreOptions options;

@@ -139,10 +139,6 @@ int port_of_job(const std::string& job) {
   return 20000 + static_cast<int>(hash % 10000U);
 }
 
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
-}
-
 bool started_by(const Launcher& launcher, const LaunchEnvironment::Lookup& lookup) {
   const Reader reader(launcher, lookup);
   if (!reader.find(launcher.marker)) return false;
@@ -224,6 +220,10 @@ std::optional<std::string> process_variable(const std::string& name) {
 }
 
 }  // namespace
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.rfind("127.", 0) == 0;
+}
 
 LaunchEnvironment LaunchEnvironment::detect() {
   return detect(process_variable);

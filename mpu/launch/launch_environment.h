@@ -40,4 +40,7 @@ struct LaunchEnvironment {
   static LaunchEnvironment detect(const Lookup& lookup);
 };
 
+/// Whether an address that a launcher gave is this host's own, by how it is written.
+bool is_loopback(const std::string& address);
+
 }  // namespace oslo

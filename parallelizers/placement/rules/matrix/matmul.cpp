@@ -69,13 +69,13 @@ void linear(Call& call) {
   call.result(std::move(y));
 }
 
-using Product = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
+using Multiply = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
 using SumOfProduct = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                     const at::Scalar&, const at::Scalar&);
 
 /// beta * self + alpha * product(left, right): self is added once, after the reduction, or in the
 /// product by `fused`. The map is that of the product. In place, self takes the sum.
-void add_product(Call& call, const DimensionMap& map, Product product,
+void add_product(Call& call, const DimensionMap& map, Multiply product,
                  SumOfProduct fused = nullptr) {
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
   Value self = call.value(0);

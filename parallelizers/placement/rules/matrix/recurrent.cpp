@@ -55,7 +55,7 @@ void pack(Call& call) {
 }
 
 /// _pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length).
-void pad(Call& call) {
+void pad_packed(Call& call) {
   const std::string features = letters(call.dim(0) - 1);
   const std::string padded = (call.boolean(2) ? "BT" : "TB") + features;
   run_with_lengths(call, {{"R" + features, "S"}, {padded}, "RS"});
@@ -126,7 +126,7 @@ void add_recurrent_rules(RuleTable& table) {
   table.add({"aten::lstm.data", "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data"},
             packed);
   table.add({"aten::_pack_padded_sequence"}, pack);
-  table.add({"aten::_pad_packed_sequence"}, pad);
+  table.add({"aten::_pad_packed_sequence"}, pad_packed);
   table.add({"aten::lstm_cell"}, lstm_cell);
   table.add({"aten::gru_cell"}, gru_cell);
   table.add({"aten::rnn_tanh_cell"}, simple_cell<false>);
