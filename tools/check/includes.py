@@ -4,7 +4,8 @@
 A component is a header with its source file of the same name. A floor may include itself and the
 floors below it only. No component may be part of a circle, nor a folder (a folder and the folders in
 it are one there: what all of them use lies beside them), but for those that circles.txt beside this
-file still lists, which may only become fewer. Prints each offence on a line of its own and exits with
+file still lists, which may only become fewer. A source file includes its own header first, so that
+this header is compiled alone wherever the file is. Prints each offence on a line of its own and exits with
 1 where there is one.
 """
 import pathlib
@@ -31,6 +32,21 @@ def components(root: pathlib.Path) -> dict[str, set[str]]:
                 other = pathlib.PurePosixPath(target).with_suffix("").as_posix()
                 if other != name:
                     included.add(other)
+    return found
+
+
+def own_headers_last(root: pathlib.Path) -> list[str]:
+    """The source files whose own header is not what they include first."""
+    found = []
+    for floor in FLOORS:
+        for source in sorted((root / floor).rglob("*.cpp")):
+            header = source.with_suffix(".h")
+            if not header.exists():
+                continue
+            first = re.search(r"^\s*#\s*include\s+(\S+)", source.read_text(), re.MULTILINE)
+            own = f'"{header.relative_to(root).as_posix()}"'
+            if first is None or first.group(1) != own:
+                found.append(f"{source.relative_to(root)} does not include {own} first")
     return found
 
 
@@ -105,6 +121,7 @@ def main() -> int:
             floor = other.split("/")[0]
             if floor not in FLOORS or FLOORS.index(floor) > own:
                 offences.append(f"{name} includes {other}, which is not below it")
+    offences += own_headers_last(root)
     known = pathlib.Path(__file__).with_name("circles.txt").read_text().splitlines()
     found = [" ".join(members) for members in circles(graph) + circles(between_folders(graph))]
     offences += [f"a circle that circles.txt does not list: {circle}" for circle in found
