@@ -59,6 +59,15 @@ std::vector<GatherEntry> gathers_since(const std::vector<GatherEntry>& after,
   return entries;
 }
 
+std::vector<PlanAxis> axes_of(const RankGrid& grid) {
+  std::vector<PlanAxis> axes;
+  for (const char* name : {"data", "pipeline", "tensor"}) {
+    auto groups = grid.groups(name);
+    if (!groups.empty() && groups.front().size() > 1) axes.push_back({name, std::move(groups)});
+  }
+  return axes;
+}
+
 }  // namespace
 
 struct ParallelModel::State {
@@ -71,6 +80,7 @@ struct ParallelModel::State {
   MPU mpu;
   Config config;
   std::vector<PlanEntry> entries;
+  PlanForecast forecast;
   std::vector<Cut> cut;
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
@@ -78,11 +88,12 @@ struct ParallelModel::State {
 };
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
-                             std::vector<PlanEntry> entries)
+                             std::vector<PlanEntry> entries, PlanForecast forecast)
     : state_(std::make_shared<State>(State{std::move(module),
                                            std::move(mpu),
                                            std::move(config),
                                            std::move(entries),
+                                           std::move(forecast),
                                            {},
                                            false,
                                            {},
@@ -109,6 +120,9 @@ void ParallelModel::wrong_class(const std::string& wanted) const {
 Plan ParallelModel::plan() const {
   Plan plan;
   plan.entries = state_->entries;
+  plan.forecast = state_->forecast;
+  plan.ranks = state_->mpu.world().size();
+  plan.axes = axes_of(state_->mpu.grid());
   if (state_->counted) {
     plan.counted = "in the counted step";
     plan.gathers = state_->counted_gathers;

@@ -21,7 +21,7 @@ namespace oslo {
 class ParallelModel {
  public:
   ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
-                std::vector<PlanEntry> entries);
+                std::vector<PlanEntry> entries, PlanForecast forecast = {});
 
   const std::shared_ptr<torch::nn::Module>& module() const;
   /// The model by its own class (an Impl). Throws naming both classes when it is another.

@@ -21,6 +21,7 @@ struct PlanEntry {
   std::vector<int64_t> local_shape;
   int64_t local_bytes = 0;
   int64_t global_bytes = 0;
+  bool trains = true;  ///< it gets a gradient
   /// Of what is registered under this name where the model computes with another tensor:
   /// `head->weight = wte->weight` leaves it in `parameters()`, where nothing uses it.
   int64_t unused_bytes = 0;
@@ -34,15 +35,36 @@ struct PlanTraffic {
   LedgerEntry entry;
 };
 
+/// The ranks of the world that share one axis: a row a group.
+struct PlanAxis {
+  std::string name;  ///< "data", "pipeline", "tensor"
+  std::vector<std::vector<int>> groups;
+};
+
+/// What the plan expects of a step, from its example's shapes and the machine's rates (rates.h).
+/// Made only where the search ran.
+struct PlanForecast {
+  double step = 0;              ///< seconds of forward and backward on a rank; 0: not known
+  double collectives = 0;       ///< of those, seconds in collectives
+  double one_device = 0;        ///< seconds where one rank has the whole model and the same batch
+  int64_t parameter_bytes = 0;  ///< of parameters and gradients on a rank
+  int64_t kept_bytes = 0;       ///< at most, of results that wait for backward on a rank
+  int64_t memory_limit = 0;     ///< that the user gave, in bytes; 0: none
+  std::string rates;            ///< what the rates were measured on
+};
+
 /// What `initialize` made of a model, and what running it cost so far.
 struct Plan {
   std::vector<PlanEntry> entries;
+  std::vector<PlanAxis> axes;  ///< those of more than one rank, outermost first
+  int ranks = 1;               ///< of the world
+  PlanForecast forecast;
   std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;
   std::string counted;  ///< over what: "since initialize", "in the counted step"
 
   int64_t local_bytes() const;
-  /// A table for people.
+  /// A table for people, 96 columns wide where names allow: equal layers share a line.
   std::string to_string() const;
   /// The same for programs.
   nlohmann::json to_json() const;

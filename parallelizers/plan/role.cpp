@@ -107,6 +107,7 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
     if (cut && !role.offers(way_of(layer.style))) role.options.push_back(layer.style);
     const int64_t size = layer.weight().numel() * static_cast<int64_t>(role.layers.size());
     role.large = static_cast<double>(size) >= kSmall * static_cast<double>(total);
+    role.shares_work = cut && !layer.embedding() && !role.parameter;
     const bool table = (layer.embedding() || layer.embeds_patches()) && !cut;
     if ((table || role.parameter || !role.large) && !role.offers_whole()) {
       role.options.insert(role.options.begin(), StyleText{});
@@ -126,6 +127,21 @@ std::string byte_text(int64_t bytes) {
   }
   char text[32];
   std::snprintf(text, sizeof text, "%.1f %s", value, unit);
+  return text;
+}
+
+std::string time_text(double seconds) {
+  const char* unit = " s";
+  if (seconds < 1) {
+    seconds *= 1e3;
+    unit = " ms";
+  }
+  if (seconds < 0.1 && unit[1] == 'm') {
+    seconds *= 1e3;
+    unit = " us";
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g%s", seconds, unit);
   return text;
 }
 

@@ -21,6 +21,9 @@ struct Role {
   bool free = true;        ///< for the search to decide
   bool large = false;      ///< enough of the model to be worth cutting
   bool parameter = false;  ///< of a user's own module
+  /// The ranks would all do its work where it stays whole: a layer that multiplies, and that the
+  /// first plan cuts.
+  bool shares_work = false;
 
   bool has(const StyleText& style) const;
   bool offers(const Way& way) const;
@@ -36,5 +39,8 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks);
 
 /// "9999 B", "12.3 KB".
 std::string byte_text(int64_t bytes);
+
+/// "1.23 ms", "45 us", "2.5 s".
+std::string time_text(double seconds);
 
 }  // namespace oslo
