@@ -26,6 +26,7 @@ struct World::State {
   int local_size = 1;
   std::string source = "alone";
   bool plan_only = false;
+  bool launched = false;
   Rendezvous rendezvous;
   std::atomic<int64_t> exchanges{0};
   std::mutex mutex;
@@ -138,6 +139,7 @@ World World::from_environment() {
     state->local_size = launch.local_size;
     state->source = launch.source;
     state->rendezvous.timeout = timeout_from_environment();
+    state->launched = launch.size > 1;
     state->rendezvous.store = join_store(launch);
     state->rendezvous.loopback = is_loopback(launch.master_address);
     joined = std::move(state);
@@ -189,6 +191,9 @@ int World::rank() const {
 }
 int World::size() const {
   return state().size;
+}
+bool World::launched() const {
+  return state().launched;
 }
 bool World::plan_only() const {
   return state().plan_only;

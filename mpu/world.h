@@ -57,6 +57,9 @@ class World {
   /// Which launcher it came from, e.g. "4 ranks from torchrun".
   std::string describe() const;
 
+  /// Whether its ranks are processes of a launcher, not threads or pretended.
+  bool launched() const;
+
   /// Whether `oslo plan` started this process: `initialize` prints the plan and ends it.
   bool plan_only() const;
 

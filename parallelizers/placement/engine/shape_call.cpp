@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -155,7 +156,10 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
   }
   if (const auto known = shapes.results.find(op.name); known != shapes.results.end()) {
     const auto found = known->second.find(signature(arguments));
-    if (found != known->second.end()) return fresh(found->second, requires_grad);
+    if (found != known->second.end()) {
+      if (shapes.on_known) shapes.on_known(op, arguments, found->second);
+      return fresh(found->second, requires_grad);
+    }
   }
   if (op.name == "aten::scaled_dot_product_attention") return {shape_of_attention(arguments)};
   auto results = arguments;
@@ -176,11 +180,13 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
     return read_elsewhere(provider, op, std::move(arguments));
   }
   {
+    const at::RecordFunctionGuard unseen(/*is_enabled=*/false);
     const c10::AutoGradMode no_grad(false);
     imagine_values(op, results);
     op.handle.callBoxed(&results);
     results = with_tensors(results, shape_of);
   }
+  if (shapes.on_known) shapes.on_known(op, arguments, results);
   shapes.results[op.name].emplace(signature(arguments), results);
   return fresh(results, requires_grad);
 }

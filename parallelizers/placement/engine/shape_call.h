@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -18,6 +19,11 @@ namespace oslo {
 struct KnownShapes {
   /// Results of operators without a kernel for meta tensors, by operator, then by arguments.
   std::map<std::string, std::map<std::string, std::vector<c10::IValue>>> results;
+  /// Told of operators whose results are in `results`, or come to be: nothing of theirs runs on
+  /// shapes.
+  std::function<void(const OperatorEntry& op, const std::vector<c10::IValue>& arguments,
+                     const std::vector<c10::IValue>& results)>
+      on_known;
   /// Operators whose rules call others without such a kernel: these rules work on zeros.
   std::set<std::string> on_zeros;
 };
