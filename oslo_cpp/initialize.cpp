@@ -8,6 +8,7 @@
 
 #include "mpu/error.h"
 #include "oslo_cpp/agreement.h"
+#include "oslo_cpp/find_rates.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_only.h"
@@ -19,6 +20,7 @@
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
+#include "parallelizers/plan/role.h"
 #include "parallelizers/plan/structural_plan.h"
 
 namespace oslo {
@@ -38,32 +40,40 @@ std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
   return layers;
 }
 
+c10::Device device_of(const torch::nn::Module& model) {
+  const auto parameters = model.parameters();
+  return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().device();
+}
+
 std::string first_line(const std::exception& error) {
   const auto* ours = dynamic_cast<const c10::Error*>(&error);
   const std::string text = ours != nullptr ? ours->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
 }
 
-/// Plans again by what the example's forward would move. Where it cannot be run on shapes the plan
-/// stays as it is and says so; an example that cannot be run at all is an error.
-void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, const PlanAxes& axes,
-                     const InitializeOptions& options, bool tells) {
+/// Plans again by what the example's forward would take, and tells what it expects. Where it cannot
+/// be run on shapes the plan stays as it is and says so; an example that cannot be run at all is an
+/// error.
+PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model,
+                             const PlanAxes& axes, const InitializeOptions& options,
+                             const Rates& rates, bool tells) {
   const auto& example = options.example_inputs;
   const std::vector<LayerPlan> before = layers;
   std::string reason;
   FirstWrites writes;
   try {
     const PlanSearch search =
-        plan_automatically(layers, model, axes, example, writes, options.cut_own_parameters);
+        plan_automatically(layers, model, axes, example, writes, options.cut_own_parameters, rates,
+                           options.memory_limit);
     forget_computed(layers, search.computed);
-    if (search.value_readers.empty()) return;
     for (LayerPlan& layer : layers) {
-      if (!layer.asked_for) {
-        layer.why +=
-            "; the forward read values, zeros in the search, by " + search.value_readers.front();
-      }
+      if (layer.asked_for || search.value_readers.empty()) continue;
+      layer.why +=
+          "; the forward read values, zeros in the search, by " + search.value_readers.front();
     }
-    return;
+    const DryCost& cost = search.found;
+    return {cost.seconds,    cost.waiting,         search.one_device, cost.parameter_bytes,
+            cost.kept_bytes, options.memory_limit, rates.machine};
   } catch (const PlanMismatch& error) {
     fail("initialize: example_inputs: ", error.what());
   } catch (const std::exception& error) {
@@ -84,10 +94,23 @@ void plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model, con
   }
   set_computed(layers, computed);
   forget_computed(layers, computed);
-  if (!tells) return;
-  std::cerr << "oslo: planned by names and shapes alone, as example_inputs could not be run on "
-               "shapes: " +
-                   reason + "\n";
+  if (tells) {
+    std::cerr << "oslo: planned by names and shapes alone, as example_inputs could not be run on "
+                 "shapes: " +
+                     reason + "\n";
+  }
+  return {};
+}
+
+/// Throws where the plan expects a rank to need more memory than the user allows.
+void check_memory_limit(const PlanForecast& forecast) {
+  const int64_t needed = forecast.parameter_bytes + forecast.kept_bytes;
+  OSLO_CHECK(forecast.memory_limit == 0 || needed <= forecast.memory_limit,
+             "initialize: a rank needs ", byte_text(forecast.parameter_bytes),
+             " for parameters and gradients and up to ", byte_text(forecast.kept_bytes),
+             " for what waits for backward; InitializeOptions::memory_limit is ",
+             byte_text(forecast.memory_limit),
+             "; use more tensor ranks or smaller batches, or raise it");
 }
 
 /// Throws when an earlier initialize cut some of the model's parameters over other ranks.
@@ -174,6 +197,7 @@ std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<Laye
       }
       const auto element = static_cast<int64_t>(parameter.element_size());
       line.local_bytes = parameter.numel() * element;
+      line.trains = parameter.requires_grad();
       line.global_bytes = c10::multiply_integers(line.global_shape) * element;
       if (!parameter.is_same(item.value())) {
         line.unused_bytes =
@@ -206,6 +230,7 @@ std::string options_text(const InitializeOptions& options) {
        << "random_mode " << static_cast<int>(options.random_mode) << "\n"
        << "seed " << options.seed << "\n"
        << "cut_own_parameters " << options.cut_own_parameters << "\n"
+       << "memory_limit " << options.memory_limit << "\n"
        << "axes " << factors(options.axes) << "\n";
   for (const Policy& policy : options.policies) {
     text << "a policy for " << policy.class_name;
@@ -274,13 +299,19 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   std::vector<LayerPlan> layers;
   const PlanAxes axes(mpu.grid());
   const std::vector<std::string> classes = classes_of(model);
+  Rates rates;
+  if (axes.ranks() > 1 && options.example_inputs) {
+    rates = find_rates(mpu, sizes.backend, device_of(*model), options.rates);
+  }
+  PlanForecast forecast;
   agree_on_success(world, "the plan", [&] {
     check_decided_over(*model, mpu.tensor_mesh());
     layers = plan_layers(model, config, options, axes);
     if (axes.ranks() == 1) return;
     check_divides(layers, mpu.tensor_mesh());
     if (options.example_inputs) {
-      plan_by_example(layers, model, axes, options, world.rank() == 0);
+      forecast = plan_by_example(layers, model, axes, options, rates, world.rank() == 0);
+      check_memory_limit(forecast);
     }
     check_cuttable(layers, *model);
   });
@@ -304,7 +335,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                    options.cut_own_parameters);
     if (!line.empty()) std::cerr << line << std::endl;
   }
-  ParallelModel parallel(std::move(model), std::move(mpu), config, std::move(entries));
+  ParallelModel parallel(std::move(model), std::move(mpu), config, std::move(entries),
+                         std::move(forecast));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }

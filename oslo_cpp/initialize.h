@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "mpu/mesh.h"
@@ -30,10 +31,22 @@ struct InitializeOptions {
   std::function<void()> example_inputs;
 
   /// Whether the search may also cut parameters of two or more dimensions that belong to no layer
-  /// (matrices that a module of yours registers itself). A cut parameter's sizes are the local
-  /// ones: a forward that reads them, or code that the example does not run, would go on with
-  /// those. Without it they stay whole unless the config's "plan" says "shard(dimension)".
-  bool cut_own_parameters = false;
+  /// (matrices that a module of yours registers itself), where the example's forward shows it safe:
+  /// it reads no sizes of theirs, and nothing has to gather them. A cut parameter's sizes are the
+  /// local ones: code that the example does not run would go on with those; then set it to false,
+  /// and they stay whole unless the config's "plan" says "shard(dimension)".
+  bool cut_own_parameters = true;
+
+  /// A file of rates (docs/plan.md), in place of this machine's own, by which the search counts
+  /// seconds. Empty: the file that OSLO_RATES names; else those kept in the user's cache folder;
+  /// else they are measured, once, which takes a second or two. Ranks that are threads, or are
+  /// pretended, measure nothing and keep nothing: without a file they take nominal ones.
+  std::string rates;
+
+  /// The bytes that a rank may use for parameters, gradients and what waits for backward, as the
+  /// search expects them (an optimizer's states come on top); 0: no limit. Layers that would stay
+  /// whole are cut where that is needed. Throws where it does not suffice, with the figures.
+  int64_t memory_limit = 0;
 
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the
   /// structural plan; the config's "plan" overrides them.

@@ -61,9 +61,8 @@ std::vector<GatherEntry> gathers_since(const std::vector<GatherEntry>& after,
 
 std::vector<PlanAxis> axes_of(const RankGrid& grid) {
   std::vector<PlanAxis> axes;
-  for (const char* name : {"data", "pipeline", "tensor"}) {
-    auto groups = grid.groups(name);
-    if (!groups.empty() && groups.front().size() > 1) axes.push_back({name, std::move(groups)});
+  for (const Axis& axis : grid.axes()) {
+    if (axis.size > 1) axes.push_back({axis.name, grid.groups(axis.name)});
   }
   return axes;
 }

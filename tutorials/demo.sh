@@ -34,7 +34,7 @@ say "GPT-2 on 4 ranks: tensor parallel 2 x data parallel 2, $steps steps"
   --out "$work/parallel" --losses "$work/parallel.losses" | tee "$work/parallel.log"
 
 # Found from the example: the tied vocabulary, nine tenths of this small model, is cut once for both
-# its names; layers that hold less than 2% stay whole where cutting them would move more.
+# its names, and the blocks are cut as Megatron-LM does, so that the ranks share their work.
 say "what the plan has to say"
 expect_placement() {
   if ! grep -qE "^(\[rank 0\])? +$1 .*$2" "$work/parallel.log"; then
@@ -44,6 +44,8 @@ expect_placement() {
   echo "$1: $2"
 }
 expect_placement transformer.wte.weight 'vocab: shard\(0\)'
+expect_placement 'transformer.h.\*.attn.c_attn.weight' 'column: shard\(0, blocks 3'
+expect_placement 'transformer.h.\*.mlp.c_proj.weight' 'row: shard\(1'
 expect_placement lm_head.weight 'column: shard\(0\).*tied to transformer.wte.weight'
 
 say "the checkpoints: one file for each tensor rank, and the merged one"

@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "parallelizers/plan/choice_text.h"
 #include "parallelizers/plan/role.h"
 
 namespace oslo {
@@ -15,17 +16,19 @@ namespace {
 constexpr int64_t kMostRuns = 150;
 constexpr int64_t kLayerRuns = 9000;
 
-constexpr DryCost kImpossible{std::numeric_limits<int64_t>::max(),
-                              std::numeric_limits<int64_t>::max()};
+/// A layer's work may stay undivided where dividing it would make the step longer by more than
+/// this.
+constexpr double kWorthWhole = 1.1;
 
 class Search {
  public:
   Search(std::vector<LayerPlan>& layers, const std::shared_ptr<torch::nn::Module>& model,
          const PlanAxes& axes, const std::function<void()>& example, FirstWrites& writes,
-         bool cut_own_parameters)
+         bool cut_own_parameters, const Rates& rates, int64_t memory_limit)
       : layers_(layers),
         ranks_(axes.searched_ranks()),
-        run_(model, axes, example, writes),
+        memory_limit_(memory_limit),
+        run_(model, axes, example, writes, rates),
         cut_own_parameters_(cut_own_parameters) {
     make_roles();
     most_runs_ =
@@ -44,14 +47,15 @@ class Search {
     most_bytes_ = result.structural.bytes;
     if (result.structural.gathers > 0) forget_guesses(first);
     Choice best = from_nothing();
-    if (!better(cost_of(best), cost_of(first))) best = first;
+    if (!better(best, first)) best = first;
     if (!allowed(best)) best = from_nothing();
     while (improve(best)) {
     }
     if (cut_own_parameters_) best = with_parameters(best);
+    result.found = cost_of(best);
     take(best);
     explain(best);
-    result.found = cost_of(best);
+    result.one_device = one_device();
     result.runs = run_.runs();
     result.value_readers = run_.value_readers();
     result.computed = run_.computed();
@@ -62,11 +66,35 @@ class Search {
   /// For each role.
   using Choice = std::vector<Way>;
 
-  bool better(const DryCost& a, const DryCost& b) const {
-    const auto key = [&](const DryCost& cost) {
-      return std::tuple(cost.bytes > most_bytes_, cost.gathers, cost.bytes);
+  /// Whether `a` beats `b`. Time counts as if each role that leaves its work to every rank made the
+  /// step longer by a tenth: such a role stays whole only where cutting it takes more than that.
+  bool better(const Choice& a, const Choice& b) {
+    const auto key = [&](const Choice& choice) {
+      const DryCost cost = cost_of(choice);
+      const int64_t excess =
+          memory_limit_ > 0 ? std::max<int64_t>(0, cost.memory() - memory_limit_) : 0;
+      double seconds = cost.seconds;
+      for (size_t r = 0; r < roles_.size(); ++r) {
+        const bool whole = choice[r] == way_of({});
+        if (roles_[r].free && roles_[r].shares_work && whole) seconds *= kWorthWhole;
+      }
+      return std::tuple(excess, cost.bytes > most_bytes_, cost.gathers, seconds, cost.bytes);
     };
     return key(a) < key(b);
+  }
+
+  /// What a step takes with every layer whole. The search ends with this run.
+  double one_device() {
+    std::vector<LayerPlan> whole = layers_;
+    for (LayerPlan& layer : whole) {
+      layer.style = {};
+      layer.other_styles.clear();
+    }
+    try {
+      return run_.run(whole).seconds;
+    } catch (const std::exception&) {
+      return 0;  // layers that an earlier initialize cut stay so
+    }
   }
 
   /// Names that say "three blocks" may mislead: begins again from one block, where that is better,
@@ -79,7 +107,9 @@ class Search {
       const DryCost before = cost_of(first);
       learned_[r][first[r]] = StyleText{first[r].first};
       costs_.erase(first);
-      if (better(cost_of(first), before)) continue;
+      const DryCost after = cost_of(first);
+      const auto key = [](const DryCost& cost) { return std::tuple(cost.gathers, cost.bytes); };
+      if (key(after) < key(before)) continue;
       learned_[r][first[r]] = guessed;
       costs_[first] = before;
     }
@@ -117,9 +147,9 @@ class Search {
     }
     Choice best = whole;
     for (const Choice& start : starts) {
-      if (cost_of(start).bytes == kImpossible.bytes) continue;
+      if (!cost_of(start).possible()) continue;
       most_bytes_ = std::max(most_bytes_, cost_of(start).bytes);
-      if (best == whole || better(cost_of(start), cost_of(best))) best = start;
+      if (best == whole || better(start, best)) best = start;
     }
     while (improve(best)) {
     }
@@ -134,7 +164,7 @@ class Search {
       other[r] = way_of(option);
       if (other == choice || (costs_.count(other) == 0 && spent())) continue;
       if (cost_of(other).gathers > cost_of(choice).gathers) continue;
-      if (best == choice || cost_of(other).bytes < cost_of(best).bytes) best = other;
+      if (best == choice || cost_of(other).seconds < cost_of(best).seconds) best = other;
     }
     return best;
   }
@@ -189,12 +219,12 @@ class Search {
     DryCost cost;
     try {
       cost = run_.run(layers_);
-      if (calls_ && cost.calls != *calls_) cost = kImpossible;
+      if (calls_ && cost.calls != *calls_) cost = DryCost::impossible();
     } catch (const std::exception&) {
       // Not every cut can run every model (a write to a view that had to be gathered); the first
       // plan has to.
       if (costs_.empty()) throw;
-      cost = kImpossible;
+      cost = DryCost::impossible();
     }
     for (size_t r = 0; r < roles_.size(); ++r) {
       learned_[r][choice[r]] = layers_[roles_[r].layers.front()].style;
@@ -228,7 +258,7 @@ class Search {
     for (size_t i = 1; i < options.size() && !spent(); ++i) {
       Choice other = choice;
       other[r] = way_of(options[i]);
-      if (better(cost_of(other), cost_of(best))) best = other;
+      if (better(other, best)) best = other;
     }
     choice = best;
   }
@@ -238,7 +268,7 @@ class Search {
     const Choice before = choice;
     const auto consider = [&](const Choice& other) {
       if (costs_.count(other) == 0 && spent()) return;
-      if (better(cost_of(other), cost_of(choice))) choice = other;
+      if (better(other, choice)) choice = other;
     };
     std::vector<size_t> free;
     for (size_t r = 0; r < roles_.size(); ++r) {
@@ -264,30 +294,26 @@ class Search {
     return choice != before;
   }
 
-  /// Says for each layer what its other cuts would have moved.
+  /// Says for each layer what decided: what its other cuts would have moved and taken.
   void explain(const Choice& choice) {
     const DryCost cost = costs_.at(choice);
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (!roles_[r].free) continue;
-      const StyleText& style = layers_[roles_[r].layers.front()].style;
-      std::string text = c10::str(style.name(), ", ", byte_text(cost.bytes), " a step");
+      const StyleText style = layers_[roles_[r].layers.front()].style;
+      const bool whole = style.style == Style::replicate;
+      std::string text = style.name() + ", " + byte_text(cost.bytes) + " and " +
+                         time_text(cost.seconds) + " a step";
+      bool gathered = true;  // whatever cut it has
       for (const StyleText& option : roles_[r].options) {
         Choice other = choice;
         other[r] = way_of(option);
         const auto known = costs_.find(other);
         if (other == choice || known == costs_.end()) continue;
-        const bool runs = known->second.bytes < kImpossible.bytes;
-        text += "; " + option.name() +
-                (runs ? " would move " + byte_text(known->second.bytes) : " cannot be used");
-        if (runs && known->second.gathers > cost.gathers) {
-          text += c10::str(" with ", known->second.gathers - cost.gathers, " more gathers");
-        }
+        text += "; " + option.name() + compared_text(known->second, cost);
+        gathered &= known->second.possible() && known->second.gathers > cost.gathers;
       }
-      if (roles_[r].options.front().style == Style::replicate) {
-        text += roles_[r].large && roles_[r].parameter ? "; no cut is worth it"
-                                                       : "; small enough to stay whole";
-      }
-      if (!roles_[r].has(style) && style.style != Style::replicate) {
+      if (whole) text += "; " + whole_text(roles_[r], gathered);
+      if (!roles_[r].has(style) && !whole) {
         text += c10::str("; the example asks for blocks ", style.blocks, ", unit ", style.unit);
       }
       for (const size_t i : roles_[r].layers) layers_[i].why = text;
@@ -297,6 +323,7 @@ class Search {
 
   std::vector<LayerPlan>& layers_;
   int ranks_;
+  int64_t memory_limit_;
   DryRun run_;
   bool cut_own_parameters_;
   std::vector<Role> roles_;
@@ -317,8 +344,9 @@ class Search {
 PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
                               const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
                               const std::function<void()>& example, FirstWrites& writes,
-                              bool cut_own_parameters) {
-  return Search(layers, model, axes, example, writes, cut_own_parameters).plan();
+                              bool cut_own_parameters, const Rates& rates, int64_t memory_limit) {
+  return Search(layers, model, axes, example, writes, cut_own_parameters, rates, memory_limit)
+      .plan();
 }
 
 }  // namespace oslo

@@ -55,11 +55,19 @@ std::shared_ptr<Mesh> mesh_elsewhere(const torch::nn::Module& model, const PlanA
 
 }  // namespace
 
+DryCost DryCost::impossible() {
+  DryCost cost;
+  cost.bytes = cost.gathers = std::numeric_limits<int64_t>::max();
+  cost.seconds = std::numeric_limits<double>::infinity();
+  return cost;
+}
+
 DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
-               std::function<void()> example, FirstWrites& writes)
+               std::function<void()> example, FirstWrites& writes, const Rates& rates)
     : model_(model),
       example_(std::move(example)),
       writes_(writes),
+      rates_(rates),
       calls_(std::make_shared<CallDigest>()),
       content_(std::make_shared<ImaginedContent>()),
       mesh_(mesh_elsewhere(*model, axes)),
@@ -188,6 +196,7 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
 DryCost DryRun::run_once() {
   const c10::AutoGradMode grad(true);
   size_t known = 0;
+  Work work;
   do {  // again when rules had to start over: they count twice what they moved before
     known = mesh_->shapes->on_zeros.size();
     ++runs_;
@@ -195,15 +204,41 @@ DryCost DryRun::run_once() {
     for (int axis = 0; axis < mesh_->axes(); ++axis) mesh_->axis(axis)->ledger().clear();
     calls_->clear();
     leave_graph();
-    run_watched(*model_, example_, writes_);
+    {
+      WorkMeter meter(rates_);
+      mesh_->shapes->on_known = [&](const auto& op, const auto& arguments, const auto& results) {
+        meter.note(op, arguments, results);
+      };
+      run_watched(*model_, example_, writes_);
+      mesh_->shapes->on_known = nullptr;
+      work = meter.work();
+    }
     members_.restore();
   } while (mesh_->shapes->on_zeros.size() > known || writes_.open());
   writes_.check();
-  int64_t bytes = 0;
+  return cost_of(work);
+}
+
+DryCost DryRun::cost_of(const Work& work) const {
+  DryCost cost;
+  cost.gathers = mesh_->gathers().calls();
+  cost.calls = calls_->value();
   for (int axis = 0; axis < mesh_->axes(); ++axis) {
-    bytes += mesh_->axis(axis)->ledger().total().bytes;
+    for (const LedgerEntry& entry : mesh_->axis(axis)->ledger().entries()) {
+      const auto calls = static_cast<double>(entry.traffic.calls);
+      const auto bytes = static_cast<double>(entry.traffic.bytes);
+      cost.bytes += entry.traffic.bytes;
+      cost.waiting += calls * rates_.collective.seconds(bytes / calls);
+    }
   }
-  return {bytes, mesh_->gathers().calls(), calls_->value()};
+  cost.seconds = work.seconds + cost.waiting;
+  cost.kept_bytes = work.kept_bytes;
+  for (const auto& [impl, held] : held_) {
+    const bool trains = held.tensor.requires_grad();
+    const auto element = static_cast<int64_t>(held.tensor.element_size());
+    cost.parameter_bytes += held.tensor.numel() * element * (trains ? 2 : 1);
+  }
+  return cost;
 }
 
 DryCost DryRun::run(std::vector<LayerPlan>& layers) {

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "parallelizers/plan/call_digest.h"
 #include "parallelizers/plan/imagined_content.h"
 #include "parallelizers/plan/layer_plan.h"
+#include "parallelizers/plan/work_meter.h"
 #include "parallelizers/plan/write_watch.h"
 
 namespace torch::autograd {
@@ -30,6 +32,16 @@ struct DryCost {
   int64_t bytes = 0;    ///< of all collectives, at ring cost
   int64_t gathers = 0;  ///< operators that had to gather
   uint64_t calls = 0;   ///< a digest of what the forward called; changes where it reads local sizes
+  double seconds = 0;   ///< of operators and collectives, by the machine's rates
+  double waiting = 0;   ///< of those, seconds in collectives
+  int64_t parameter_bytes = 0;  ///< of parameters and their gradients, on rank 0
+  int64_t kept_bytes = 0;       ///< at most, of results that wait for backward
+
+  int64_t memory() const { return parameter_bytes + kept_bytes; }
+
+  /// Of a plan that the model cannot run with: more than any other.
+  static DryCost impossible();
+  bool possible() const { return bytes < std::numeric_limits<int64_t>::max(); }
 };
 
 /// Runs a model's own forward as rank 0 of a pretended group, on shapes without content, to see
@@ -39,9 +51,9 @@ struct DryCost {
 class DryRun {
  public:
   /// `example` runs the forward. `axes` are those that layers are cut over. `writes` learns what
-  /// the forward writes to.
+  /// the forward writes to. `rates` must outlive it.
   DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
-         std::function<void()> example, FirstWrites& writes);
+         std::function<void()> example, FirstWrites& writes, const Rates& rates);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
@@ -77,6 +89,7 @@ class DryRun {
   void hold(const at::Tensor& tensor);
   DryCost run_once();
   void leave_graph();
+  DryCost cost_of(const Work& work) const;
   bool take_wishes(std::vector<LayerPlan>& layers) const;
 
   struct Padding {
@@ -86,6 +99,7 @@ class DryRun {
   std::shared_ptr<torch::nn::Module> model_;
   std::function<void()> example_;
   FirstWrites& writes_;
+  const Rates& rates_;
   std::shared_ptr<CallDigest> calls_;
   std::shared_ptr<ImaginedContent> content_;
   std::shared_ptr<Mesh> mesh_;

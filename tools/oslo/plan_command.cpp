@@ -18,6 +18,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   oslo plan -n 4 ./train --tensor 4        how 4 ranks would share the model
   oslo plan -n 4096 --json ./train         for another program to read
+  oslo plan -n 4 --measure ./train         by this machine's rates of now
   oslo plan -n 8 ./libnet.so               the model of a library, cut over all 8
   oslo plan -n 8 ./libnet.so config.json model_parallelism.tensor_parallel_size=4
 
@@ -29,13 +30,15 @@ offers its model by OSLO_MODEL_LIBRARY (oslo_cpp/model_library.h).
 struct PlanOptions {
   int ranks = 0;
   bool json = false;
+  bool measure = false;
 };
 
 class PlanFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: oslo plan -n N [--json] [--] program [arguments]\n"
-           "       oslo plan -n N [--json] [--] library.so [config.json] [path=value ...]\n";
+    return "Usage: oslo plan -n N [--json] [--measure] [--] program [arguments]\n"
+           "       oslo plan -n N [--json] [--measure] [--] library.so [config.json] [path=value "
+           "...]\n";
   }
 };
 
@@ -49,6 +52,7 @@ int plan(const Invocation& invocation, const PlanOptions& options) {
   setenv("OSLO_LAUNCHER", "plan", 1);
   setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
   setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
+  if (options.measure) setenv("OSLO_MEASURE", "1", 1);
   if (is_library(invocation.program[0])) return plan_library(invocation.program);
   int exit_code = 0;
   const std::string path = find_program(invocation.program[0], "oslo plan", exit_code);
@@ -73,6 +77,8 @@ void add_plan_command(CLI::App& app, Invocation& invocation) {
       ->required()
       ->check(CLI::Range(1, 65536).description(""));
   command->add_flag("--json", options->json, "print JSON instead of tables");
+  command->add_flag("--measure", options->measure,
+                    "measure this machine anew, by whose rates steps are expected");
   command->formatter(std::make_shared<PlanFormatter>());
   command->get_formatter()->column_width(26);
   command->footer(kExamples);
