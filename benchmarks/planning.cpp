@@ -42,9 +42,11 @@ void plan_gpt2(benchmark::State& state) {
     auto layers = oslo::plannable_layers(model.ptr());
     oslo::plan_by_structure(layers);
     oslo::follow_ties(layers);
-    runs = oslo::plan_automatically(layers, model.ptr(), static_cast<int>(state.range(3)), [&] {
-             model->forward(tokens);
-           }).runs;
+    oslo::FirstWrites writes;
+    runs = oslo::plan_automatically(
+               layers, model.ptr(), static_cast<int>(state.range(3)),
+               [&] { model->forward(tokens); }, writes)
+               .runs;
     grown = std::max(grown, resident_megabytes() - before);
   }
   state.counters["rss_mb"] = grown;

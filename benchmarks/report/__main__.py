@@ -12,6 +12,7 @@ import pathlib
 import platform
 import sys
 
+import expected
 import overhead
 import plots
 import training
@@ -32,7 +33,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor data memory planning")
+    parser.add_argument("--only", help="one of: collectives overhead tensor data memory planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -47,6 +48,7 @@ def main():
         "data": lambda: training.data_parallel(options.bin, peer, rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),
         "planning": lambda: overhead.planning(options.bin, options.quick),
+        "expected": lambda: expected.expected_steps(options.bin, rounds, options.quick),
     }
     if options.only and options.only not in parts:
         parser.error(f"--only {options.only}: choose from {' '.join(parts)}")

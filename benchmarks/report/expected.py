@@ -1,0 +1,39 @@
+"""What the plan expects of a step beside what it takes: GPT at three sizes, one rank and two."""
+import sys
+import tempfile
+
+from launch import Job, run
+from row import Row, Sample
+
+# Expected and measured differ by less than this part of what was measured.
+WITHIN = 0.3
+
+
+def expected_steps(bin_folder: str, rounds: int, quick: bool) -> list[Row]:
+    """The machine is measured once, now; then jobs of one and two ranks in turn."""
+    rows = []
+    program = f"{bin_folder}/bench_expected_step"
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {"XDG_CACHE_HOME": cache, "OSLO_RATES": "", "OSLO_BACKEND": "shm"}
+        for hidden in (64, 256) if quick else (64, 256, 1024):
+            print(f"  expected and measured: C = {hidden}", file=sys.stderr)
+            command = [program, "--hidden", str(hidden),
+                       "--steps", "10" if hidden == 1024 else "40"]
+            measured: dict[int, list[float]] = {1: [], 2: []}
+            expected: dict[int, list[float]] = {1: [], 2: []}
+            for _ in range(rounds):
+                for ranks in measured:
+                    found = run(Job(f"{ranks} ranks", command, ranks, environment))
+                    measured[ranks] += found["milliseconds"]
+                    if ranks == 2:
+                        expected[1].append(1e3 * found["one_device"])
+                        expected[2].append(1e3 * found["expected"])
+            for ranks in measured:
+                ours, plan = Sample.of(measured[ranks]), Sample.of(expected[ranks])
+                off = plan.median / ours.median - 1
+                verdict = "met" if abs(off) < WITHIN else "MISSED"
+                rows.append(Row("A step as the plan expects it, and as it is, shared memory",
+                                f"C = {hidden}, {ranks} rank{'s' * (ranks > 1)}", "ms", ours, plan,
+                                "the plan", note=f"{verdict}: {100 * off:+.0f} %, "
+                                f"{100 * WITHIN:.0f} % wanted"))
+    return rows
