@@ -200,14 +200,12 @@ class Search {
   /// Writes a choice into the layers.
   void take(const Choice& choice) {
     for (size_t r = 0; r < roles_.size(); ++r) {
-      for (const size_t i : roles_[r].layers) {
-        if (roles_[r].free) {
-          const auto known = learned_[r].find(choice[r]);
-          layers_[i].style = known == learned_[r].end()
-                                 ? StyleText{choice[r].first, 1, 1, choice[r].second}
-                                 : known->second;
-        }
-      }
+      if (!roles_[r].free) continue;
+      const auto known = learned_[r].find(choice[r]);
+      const StyleText style = known == learned_[r].end()
+                                  ? StyleText{choice[r].first, 1, 1, choice[r].second}
+                                  : known->second;
+      for (const size_t i : roles_[r].layers) layers_[i].style = style;
     }
     follow_ties(layers_);
   }
