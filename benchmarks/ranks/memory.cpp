@@ -45,6 +45,7 @@ struct Size {
 
 void run(const Size& size) {
   at::set_num_threads(1);
+  torch::manual_seed(0);  // initialize insists that the ranks of a model draw the same
   const oslo::World world = oslo::World::from_environment();
   const auto memory = std::make_shared<TensorMemory>();
   const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
