@@ -59,7 +59,7 @@ std::string why_of(const PlanEntry& entry) {
 }
 
 /// What entries of one line have in common.
-std::string likeness(const PlanEntry& entry) {
+std::string fold_key(const PlanEntry& entry) {
   return c10::str(starred(entry.parameter), "|", entry.module_before, "|", entry.module_after, "|",
                   entry.placement, "|", entry.global_shape, "|", entry.local_shape, "|",
                   entry.local_bytes, "|", entry.stage, "|", starred_text(why_of(entry)));
@@ -109,7 +109,7 @@ std::vector<FoldedEntry> fold(const std::vector<PlanEntry>& entries) {
   std::map<std::string, size_t> line_of;
   std::map<std::string, int> called;  // lines by starred name
   for (const PlanEntry& entry : entries) {
-    const auto [found, added] = line_of.emplace(likeness(entry), lines.size());
+    const auto [found, added] = line_of.emplace(fold_key(entry), lines.size());
     if (added) {
       lines.emplace_back();
       ++called[starred(entry.parameter)];
