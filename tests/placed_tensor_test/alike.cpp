@@ -1,5 +1,5 @@
-// The pointwise operators with kernels of their own: the same numbers whether the operands lie
-// alike, which those kernels take, or not, which they hand to the door.
+// The pointwise operators that models call most: the same numbers whether the operands lie alike,
+// which needs no rule, or not.
 #include <functional>
 
 #include "tests/support/placed_values.h"
