@@ -165,12 +165,14 @@ TEST(TwoDimensional, GPT2ByThePlan) {
           calls[line.group + " " + line.entry.operation] += line.entry.traffic.calls;
         }
         const int64_t products = 4 * options.layers * setup.steps;
-        // The head's table is cut by features alone: its product is a sum over column.
+        // The head's table is cut by features alone: its product is a sum over column, and what
+        // each row's part of the batch gives of its gradient is summed over row.
         EXPECT_EQ(calls, (std::map<std::string, int64_t>{{"row all_gather", products},
                                                          {"row reduce_scatter", products},
                                                          {"column all_gather", products},
                                                          {"column reduce_scatter", products},
-                                                         {"column all_reduce", setup.steps}}));
+                                                         {"column all_reduce", setup.steps},
+                                                         {"row all_reduce", setup.steps}}));
       });
 }
 
