@@ -132,7 +132,8 @@ void write_part(const ModelState& state, const MPU& mpu, const fs::path& folder,
 CheckpointIndex join_parts(const MPU& mpu, const fs::path& folder) {
   CheckpointIndex index;
   index.mesh = mpu.grid();
-  for (const int rank : index.mesh.groups("model").front()) {
+  const std::vector<std::vector<int>> copies = index.mesh.groups("model");
+  for (const int rank : copies.front()) {
     const fs::path contents = folder / (part_name(index.mesh, rank) + ".json");
     index.add(CheckpointIndex::read(contents));
     fs::remove(contents);

@@ -43,7 +43,7 @@ struct LayerPlan {
   /// The axis that the plan decides by itself (PlanAxes); empty: none.
   std::string axis = "tensor";
   /// On axes that patterns and policies name beside it; whole on those that are not here.
-  std::map<std::string, StyleText> other_styles;
+  std::map<std::string, StyleText> other_styles = {};
 
   bool embedding() const { return kind == LayerKind::embedding; }
   const at::Tensor& weight() const;
