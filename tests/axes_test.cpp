@@ -215,6 +215,8 @@ TEST(Axes, WhatIsRefused) {
   EXPECT_THAT(refused(two, planned(R"({"mlp.up": "column"})")),
               Each(AllOf(HasSubstr("mlp.up may be cut over row and column"),
                          HasSubstr("\"row: column\""))));
+  EXPECT_THAT(refused(two, planned(R"({"mlp.up": "replicate split=-1"})")),
+              Each(HasSubstr("mlp.up may be cut over row and column")));
   EXPECT_THAT(refused(two, planned(R"({"mlp.up": "rwo: column"})")),
               Each(HasSubstr("rwo is no axis that layers are cut over; these are row and column")));
   EXPECT_THAT(refused({{"data", 2}, {"row", 2}}, planned(R"({"mlp.up": "data: column"})")),

@@ -112,8 +112,8 @@ void check_decided(LayerPlan& layer, const PlanAxes& axes) {
 }
 
 void check_axes(const LayerPlan& layer, const PlanAxes& axes) {
-  OSLO_CHECK(!axes.searched.empty() || layer.style.style == Style::replicate, layer.why, ": ",
-             layer.path, " may be cut over ", axes.names(), "; say over which, as in \"",
+  OSLO_CHECK(!axes.searched.empty() || layer.style == StyleText{}, layer.why, ": ", layer.path,
+             " may be cut over ", axes.names(), "; say over which, as in \"",
              axes.axes.front().name, ": ", layer.style.name(), "\"");
   for (const auto& [name, style] : layer.other_styles) {
     OSLO_CHECK(axes.has(name), layer.why, ": ", name,
