@@ -44,6 +44,19 @@ std::vector<int64_t> words_of(const at::Tensor& tensor) {
   return {words, words + tensor.numel()};
 }
 
+/// What `start` starts. A group that has failed already says so here, others when they are waited
+/// for: both under the operation's name.
+template <typename Start>
+c10::intrusive_ptr<c10d::Work> started(std::string_view operation, const OperationLabel& label,
+                                       const Start& start) {
+  try {
+    return start();
+  } catch (const std::exception& error) {
+    const std::string reason = error.what();
+    fail(operation, label.where, label.suspects, reason.substr(0, reason.find('\n')));
+  }
+}
+
 /// What `like` says, where nothing comes.
 at::Tensor pretended(const at::Tensor& like) {
   return like.defined() ? at::zeros(like.sizes(), like.options()) : at::Tensor();
@@ -118,7 +131,8 @@ PendingSend Messages::start_send(std::vector<at::Tensor> tensors, int to, int ta
   const at::Tensor words = words_tensor(header.words());
   const auto start = [&](const at::Tensor& bytes) {
     std::vector<at::Tensor> one{bytes};
-    pending.works_.push_back(carrier(bytes, group_.rank, to).send(one, to, tag));
+    pending.works_.push_back(started(
+        "send", *group_.label, [&] { return carrier(bytes, group_.rank, to).send(one, to, tag); }));
   };
   const int64_t first = MessageHeader::kWords;
   start(words.narrow(0, 0, first));
@@ -256,8 +270,10 @@ void Messages::check_device_order(const MessageHeader& header, int from) {
 
 void Messages::move(at::Tensor& bytes, int from, int tag) {
   std::vector<at::Tensor> one{bytes};
-  const auto work = carrier(bytes, from, group_.rank).recv(one, from, tag);
-  wait_for(*work, c10::str("receive from rank ", from, " with tag ", tag), *group_.label);
+  const std::string operation = c10::str("receive from rank ", from, " with tag ", tag);
+  const auto work = started(operation, *group_.label,
+                            [&] { return carrier(bytes, from, group_.rank).recv(one, from, tag); });
+  wait_for(*work, operation, *group_.label);
 }
 
 }  // namespace oslo
