@@ -109,9 +109,9 @@ using Counts = std::array<int64_t, 3>;
 using Carries = std::function<void(int, const Tensor&, Counts, Counts)>;
 Tensor many_uses(Tensor x, const Tensor& y, const Tensor& z, const Carries& carries) {
   Tensor sum = x + y;
-  sum = sum * x + torch::tanh(x) * y;  // tanh is computed where x is
+  sum = (sum + x) + torch::tanh(x) * y;  // tanh is computed where x is
   carries(1, sum, {2, 0, 0}, {0, 2, 0});
-  sum = sum + z * x;
+  sum = sum + (z + x);
   carries(2, sum, {3, 1, 0}, {0, 2, 2});
   x.mul_(3);
   sum = sum + (x + y) * z;

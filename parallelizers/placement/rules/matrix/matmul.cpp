@@ -105,7 +105,7 @@ void add_product(Call& call, const DimensionMap& map, Multiply product,
   if (!call.op().in_place) return call.result(std::move(y));
   if (!same_shape) throw ShapeMismatch("the result does not have the shape of its target");
   const at::Tensor target = call.tensor(0);
-  write_to(target, y, call.name());
+  write_to(target, call.resident(std::move(y)), call.name());
   call.result_plain(target);
 }
 

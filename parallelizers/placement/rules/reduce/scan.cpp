@@ -121,7 +121,7 @@ void cumulate(Call& call) {
   Value result{Operation::join(own, before), x.layout};
   if (!in_place) return call.result(std::move(result));
   const at::Tensor target = call.tensor(0);
-  write_to(target, result, call.name());
+  write_to(target, call.resident(std::move(result)), call.name());
   call.result_plain(target);
 }
 
