@@ -4,10 +4,8 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "mpu/error.h"
-#include "parallelizers/pipeline/point_to_point.h"
 
 namespace oslo {
 namespace {
@@ -25,20 +23,6 @@ uint64_t version_of(const at::Tensor& tensor, const Mesh& mesh) {
 MicroBatch::MicroBatch(std::shared_ptr<Group> stages, int number)
     : stages_(std::move(stages)), next_tag_(2 * kMostCrossings * number) {}
 
-MicroBatch::~MicroBatch() {
-  for (const auto& [tensor, work] : under_way_) {
-    try {
-      work->wait();
-    } catch (const std::exception&) {  // the rank that did not get it says so
-    }
-  }
-}
-
-void MicroBatch::send(const at::Tensor& tensor, int to, int tag) {
-  std::erase_if(under_way_, [](const auto& each) { return each.second->isCompleted(); });
-  under_way_.emplace_back(tensor, start_send(*stages_, tensor, to, tag));
-}
-
 at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int to) {
   const Mesh& mesh = *value.layout->mesh();
   const uint64_t version = version_of(tensor, mesh);
@@ -55,14 +39,13 @@ at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int t
   at::Tensor there = at::empty(
       local.sizes(), at::TensorOptions(local.dtype()).device(arrives ? mesh.device : at::kMeta));
   if (mesh.stage == from) {
-    // A copy: the forward may write the tensor while it is under way.
-    send(local.detach().clone(at::MemoryFormat::Contiguous), to, tag);
+    stages_->send({local.detach().contiguous()}, to, tag);
     const bool returns = local.requires_grad();
     sent_.push_back(
         {returns ? torch::autograd::impl::gradient_edge(local) : torch::autograd::Edge(),
          local.sizes().vec(), there.options().device(local.device()), to, tag});
   } else if (arrives) {
-    receive(*stages_, there, from, tag);
+    there = stages_->receive(from, tag, {there}).front();
     received_.push_back({there, from, tag});
   }
   there.set_requires_grad(local.requires_grad());
@@ -79,10 +62,9 @@ void MicroBatch::backward(const at::Tensor& loss) {
   }
   for (const Sent& sent : sent_) {
     if (!sent.edge.is_valid()) continue;
-    at::Tensor gradient = at::empty(sent.sizes, sent.options);
-    receive(*stages_, gradient, sent.to, sent.tag + 1);
+    const at::Tensor expected = at::empty(sent.sizes, sent.options);
     roots.push_back(sent.edge);
-    gradients.push_back(std::move(gradient));
+    gradients.push_back(stages_->receive(sent.to, sent.tag + 1, {expected}).front());
   }
   if (!roots.empty()) {
     torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
@@ -92,8 +74,9 @@ void MicroBatch::backward(const at::Tensor& loss) {
   for (const Received& received : received_) {
     const at::Tensor& leaf = received.leaf;
     if (!leaf.requires_grad()) continue;
-    send(leaf.grad().defined() ? leaf.grad().contiguous() : at::zeros_like(leaf), received.from,
-         received.tag + 1);
+    const at::Tensor& gradient = leaf.grad();
+    stages_->send({gradient.defined() ? gradient.contiguous() : at::zeros_like(leaf)},
+                  received.from, received.tag + 1);
   }
   carried_.clear();
   sent_.clear();

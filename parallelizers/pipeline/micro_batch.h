@@ -25,10 +25,6 @@ class MicroBatch final : public StageCarrier {
   /// `stages`: the ranks that have this one's place on the other stages, by stage. `number` tells
   /// apart the micro-batches that are under way at a time; at most 1000 values may cross in each.
   MicroBatch(std::shared_ptr<Group> stages, int number);
-  /// Waits for what it sent.
-  ~MicroBatch() override;
-  MicroBatch(const MicroBatch&) = delete;
-  MicroBatch& operator=(const MicroBatch&) = delete;
 
   /// One message from the stage that holds the value to stage `to`; none for the other ranks.
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
@@ -60,14 +56,12 @@ class MicroBatch final : public StageCarrier {
     at::Tensor tensor, there;
     uint64_t version = 0;
   };
-  void send(const at::Tensor& tensor, int to, int tag);
 
   std::shared_ptr<Group> stages_;
   int next_tag_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;
   std::vector<Sent> sent_;
   std::vector<Received> received_;
-  std::vector<std::pair<at::Tensor, c10::intrusive_ptr<c10d::Work>>> under_way_;
 };
 
 }  // namespace oslo

@@ -191,9 +191,14 @@ TEST(Residency, TwoStagesTrainAsOneDevice) {
       optimizer.step();
       expect_step(net, expected[s]);
     }
-    // No other collective: the two parameters of the shared layer, a step.
-    EXPECT_EQ(ledger.total().calls, 2 * kSteps);
-    EXPECT_EQ(ledger.total().elements, kSteps * (kWidth * kWidth + kWidth));
+    // One activation forward and its gradient back, and the two parameters of the shared layer.
+    constexpr int kCrossings = kSteps * kMicroBatches;
+    EXPECT_EQ(ledger.total("send").calls, kCrossings);
+    EXPECT_EQ(ledger.total("receive").calls, kCrossings);
+    EXPECT_EQ(ledger.total("receive").elements, kCrossings * kBatch * kTokens * kWidth);
+    EXPECT_EQ(ledger.total("all_reduce").calls, 2 * kSteps);
+    EXPECT_EQ(ledger.total("all_reduce").elements, kSteps * (kWidth * kWidth + kWidth));
+    EXPECT_EQ(ledger.total().calls, 2 * kCrossings + 2 * kSteps);  // and nothing else
     EXPECT_EQ(mpu.tensor_group()->ledger().total().calls, 0);
     EXPECT_EQ(layout(net->cache)->stages(), on(1));
     EXPECT_FALSE(net->cache.requires_grad());
