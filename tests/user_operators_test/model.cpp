@@ -38,7 +38,8 @@ Tensor loss(const Tensor& output, const Tensor&) {
 parity::Setup on_three() {
   parity::Setup setup;
   setup.world = 3;
-  setup.config = parity::tensor_parallel(3);
+  setup.config = R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 3},
+                     "plan": {"up": "column", "down": "row"}})";
   setup.example = true;
   return setup;
 }
