@@ -106,7 +106,11 @@ std::vector<Case> reduction_cases() {
       one(
           "softmax beside the cut", x(), [](const auto& t) { return t.softmax(-1); }, 0, 0),
       one(
-          "softmax along the cut: gathered", x(), [](const auto& t) { return t.softmax(0); }, 1),
+          "softmax along the cut of short rows: gathered", x(),
+          [](const auto& t) { return t.softmax(0); }, 1),
+      one(
+          "softmax along the cut", random({7, 2}, {cut(0)}),
+          [](const auto& t) { return t.softmax(0); }, 0, 3),
       one(
           "log_softmax in another type", x(),
           [](const auto& t) { return t.log_softmax(1, at::kFloat); }, 0, 0),

@@ -14,21 +14,21 @@
 namespace oslo {
 namespace {
 
-/// softmax: the dimension must be whole.
-void softmax(Call& call) {
+/// Along a dimension that is whole.
+void softmax_of_rows(Call& call) {
   const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
   const std::string along = dims == 0 ? "" : std::string(1, own[call.dimension(1, dims)]);
   call.run({{own}, {own}, along});
 }
 
-/// log_softmax(self, dim, dtype), _log_softmax(self, dim, half to float) along a cut: two numbers a
-/// row are reduced, its largest and the sum of exponentials, and what is cut stays so (for a loss
-/// of cut classes, as in Megatron-LM).
-void log_softmax(Call& call) {
+/// (log_)softmax(self, dim, dtype), _(log_)softmax(self, dim, half to float) along a cut: two
+/// numbers a row are reduced, its largest and the sum of exponentials, and what is cut stays so
+/// (for a loss of cut classes, as in Megatron-LM).
+void softmax_along_cut(Call& call, bool logarithm) {
   Value x = call.value(0);
   const int64_t dim = x.dim() == 0 ? 0 : call.dimension(1, x.dim());
-  if (!x.cut_at(dim) || x.size(dim) == 0) return softmax(call);
+  if (!x.cut_at(dim) || x.size(dim) == 0) return softmax_of_rows(call);
   const bool widens = call.argument(2).isBool() && call.boolean(2);
   at::ScalarType type = x.local.scalar_type();
   if (widens) type = at::kFloat;
@@ -50,9 +50,27 @@ void log_softmax(Call& call) {
     for (const int axis : axes) largest = reduce_extreme(largest, *mesh, axis, /*largest=*/true);
   }
   const at::Tensor shifted = part - largest;
-  at::Tensor total = shifted.exp().sum(dim, /*keepdim=*/true);
+  const at::Tensor exponentials = shifted.exp();
+  at::Tensor total = exponentials.sum(dim, /*keepdim=*/true);
   for (const int axis : axes) total = reduce_and_copy(total, mesh, axis);
-  call.result({(shifted - total.log()).to(type), resolution.layout_of(own)});
+  const at::Tensor result = logarithm ? shifted - total.log() : exponentials / total;
+  call.result({result.to(type), resolution.layout_of(own)});
+}
+
+/// Of a row, three all-reduces of a number (forward and backward) move as much as a gather of six.
+/// Shorter ones are gathered: few choices, of which a program then picks one by one.
+constexpr int64_t kShortRow = 6;
+
+void softmax(Call& call) {
+  const int64_t dims = call.dim(0);
+  if (dims == 0 || call.value(0).size(call.dimension(1, dims)) < kShortRow) {
+    return softmax_of_rows(call);
+  }
+  softmax_along_cut(call, /*logarithm=*/false);
+}
+
+void log_softmax(Call& call) {
+  softmax_along_cut(call, /*logarithm=*/true);
 }
 
 /// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
