@@ -1,5 +1,6 @@
 #include "parallelizers/plan/fold.h"
 
+#include <c10/util/ArrayRef.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -61,8 +62,9 @@ std::string why_of(const PlanEntry& entry) {
 /// What entries of one line have in common.
 std::string fold_key(const PlanEntry& entry) {
   return c10::str(starred(entry.parameter), "|", entry.module_before, "|", entry.module_after, "|",
-                  entry.placement, "|", entry.global_shape, "|", entry.local_shape, "|",
-                  entry.local_bytes, "|", entry.stage, "|", starred_text(why_of(entry)));
+                  entry.placement, "|", c10::IntArrayRef(entry.global_shape), "|",
+                  c10::IntArrayRef(entry.local_shape), "|", entry.local_bytes, "|", entry.stage,
+                  "|", starred_text(why_of(entry)));
 }
 
 /// {0, 2, 3, 4} as "0,2-4".
