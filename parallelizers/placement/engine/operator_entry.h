@@ -29,7 +29,7 @@ struct OperatorEntry {
   bool on_each = false;     ///< of lists: one operator on each of their tensors
   bool random = false;      ///< draws random numbers
 
-  // On marked tensors (local_zone.h).
+  // On marked tensors (door/part_operators.h).
   bool keeps_mark = false;        ///< the result is a part of what the first argument is one of
   bool metadata = false;          ///< of one tensor: changes or reads its place in the graph only
   bool changes_data = false;      ///< gives a tensor the data of another

@@ -10,7 +10,7 @@
 namespace oslo {
 
 /// Where a cut came from and what later operators would have liked: shared by all the cuts that
-/// descend from one parameter's. The planner reads the wishes (plan/wishes.h).
+/// descend from one parameter's. The planner reads the wishes (layout/cut_requests.h).
 struct CutOrigin {
   std::string parameter;
   int64_t wanted_blocks = 1;  ///< a split wants this many runs
