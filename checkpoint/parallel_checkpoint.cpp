@@ -15,12 +15,12 @@
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/formats/torch_bin.h"
-#include "checkpoint/joint_step.h"
 #include "checkpoint/load_state.h"
 #include "checkpoint/model_state.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/staging_directory.h"
+#include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
 
@@ -183,13 +183,6 @@ void write_text(const fs::path& path, const std::string& text) {
   file.close();
 }
 
-/// Throws unless all ranks gave the same answer.
-void check_same(const std::vector<std::string>& answers, const std::string& what) {
-  for (size_t rank = 1; rank < answers.size(); ++rank) {
-    OSLO_CHECK(answers[rank] == answers[0], "rank ", rank, " and rank 0 ", what);
-  }
-}
-
 }  // namespace
 
 void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
@@ -199,23 +192,24 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
   const bool merge = options.merge_checkpoints();
   std::optional<ModelState> state;
   std::optional<StagingDirectory> staging;
-  const auto step = [&](const char* what, const std::function<std::string()>& body) {
-    return joint_step(world, c10::str("save_parallelized: ", what), body);
+  const auto step = [&](const char* what, const std::function<void()>& body) {
+    agree_on_success(world, c10::str("save_parallelized: ", what), body);
   };
 
   // Nothing is written before all ranks are here with the same model and the same wish.
-  check_same(step("preparing",
-                  [&] {
-                    state.emplace(module);
-                    return sha256(state->describe());
-                  }),
-             "save different models: the names, dtypes, shapes or cuts of their tensors differ");
-  check_same(step("agreeing",
-                  [&] {
-                    return c10::str(directory, " ", merge, options.format(), options.config(),
-                                    options.extra());
-                  }),
-             "call save_parallelized with different folders or options");
+  agree_on_result(
+      world, "save_parallelized: preparing",
+      [&] {
+        state.emplace(module);
+        return sha256(state->describe());
+      },
+      "save different models: the names, dtypes, shapes or cuts of their tensors differ");
+  agree_on_result(
+      world, "save_parallelized: agreeing",
+      [&] {
+        return c10::str(directory, " ", merge, options.format(), options.config(), options.extra());
+      },
+      "call save_parallelized with different folders or options");
   bool inside = true;
   for (const ModelState::Tensor& tensor : state->tensors) {
     inside = inside && cut_inside_model(tensor, mpu.grid());
@@ -224,11 +218,11 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
                "and a file per coordinate of one copy of the model cannot hold that; save with "
                "SaveOptions().merge_checkpoints(true)");
   }
-  const fs::path folder = step("making the folder", [&] {
+  const fs::path folder = result_of_first(world, "save_parallelized: making the folder", [&] {
     if (world.rank() != 0) return std::string();
     staging.emplace(directory);
     return staging->path().string();
-  })[0];
+  });
   OSLO_CHECK(!folder.empty(), "a dry run has no rank 0 that could save");
 
   CheckpointIndex index;
@@ -243,10 +237,9 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
       const std::vector<at::Tensor> whole = gather(*state, world.rank() == 0);
       if (world.rank() == 0) index = write_merged(*state, whole, folder, options.format());
     }
-    return std::string();
   });
   step("finishing", [&] {
-    if (world.rank() != 0) return std::string();
+    if (world.rank() != 0) return;
     if (!merge) index = join_parts(mpu, folder);
     const auto write_beside = [&](const char* name, const nlohmann::json& json) {
       if (json.is_null()) return;
@@ -257,7 +250,6 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
     write_beside(kExtraName, options.extra());
     index.write(folder / kIndexName);
     staging->commit();
-    return std::string();
   });
 }
 
@@ -267,7 +259,7 @@ void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::str
   std::optional<ModelState> state;
   std::vector<at::Tensor> values;
   nlohmann::json extra;
-  const auto seen = joint_step(world, "from_parallelized", [&] {
+  const auto read = [&] {
     state.emplace(module);
     const CheckpointFolder folder(directory);
     folder.verify(world.rank(), world.size());
@@ -281,9 +273,10 @@ void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::str
     }
     if (options.extra() != nullptr) extra = folder.read_extra();
     return folder.identity();
-  });
-  check_same(seen, "see different checkpoints at " + directory +
-                       ": one of them was replaced or not copied to every machine");
+  };
+  agree_on_result(world, "from_parallelized", read,
+                  "see different checkpoints at " + directory +
+                      ": one of them was replaced or not copied to every machine");
   copy_into(*state, values);
   if (options.extra() != nullptr) *options.extra() = std::move(extra);
 }

@@ -35,12 +35,6 @@ std::string text_of(const at::Tensor& all, int rank) {
   return static_cast<const char*>(all.const_data_ptr()) + rank * kTextBytes;
 }
 
-uint64_t digest_of(std::string_view text) {
-  uint64_t digest = text.size();
-  for (const char letter : text) digest = mix(digest, static_cast<unsigned char>(letter));
-  return digest;
-}
-
 /// Each rank's row of `own`, on the CPU.
 at::Tensor rows_of(const at::Tensor& own, Group& group) {
   return group.all_gather(own, 0, std::vector<int64_t>(group.size(), own.size(0)));

@@ -13,8 +13,10 @@
 #include <mutex>
 #include <string_view>
 
+#include "mpu/decision.h"
 #include "mpu/error.h"
 #include "mpu/launch/launch_environment.h"
+#include "mpu/text.h"
 #include "mpu/transport/process_group.h"
 
 namespace oslo {
@@ -28,9 +30,13 @@ struct World::State {
   bool plan_only = false;
   bool launched = false;
   Rendezvous rendezvous;
-  std::atomic<int64_t> exchanges{0};
+  std::atomic<int64_t> decisions{0};
   std::mutex mutex;
   std::map<std::string, int64_t> groups;  ///< made so far, by name and ranks
+
+  Deciders deciders() const {
+    return {*rendezvous.store, rank, size, rendezvous.timeout, c10::str("rank ", rank)};
+  }
 };
 
 namespace {
@@ -50,52 +56,21 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
 /// As `oslo plan -n` has it.
 constexpr int kMostPlannedRanks = 65536;
 
-/// How an entry of an exchange begins.
-constexpr char kText = 't', kFailure = 'f';
-
-std::string exchange_key(int64_t turn, int rank) {
-  return c10::str("exchange/", turn, "/", rank);
+/// Texts as one, and taken apart again.
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += c10::str(text.size(), ":", text);
+  return all;
 }
-
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
-/// What rank `rank` said in this turn; throws what it failed with, if that is what it says.
-std::string read_entry(c10d::Store& store, int64_t turn, int rank, const std::string& waited,
-                       std::chrono::milliseconds timeout) {
-  const std::string key = exchange_key(turn, rank);
-  try {
-    store.wait({key}, timeout);
-  } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    fail(waited, " for up to ", to_text(timeout),
-         "; it has ended, or takes another way through the program (",
-         reason.substr(0, reason.find('\n')), "); ", kTimeLimitHint);
+std::vector<std::string> taken_apart(const std::string& all) {
+  std::vector<std::string> texts;
+  for (size_t at = 0; at < all.size();) {
+    const size_t colon = all.find(':', at);
+    const size_t size = std::stoull(all.substr(at, colon - at));
+    texts.push_back(all.substr(colon + 1, size));
+    at = colon + 1 + size;
   }
-  const auto bytes = store.get(key);
-  std::string text(bytes.begin() + 1, bytes.end());
-  OSLO_CHECK(bytes.front() == kText, waited, ", but rank ", rank, " failed: ", text);
-  return text;
-}
-
-/// The store lives in rank 0's process, which may end as soon as it knows enough: it stays until
-/// the others have read this turn. They all take part, or rank 0 would not be here.
-void let_all_read(c10d::Store& store, int64_t turn, int rank, int size,
-                  std::chrono::milliseconds timeout) {
-  const std::string readers = c10::str("exchange/", turn, "/readers");
-  const std::string all = c10::str("exchange/", turn, "/all_read");
-  if (rank != 0) {
-    if (store.add(readers, 1) == size - 1) store.set(all, bytes_of("1"));
-    return;
-  }
-  try {
-    store.wait({all}, std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(10)));
-  } catch (const std::exception&) {
-    return;  // A rank has died meanwhile. Nobody needs what it did not read.
-  }
-  store.deleteKey(readers);
-  store.deleteKey(all);
+  return texts;
 }
 
 /// How many ranks `oslo plan` pretends to have here; 0 where it did not start this process.
@@ -220,33 +195,25 @@ std::string World::describe() const {
 }
 
 void World::barrier() const {
-  exchange("barrier", "");
+  decide("barrier", "", [](const auto&) { return ""; });
+}
+
+std::string World::decide(const std::string& topic, const std::string& text,
+                          const Decide& decide) const {
+  state();
+  if (size() == 1 || state_->rendezvous.transport == Transport::fake) {
+    return decide(std::vector<std::string>(size(), text));
+  }
+  return decide_together(state_->deciders(), state_->decisions++, topic, text, decide);
 }
 
 std::vector<std::string> World::exchange(const std::string& topic, const std::string& text) const {
-  state();
-  if (size() == 1 || state_->rendezvous.transport == Transport::fake) {
-    return std::vector<std::string>(size(), text);
-  }
-  const int64_t turn = state_->exchanges++;
-  auto& store = *state_->rendezvous.store;
-  store.set(exchange_key(turn, rank()), bytes_of(kText + text));
-  std::vector<std::string> texts;
-  for (int r = 0; r < size(); ++r) {
-    texts.push_back(read_entry(store, turn, r,
-                               c10::str("rank ", rank(), " waited for rank ", r, " (", topic, ")"),
-                               state_->rendezvous.timeout));
-  }
-  // Whoever has answered this turn has read all of the one before.
-  if (turn > 0) store.deleteKey(exchange_key(turn - 1, rank()));
-  let_all_read(store, turn, rank(), size(), state_->rendezvous.timeout);
-  return texts;
+  return taken_apart(decide(topic, text, joined));
 }
 
 void World::report_failure(const std::string& what) const {
   if (size() == 1 || state_->rendezvous.transport == Transport::fake) return;
-  state_->rendezvous.store->set(exchange_key(state_->exchanges++, rank()),
-                                bytes_of(kFailure + what));
+  give_up(state_->deciders(), state_->decisions++, what);
 }
 
 std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<int> ranks,

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "mpu/decision.h"
 #include "mpu/group.h"
 #include "mpu/time_limit.h"
 #include "mpu/transport/transport.h"
@@ -66,11 +67,16 @@ class World {
   /// Returns when every rank has called it. Nothing to wait for at size 1.
   void barrier() const;
 
-  /// Every rank's `text`, by rank, over the store: for agreement before any collective. `topic`
-  /// names the purpose in the error when a rank does not answer in time. Call it on every rank.
+  /// Every rank hands in a text, rank 0 alone calls `decide` on all of them, by rank, and every
+  /// rank returns what it returned, or throws what it threw: for agreement before any collective
+  /// (see mpu/agreement.h). Over the store, a few calls a rank. `topic` names the purpose in the
+  /// error when a rank does not answer in time. Call it on every rank.
+  std::string decide(const std::string& topic, const std::string& text, const Decide& decide) const;
+
+  /// Every rank's `text`, by rank, in the same way.
   std::vector<std::string> exchange(const std::string& topic, const std::string& text) const;
 
-  /// Tells the ranks that wait for this one in `exchange`, or will, that it has failed: they throw.
+  /// Tells the ranks that wait for this one in `decide`, or will, that it has failed: they throw.
   void report_failure(const std::string& what) const;
 
   /// The group `name` of `ranks`, which must hold this rank. Collective over them.

@@ -1,16 +1,15 @@
 #include "oslo_cpp/agreement.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <mutex>
-#include <numeric>
 #include <sstream>
 
-#include "checkpoint/storage/hash.h"
+#include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "mpu/rank_check.h"
+#include "mpu/text.h"
 #include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/mark.h"
 
@@ -52,80 +51,16 @@ std::string values_of(const torch::nn::Module& model) {
   return text.str();
 }
 
-std::vector<int> all_ranks(const World& world) {
-  std::vector<int> ranks(world.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-/// The first line in which two texts differ: both versions of it.
-std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
-  std::istringstream left(a), right(b);
-  std::string x, y;
-  while (true) {
-    const bool more_left = static_cast<bool>(std::getline(left, x));
-    const bool more_right = static_cast<bool>(std::getline(right, y));
-    if (!more_left && !more_right) return {"", ""};
-    if (!more_left) x = "(nothing)";
-    if (!more_right) y = "(nothing)";
-    if (x != y) return {x, y};
-  }
-}
-
-/// Exchanges a hash first, of a kind that is the same in every build, and the text itself only
-/// where hashes differ (they differ for all).
-void compare(const World& world, const std::string& what, const std::string& text,
-             const std::string& fix, const std::vector<std::vector<int>>& groups) {
-  const auto hashes = world.exchange(what, sha256(text));
-  bool same = true;
-  for (const auto& ranks : groups) {
-    for (const int rank : ranks) same &= hashes[rank] == hashes[ranks[0]];
-  }
-  if (same) return;
-  const auto texts = world.exchange(what, text);
-  for (const auto& ranks : groups) {
-    for (const int rank : ranks) {
-      if (texts[rank] == texts[ranks[0]]) continue;
-      const auto [first, second] = first_difference(texts[ranks[0]], texts[rank]);
-      fail("initialize: ", what, " differs between ranks: rank ", ranks[0], " has ", first,
-           ", rank ", rank, " has ", second, "; ", fix);
-    }
-  }
-}
-
 }  // namespace
-
-void agree_on_success(const World& world, const std::string& topic,
-                      const std::function<void()>& prepare) {
-  std::string failure;
-  try {
-    prepare();
-  } catch (const c10::Error& error) {
-    failure = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure = error.what();
-  }
-  const auto outcomes = world.exchange(topic, failure);
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (outcomes[rank].empty()) continue;
-    const bool everywhere = outcomes[rank] == failure;
-    fail(everywhere ? "" : c10::str("rank ", rank, " failed: "), outcomes[rank]);
-  }
-}
-
-void agree_on_text(const World& world, const std::string& what, const std::string& text,
-                   const std::string& fix) {
-  if (world.size() == 1) return;
-  compare(world, what, text, fix, {all_ranks(world)});
-}
 
 void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::Module& model) {
   if (world.size() == 1) return;
-  compare(world, "the model", structure_of(model), "build the same model on every rank",
-          {all_ranks(world)});
-  compare(world, "the initial value", values_of(model),
-          "call torch::manual_seed with one seed before building the model, or load the same file",
-          grid.groups("model"));
+  agree_on_text(world, "initialize: the model", structure_of(model),
+                "build the same model on every rank");
+  agree_on_text(
+      world, "initialize: the initial value", values_of(model),
+      "call torch::manual_seed with one seed before building the model, or load the same file",
+      grid.groups("model"));
 }
 
 void agree_on_generators(const World& world, const RankGrid& grid,
@@ -140,21 +75,23 @@ void agree_on_generators(const World& world, const RankGrid& grid,
            << content_digest(generator.get_state()) << std::dec << ")";
   }
   text << '\n' << states.str();
-  const auto texts = world.exchange("the states of the generators", text.str());
-  const auto owner_of = [&](int rank) { return texts[rank].substr(0, texts[rank].find('\n')); };
-  const auto state_of = [&](int rank) { return texts[rank].substr(texts[rank].find('\n') + 1); };
-  for (const auto& ranks : grid.groups("model")) {
-    const int first = ranks[0];
-    for (const int rank : ranks) {
-      // Ranks that are threads of one process draw from the same generator.
-      if (owner_of(rank) == owner_of(first) || state_of(rank) == state_of(first)) continue;
-      fail("initialize: the state of the default generator differs between ranks: rank ", first,
-           " has ", state_of(first), ", rank ", rank, " has ", state_of(rank),
-           "; the ranks of one model draw the same numbers (dropout, initial values): call "
-           "torch::manual_seed with one seed on them before initialize (data replicas may have "
-           "seeds of their own)");
+  world.decide("the states of the generators", text.str(), [&](const auto& texts) {
+    const auto owner_of = [&](int rank) { return first_line(texts[rank]); };
+    const auto state_of = [&](int rank) { return texts[rank].substr(texts[rank].find('\n') + 1); };
+    for (const auto& ranks : grid.groups("model")) {
+      const int first = ranks[0];
+      for (const int rank : ranks) {
+        // Ranks that are threads of one process draw from the same generator.
+        if (owner_of(rank) == owner_of(first) || state_of(rank) == state_of(first)) continue;
+        fail("initialize: the state of the default generator differs between ranks: rank ", first,
+             " has ", state_of(first), ", rank ", rank, " has ", state_of(rank),
+             "; the ranks of one model draw the same numbers (dropout, initial values): call "
+             "torch::manual_seed with one seed on them before initialize (data replicas may have "
+             "seeds of their own)");
+      }
     }
-  }
+    return "";
+  });
 }
 
 }  // namespace oslo

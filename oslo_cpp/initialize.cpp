@@ -6,7 +6,9 @@
 #include <map>
 #include <sstream>
 
+#include "mpu/agreement.h"
 #include "mpu/error.h"
+#include "mpu/text.h"
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/find_rates.h"
 #include "oslo_cpp/initialized_tag.h"
@@ -45,12 +47,6 @@ c10::Device device_of(const torch::nn::Module& model) {
   return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().device();
 }
 
-std::string first_line(const std::exception& error) {
-  const auto* ours = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = ours != nullptr ? ours->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
-
 /// Plans again by what the example's forward would take, and tells what it expects. Where it cannot
 /// be run on shapes the plan stays as it is and says so; an example that cannot be run at all is an
 /// error.
@@ -77,7 +73,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& mo
   } catch (const PlanMismatch& error) {
     fail("initialize: example_inputs: ", error.what());
   } catch (const std::exception& error) {
-    reason = first_line(error);
+    reason = first_line(message_of(error));
     layers = before;
     for (LayerPlan& layer : layers) {
       if (layer.asked_for) continue;
@@ -90,7 +86,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& mo
     computed = try_example(*model, example, writes);
   } catch (const std::exception& error) {
     writes.check();
-    fail("initialize: example_inputs threw: ", first_line(error));
+    fail("initialize: example_inputs threw: ", first_line(message_of(error)));
   }
   set_computed(layers, computed);
   forget_computed(layers, computed);
@@ -268,7 +264,8 @@ MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
   OSLO_CHECK(model, "initialize: the model is null");
   const World world = options.world.defined() ? options.world : World::from_environment();
-  agree_on_text(world, "the config", config.to_string(), "start every rank with the same config");
+  agree_on_text(world, "initialize: the config", config.to_string(),
+                "start every rank with the same config");
   ParallelSizes sizes;
   MpuOptions mpu_options;
   agree_on_success(world, "initialize", [&] {
@@ -284,7 +281,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   });
   if (sizes.timeout) world.set_timeout(*sizes.timeout);
   if (sizes.enabled) {
-    agree_on_text(world, "InitializeOptions", options_text(options), "pass the same on every rank");
+    agree_on_text(world, "initialize: InitializeOptions", options_text(options),
+                  "pass the same on every rank");
     const RankGrid grid = mpu_options.grid(world.size());
     agree_on_model(world, grid, *model);
     agree_on_generators(world, grid, default_generators(*model));
@@ -317,7 +315,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   });
   if (axes.ranks() > 1) {
     if (options.example_inputs) {
-      agree_on_text(world, "the plan", plan_text(layers),
+      agree_on_text(world, "initialize: the plan", plan_text(layers),
                     "hand initialize example inputs of the same shapes on every rank");
     }
     cut_parameters(layers, mpu.tensor_mesh());

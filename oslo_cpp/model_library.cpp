@@ -7,6 +7,7 @@
 #include <string>
 
 #include "mpu/error.h"
+#include "mpu/text.h"
 
 namespace oslo {
 namespace {
@@ -44,10 +45,8 @@ int plan_library_model(const std::function<LibraryModel()>& make, int word_count
     const int ranks = made.options.axes.empty() ? made.options.world.size() : 1;
     const Config config = config_of(word_count, words, ranks);
     initialize(made.model, config, made.options);  // prints, and does not come back
-  } catch (const c10::Error& error) {
-    std::cerr << "oslo plan: " << error.what_without_backtrace() << "\n";
   } catch (const std::exception& error) {
-    std::cerr << "oslo plan: " << error.what() << "\n";
+    std::cerr << "oslo plan: " << message_of(error) << "\n";
   }
   return 1;
 }

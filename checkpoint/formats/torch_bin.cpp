@@ -22,6 +22,7 @@
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
+#include "mpu/text.h"
 
 namespace oslo {
 namespace {
@@ -142,11 +143,6 @@ void check_version(const StoredZip& archive, const std::string& file) {
              file, " has format version ", version, ", this LibTorch reads ",
              caffe2::serialize::kMinSupportedFileFormatVersion, " to ",
              caffe2::serialize::kMaxSupportedFileFormatVersion);
-}
-
-/// The first line of what LibTorch has to say.
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string_view>
 
+#include "mpu/digest.h"
 #include "mpu/error.h"
 
 namespace oslo {
@@ -134,9 +135,7 @@ std::string first_host(std::string_view list) {
 
 // The same port on every rank of a job, below the range from which systems hand out free ports.
 int port_of_job(const std::string& job) {
-  std::uint32_t hash = 2166136261U;  // FNV-1a: std::hash may differ between two builds
-  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  return 20000 + static_cast<int>(hash % 10000U);
+  return 20000 + static_cast<int>(digest_of(job) % 10000U);
 }
 
 bool started_by(const Launcher& launcher, const LaunchEnvironment::Lookup& lookup) {

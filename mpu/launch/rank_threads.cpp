@@ -1,5 +1,3 @@
-#include <c10/util/Exception.h>
-
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -7,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "mpu/error.h"
+#include "mpu/text.h"
 #include "mpu/world.h"
 
 namespace oslo {
@@ -41,10 +40,8 @@ void run_as_threads(int size, const std::function<void(World)>& body,
       // ranks that wait for this one in a collective.
       try {
         body(world);
-      } catch (const c10::Error& error) {
-        report(world, error.what_without_backtrace());
       } catch (const std::exception& error) {
-        report(world, error.what());
+        report(world, message_of(error));
       }
     });
   }

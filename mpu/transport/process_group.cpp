@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "mpu/decision.h"
 #include "mpu/error.h"
 #include "mpu/transport/fake_backend.h"
 #include "mpu/transport/hierarchical_backend.h"
@@ -26,35 +28,37 @@ namespace {
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-/// The members' hosts, by rank, as numbers from 0 in order of first appearance. Throws on every
-/// member when they want different transports.
+/// The members' hosts, by rank, as numbers from 0 in order of first appearance, as text. `texts`
+/// are what each wants and where it is. Throws when they want different transports.
+std::string hosts_in_order(const std::string& name, const std::vector<std::string>& texts) {
+  std::vector<std::string> hosts;
+  std::string numbers;
+  const std::string first = texts[0].substr(0, texts[0].find(' '));
+  for (size_t member = 0; member < texts.size(); ++member) {
+    const size_t space = texts[member].find(' ');
+    const std::string wanted = texts[member].substr(0, space);
+    OSLO_CHECK(wanted == first, "group ", name, ": rank 0 has the backend '", first, "' and rank ",
+               member, " '", wanted, "'; start all ranks with the same OSLO_BACKEND and config");
+    const auto found = std::find(hosts.begin(), hosts.end(), texts[member].substr(space + 1));
+    numbers += c10::str(found - hosts.begin(), " ");
+    if (found == hosts.end()) hosts.push_back(texts[member].substr(space + 1));
+  }
+  return numbers;
+}
+
+/// The members' hosts, by rank, as those numbers. Throws on every member alike.
 std::vector<int> meet(const Rendezvous& rendezvous, c10d::Store& store, const std::string& name,
                       int rank, int size, Transport wanted) {
+  if (size == 1) return {0};
   const std::string host =
       rendezvous.host.empty() ? shared_memory::host_identity() : rendezvous.host;
-  const std::string own = to_string(wanted) + " " + host;
-  store.set(c10::str("member/", rank), std::vector<uint8_t>(own.begin(), own.end()));
-  std::vector<std::string> hosts;
-  std::vector<int> host_of;
-  for (int member = 0; member < size; ++member) {
-    const std::string key = c10::str("member/", member);
-    try {
-      store.wait({key}, rendezvous.timeout);
-    } catch (const std::exception&) {
-      fail("group ", name, ": rank ", rank, " of ", size, " waited ", to_text(rendezvous.timeout),
-           " for rank ", member, "; it has ended, or does not make this group (", kTimeLimitHint,
-           ")");
-    }
-    const auto bytes = store.get(key);
-    const std::string text(bytes.begin(), bytes.end());
-    const size_t space = text.find(' ');
-    OSLO_CHECK(text.substr(0, space) == to_string(wanted), "group ", name, ": rank ", rank,
-               " has the backend '", to_string(wanted), "' and rank ", member, " '",
-               text.substr(0, space), "'; start all ranks with the same OSLO_BACKEND and config");
-    const auto found = std::find(hosts.begin(), hosts.end(), text.substr(space + 1));
-    host_of.push_back(static_cast<int>(found - hosts.begin()));
-    if (found == hosts.end()) hosts.push_back(text.substr(space + 1));
-  }
+  const Deciders members{store, rank, size, rendezvous.timeout,
+                         c10::str("group ", name, ": rank ", rank)};
+  std::istringstream numbers(
+      decide_together(members, 0, "making the group", to_string(wanted) + " " + host,
+                      [&](const auto& texts) { return hosts_in_order(name, texts); }));
+  std::vector<int> host_of(size);
+  for (int& number : host_of) numbers >> number;
   return host_of;
 }
 

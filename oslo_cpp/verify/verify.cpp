@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "mpu/agreement.h"
 #include "mpu/rank_check.h"
-#include "oslo_cpp/agreement.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/verify/recorded_run.h"
 #include "parallelizers/layers/parameters_in_use.h"
@@ -181,17 +181,20 @@ class Verifier {
     const auto& all = result_.comparisons();
     const std::string told =
         own == nullptr ? "" : c10::str(own - all.data(), " ", own->to_string());
-    size_t earliest = all.size();
-    const std::vector<std::string> told_by = world_.exchange("verify", told);
-    for (size_t rank = 0; rank < told_by.size(); ++rank) {
-      if (told_by[rank].empty()) continue;
-      const size_t position = std::stoull(told_by[rank]);
-      if (result_.first_difference() && position >= earliest) continue;
-      earliest = position;
-      std::string text = told_by[rank].substr(told_by[rank].find(' ') + 1);
-      if (world_.size() > 1) text += c10::str(" (rank ", rank, ")");
-      result_.set_first_difference(std::move(text));
-    }
+    const std::string agreed = world_.decide("verify", told, [&](const auto& told_by) {
+      std::string first;
+      size_t earliest = all.size();
+      for (size_t rank = 0; rank < told_by.size(); ++rank) {
+        if (told_by[rank].empty()) continue;
+        const size_t position = std::stoull(told_by[rank]);
+        if (!first.empty() && position >= earliest) continue;
+        earliest = position;
+        first = told_by[rank].substr(told_by[rank].find(' ') + 1);
+        if (world_.size() > 1) first += c10::str(" (rank ", rank, ")");
+      }
+      return first;
+    });
+    if (!agreed.empty()) result_.set_first_difference(agreed);
   }
 
   const World world_;

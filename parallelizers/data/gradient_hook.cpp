@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "mpu/error.h"
+#include "mpu/text.h"
 
 namespace oslo {
 
@@ -29,8 +30,7 @@ c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& 
   return group_->all_reduce_work(gradients)->getFuture()->then(
       [gradients, failure = failure_](Future& done) -> c10::IValue {
         if (done.hasError()) {
-          const std::string reason = done.tryRetrieveErrorMessage();
-          fail(*failure, reason.substr(0, reason.find('\n')));
+          fail(*failure, first_line(done.tryRetrieveErrorMessage()));
         }
         return gradients;
       },

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/text.h"
 #include "mpu/world.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -46,9 +47,7 @@ std::shared_ptr<Mesh> mesh_elsewhere(const torch::nn::Module& model, const PlanA
 
 /// What the forward threw, led by the operator that it came from where one is known.
 [[noreturn]] void throw_named(const std::exception& error, const std::string& operation) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text =
-      torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
+  const std::string text = message_of(error);
   const bool named = operation.empty() || text.starts_with(operation);
   fail(named ? "" : operation + ": ", text);
 }

@@ -17,13 +17,13 @@ namespace {
 struct Watch {
   std::mutex mutex;
   std::condition_variable changed;
-  int read_by_rank_zero = 0;
-  bool rank_zero_waits = false;  // for something else than the two entries
+  bool answered = false;         // by rank 0
+  bool rank_zero_waits = false;  // after its answer
   bool rank_zero_left = false;
   bool left_while_rank_one_read = false;
 };
 
-/// One rank's view of a store. Rank 1 comes to its second entry only when rank 0 has read both and
+/// One rank's view of a store. Rank 1 reads rank 0's answer only when rank 0, which has given it,
 /// does something else: waits, or has left.
 class WatchedStore final : public c10d::Store {
  public:
@@ -33,11 +33,12 @@ class WatchedStore final : public c10d::Store {
   c10::intrusive_ptr<c10d::Store> clone() override { return store_->clone(); }
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
     store_->set(key, value);
+    const std::lock_guard<std::mutex> lock(watch_.mutex);
+    if (rank_ == 0 && key.ends_with("/answer")) watch_.answered = true;
   }
   std::vector<uint8_t> get(const std::string& key) override {
     std::unique_lock<std::mutex> lock(watch_.mutex);
-    if (rank_ == 0) ++watch_.read_by_rank_zero;
-    if (rank_ == 1 && key.ends_with("/1")) {
+    if (rank_ == 1 && key.ends_with("/answer")) {
       watch_.changed.wait(lock, [&] { return watch_.rank_zero_waits || watch_.rank_zero_left; });
       watch_.left_while_rank_one_read = watch_.rank_zero_left;
     }
@@ -53,7 +54,7 @@ class WatchedStore final : public c10d::Store {
             const std::chrono::milliseconds& timeout) override {
     if (rank_ == 0) {
       const std::lock_guard<std::mutex> lock(watch_.mutex);
-      if (watch_.read_by_rank_zero == 2) watch_.rank_zero_waits = true;
+      if (watch_.answered) watch_.rank_zero_waits = true;
       watch_.changed.notify_all();
     }
     store_->wait(keys, timeout);
@@ -81,6 +82,7 @@ TEST(World, RankZeroStaysUntilAllHaveRead) {
     });
   }
   for (std::thread& rank : ranks) rank.join();
+  EXPECT_TRUE(watch.answered);
   EXPECT_FALSE(watch.left_while_rank_one_read);
 }
 

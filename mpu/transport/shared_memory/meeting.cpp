@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mpu/error.h"
+#include "mpu/text.h"
 
 namespace oslo::shared_memory {
 namespace {
@@ -19,10 +20,9 @@ json read(const Meeting& meeting, const std::string& name, int from) {
     meeting.store.wait({name}, meeting.timeout);
     return json::parse(meeting.store.get_to_str(name));
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
     fail("rank ", meeting.rank, " of group ", meeting.group, " waited for rank ", from,
          " to share memory with it, for up to ", meeting.timeout.count(), " ms (",
-         reason.substr(0, reason.find('\n')), ")");
+         first_line(error.what()), ")");
   }
 }
 

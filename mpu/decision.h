@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Store;
+}
+
+namespace oslo {
+
+/// Ranks that decide something over a store, before any collective.
+struct Deciders {
+  c10d::Store& store;  ///< keys below "decision/" are used
+  int rank;
+  int size;
+  std::chrono::milliseconds timeout;
+  std::string name;  ///< how errors name this rank: "rank 1", "group tensor: rank 1"
+};
+
+/// What rank 0 makes of every rank's text, in the order of the ranks.
+using Decide = std::function<std::string(const std::vector<std::string>&)>;
+
+/// Every rank hands in a text; rank 0 alone calls `decide`, and every rank returns what it
+/// returned, or throws `Error` with what it threw. Five store calls a rank, whatever their number.
+/// `turn` tells apart the decisions of the same ranks, who count them from 0; `topic` names the
+/// purpose in errors.
+///
+/// When a rank does not come within the timeout, or has given up, the others throw, naming it. So
+/// nobody waits for much more than two timeouts, whoever is missing. The store may live in rank 0's
+/// process, so rank 0 returns once the others have read. Nothing is left in the store.
+std::string decide_together(const Deciders& deciders, int64_t turn, const std::string& topic,
+                            const std::string& text, const Decide& decide);
+
+/// Tells the ranks that wait for this one at `turn`, or will, that it has failed: they throw
+/// `what`. Those who wait do not wait for others either.
+void give_up(const Deciders& deciders, int64_t turn, const std::string& what);
+
+}  // namespace oslo
