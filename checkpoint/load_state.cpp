@@ -94,8 +94,8 @@ void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
   }
 }
 
-void load_state(torch::nn::Module& module, const std::filesystem::path& path) {
-  const ModelState state(module);
+void load_state(const ModelView& model, const std::filesystem::path& path) {
+  const ModelState state(model);
   for (const ModelState::Tensor& tensor : state.tensors) {
     OSLO_CHECK(!tensor.layout, "load_state loads into an ordinary model; '", tensor.name,
                "' is cut over ranks: use from_parallelized");

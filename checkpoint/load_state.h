@@ -10,14 +10,14 @@
 
 namespace oslo {
 
-/// Loads a checkpoint into an ordinary module on this process alone: a folder (merged, or saved by
+/// Loads a checkpoint into an ordinary model on this process alone: a folder (merged, or saved by
 /// one process) or one *.safetensors or *.bin file. Strict: the names must be those of the module,
 /// and shapes and dtypes the same; of tied weights one name is enough. Values are written into the
 /// module's tensors in place, so optimizers made before keep theirs. Reads everything before it
 /// writes anything: it succeeds, or throws `Error` naming file and tensor and changes nothing.
 /// A folder that this library saved is also checked by its hashes; where the index that has them is
 /// gone, a line on standard error says so.
-void load_state(torch::nn::Module& module, const std::filesystem::path& path);
+void load_state(const ModelView& model, const std::filesystem::path& path);
 
 /// The values for `state.tensors`, one each, from `folder`: this rank's parts, checked as above,
 /// nothing written yet.

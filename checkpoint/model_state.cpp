@@ -1,19 +1,15 @@
 #include "checkpoint/model_state.h"
 
-#include <torch/nn/module.h>
-
 #include <unordered_map>
 
 #include "mpu/error.h"
-#include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 
-ModelState::ModelState(const torch::nn::Module& module) {
+ModelState::ModelState(const ModelView& model) {
   std::unordered_map<const c10::TensorImpl*, size_t> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
     const auto [found, fresh] = known.emplace(tensor.unsafeGetTensorImpl(), tensors.size());
     names.emplace_back(name, found->second);
     if (!fresh) return;
@@ -26,24 +22,10 @@ ModelState::ModelState(const torch::nn::Module& module) {
     }
     tensors.push_back(std::move(entry));
   };
-  const auto full_name = [](const std::string& path, const std::string& key) {
-    return path.empty() ? key : path + "." + key;
-  };
-  // The overload for const modules walks without asking for shared ownership of the root.
-  const std::function<void(const std::string&, const torch::nn::Module&)> parameters =
-      [&](const std::string& path, const torch::nn::Module& child) {
-        for (const auto& item : child.named_parameters(/*recurse=*/false)) {
-          add(full_name(path, item.key()), parameter_in_use(child, item.key(), item.value()));
-        }
-      };
-  const std::function<void(const std::string&, const torch::nn::Module&)> buffers =
-      [&](const std::string& path, const torch::nn::Module& child) {
-        for (const auto& item : child.named_buffers(/*recurse=*/false)) {
-          add(full_name(path, item.key()), item.value());
-        }
-      };
-  module.apply(parameters);
-  module.apply(buffers);
+  for (const ParameterView& parameter : model.parameters()) {
+    add(parameter.path, parameter.in_use());
+  }
+  for (const BufferView& buffer : model.buffers()) add(buffer.path, buffer.tensor);
 }
 
 std::string ModelState::describe() const {

@@ -7,21 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/layout/layout.h"
-
-namespace torch::nn {
-class Module;
-}
 
 namespace oslo {
 
-/// What a checkpoint holds of a module: its parameters and buffers by the names of the
+/// What a checkpoint holds of a model: its parameters and buffers by the names of the
 /// unparallelized model, which are the ones that LibTorch prints, in the order of registration
 /// (parameters, then buffers). A tensor with several names (tied weights) is there once.
 ///
-/// `lm_head->weight = wte->weight` changes only the member of lm_head, not its registration: where
-/// the two differ in a layer of LibTorch, the member counts, because that is what the model
-/// computes with (`parameter_in_use`).
+/// Where a layer's member and its registration differ, the member counts, because that is what the
+/// model computes with (`ParameterSlot`).
 struct ModelState {
   struct Tensor {
     std::string name;            ///< the first of its names
@@ -31,7 +27,7 @@ struct ModelState {
   };
 
   /// Throws `Error` for a tensor whose mark is damaged (`mark_of`).
-  explicit ModelState(const torch::nn::Module& module);
+  explicit ModelState(const ModelView& model);
 
   std::vector<Tensor> tensors;
   /// Every name with the number of its tensor.

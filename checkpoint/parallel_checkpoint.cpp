@@ -185,8 +185,8 @@ void write_text(const fs::path& path, const std::string& text) {
 
 }  // namespace
 
-void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
-                       const std::string& directory, const SaveOptions& options) {
+void save_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
+                       const SaveOptions& options) {
   const c10::AutoGradMode no_grad(false);
   const World& world = mpu.world();
   const bool merge = options.merge_checkpoints();
@@ -200,7 +200,7 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
   agree_on_result(
       world, "save_parallelized: preparing",
       [&] {
-        state.emplace(module);
+        state.emplace(model);
         return sha256(state->describe());
       },
       "save different models: the names, dtypes, shapes or cuts of their tensors differ");
@@ -253,14 +253,14 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
   });
 }
 
-void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory,
+void load_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const LoadOptions& options) {
   const World& world = mpu.world();
   std::optional<ModelState> state;
   std::vector<at::Tensor> values;
   nlohmann::json extra;
   const auto read = [&] {
-    state.emplace(module);
+    state.emplace(model);
     const CheckpointFolder folder(directory);
     folder.verify(world.rank(), world.size());
     if (world.rank() == 0 && !folder.warning().empty()) {

@@ -5,10 +5,7 @@
 #include "checkpoint/load_options.h"
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
-
-namespace torch::nn {
-class Module;
-}
+#include "parallelizers/modules/model_view.h"
 
 namespace oslo {
 
@@ -33,8 +30,8 @@ namespace oslo {
 ///
 /// Either kind gets `config.json` and `extra.json` when `SaveOptions` has them; the index has its
 /// hash, too. At world size 1 a parallel checkpoint is one file of whole tensors.
-void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
-                       const std::string& directory, const SaveOptions& options = {});
+void save_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
+                       const SaveOptions& options = {});
 
 /// Loads a checkpoint into a module whose parameters may be cut; collective over the world. Takes
 /// the folders above and merged ones of other programs. A merged checkpoint goes into any layout; a
@@ -42,7 +39,7 @@ void save_parallelized(const torch::nn::Module& module, const MPU& mpu,
 /// data size is free. Strict, as `load_state`: values go into the module's tensors in place, marks
 /// and optimizers stay. If anything does not fit on any rank, every rank throws the same `Error`
 /// and no tensor of any rank has changed.
-void load_parallelized(torch::nn::Module& module, const MPU& mpu, const std::string& directory,
+void load_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const LoadOptions& options = {});
 
 }  // namespace oslo

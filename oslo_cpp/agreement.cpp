@@ -10,50 +10,49 @@
 #include "mpu/error.h"
 #include "mpu/rank_check.h"
 #include "mpu/text.h"
-#include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
 
 /// One line a parameter and buffer: name, shape and dtype.
-std::string structure_of(const torch::nn::Module& model) {
+std::string structure_of(const ModelView& model) {
   std::ostringstream text;
-  const auto add = [&](const auto& named) {
-    for (const auto& item : named) {
-      // Of one that an earlier initialize cut, the whole: parts may differ.
-      const Mark* mark = mark_of(item.value());
-      const auto sizes = item.value().sizes();
-      text << item.key() << " "
-           << (mark == nullptr ? c10::str(sizes)
-                               : c10::str(c10::IntArrayRef(mark->layout->global_sizes(sizes)), " ",
-                                          mark->layout->to_string()))
-           << " " << item.value().dtype().name() << "\n";
-    }
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    // Of one that an earlier initialize cut, the whole: parts may differ.
+    const Mark* mark = mark_of(tensor);
+    const auto sizes = tensor.sizes();
+    text << name << " "
+         << (mark == nullptr ? c10::str(sizes)
+                             : c10::str(c10::IntArrayRef(mark->layout->global_sizes(sizes)), " ",
+                                        mark->layout->to_string()))
+         << " " << tensor.dtype().name() << "\n";
   };
-  add(model.named_parameters());
-  add(model.named_buffers());
+  for (const ParameterView& parameter : model.parameters()) {
+    add(parameter.path, parameter.registered);
+  }
+  for (const BufferView& buffer : model.buffers()) add(buffer.path, buffer.tensor);
   return text.str();
 }
 
 /// One line a parameter in use and a buffer: name and a hash of its bytes. What an earlier
 /// initialize cut was compared by that.
-std::string values_of(const torch::nn::Module& model) {
+std::string values_of(const ModelView& model) {
   std::ostringstream text;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (mark_of(tensor) != nullptr) return;
     text << name << " (hash " << std::hex << content_digest(tensor) << ")\n";
   };
-  for (const NamedTensor& parameter : parameters_in_use(model)) {
+  for (const NamedTensor& parameter : model.in_use()) {
     add(parameter.name, parameter.tensor);
   }
-  for (const auto& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
+  for (const BufferView& buffer : model.buffers()) add(buffer.path, buffer.tensor);
   return text.str();
 }
 
 }  // namespace
 
-void agree_on_model(const World& world, const RankGrid& grid, const torch::nn::Module& model) {
+void agree_on_model(const World& world, const RankGrid& grid, const ModelView& model) {
   if (world.size() == 1) return;
   agree_on_text(world, "initialize: the model", structure_of(model),
                 "build the same model on every rank");

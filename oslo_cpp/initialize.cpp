@@ -14,8 +14,7 @@
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_only.h"
-#include "parallelizers/layers/module_tree.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/placement/engine/user_rule_registry.h"
@@ -30,7 +29,7 @@ namespace {
 
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
-std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
+std::vector<LayerPlan> plan_layers(const ModelView& model, const Config& config,
                                    const InitializeOptions& options, const PlanAxes& axes) {
   std::vector<LayerPlan> layers = plannable_layers(model, axes.searched);
   for (LayerPlan& layer : layers) layer.decided |= is_initialized(layer.weight());
@@ -42,15 +41,15 @@ std::vector<LayerPlan> plan_layers(const ModulePtr& model, const Config& config,
   return layers;
 }
 
-c10::Device device_of(const torch::nn::Module& model) {
-  const auto parameters = model.parameters();
-  return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().device();
+c10::Device device_of(const ModelView& model) {
+  const auto& parameters = model.parameters();
+  return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().registered.device();
 }
 
 /// Plans again by what the example's forward would take, and tells what it expects. Where it cannot
 /// be run on shapes the plan stays as it is and says so; an example that cannot be run at all is an
 /// error.
-PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& model,
+PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& model,
                              const PlanAxes& axes, const InitializeOptions& options,
                              const Rates& rates, bool tells) {
   const auto& example = options.example_inputs;
@@ -83,7 +82,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModulePtr& mo
   writes.check();
   std::vector<MemberKeeper::Computed> computed;
   try {
-    computed = try_example(*model, example, writes);
+    computed = try_example(model, example, writes);
   } catch (const std::exception& error) {
     writes.check();
     fail("initialize: example_inputs threw: ", first_line(message_of(error)));
@@ -110,8 +109,8 @@ void check_memory_limit(const PlanForecast& forecast) {
 }
 
 /// Throws when an earlier initialize cut some of the model's parameters over other ranks.
-void check_decided_over(const torch::nn::Module& model, const MeshPtr& mesh) {
-  for (const NamedTensor& parameter : parameters_in_use(model)) {
+void check_decided_over(const ModelView& model, const MeshPtr& mesh) {
+  for (const NamedTensor& parameter : model.in_use()) {
     const Mark* mark = mark_of(parameter.tensor);
     OSLO_CHECK(mark == nullptr || over_same_ranks(mark->layout->mesh(), mesh),
                "initialize: ", parameter.name,
@@ -161,60 +160,56 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
 }
 
 /// What plan() tells of every parameter.
-std::vector<PlanEntry> entries_of(const ModulePtr& model, const std::vector<LayerPlan>& layers,
+std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers,
                                   const std::vector<std::string>& classes_before) {
   std::map<std::string, const LayerPlan*> by_path;
   for (const LayerPlan& layer : layers) by_path[layer.path] = &layer;
   std::map<const c10::TensorImpl*, std::string> first_name;
   std::vector<PlanEntry> entries;
-  size_t position = 0;
-  for (const ModuleEntry& entry : module_entries(model)) {
-    const std::string& before = classes_before[position++];
-    for (const auto& item : entry.module->named_parameters(/*recurse=*/false)) {
-      const at::Tensor parameter = parameter_in_use(*entry.module, item.key(), item.value());
-      const Mark* mark = mark_of(parameter);
-      PlanEntry line;
-      line.parameter = join_path(entry.path, item.key());
-      auto found = by_path.find(line.parameter);
-      if (found == by_path.end()) found = by_path.find(entry.path);
-      const LayerPlan* layer = found == by_path.end() ? nullptr : found->second;
-      line.module = entry.path;
-      line.module_before = before;
-      line.module_after = class_name(*entry.module);
-      line.placement = placement_text(layer, parameter);
-      line.why = layer == nullptr  ? "not in a layer that can be cut"
-                 : !layer->decided ? layer->why
-                                   : "decided by an earlier initialize";
-      line.local_shape = parameter.sizes().vec();
-      line.global_shape = line.local_shape;
-      if (mark != nullptr) {
-        const auto global = mark->layout->global_sizes(parameter.sizes());
-        line.global_shape.assign(global.begin(), global.end());
-      }
-      const auto element = static_cast<int64_t>(parameter.element_size());
-      line.local_bytes = parameter.numel() * element;
-      line.trains = parameter.requires_grad();
-      line.global_bytes = c10::multiply_integers(line.global_shape) * element;
-      if (!parameter.is_same(item.value())) {
-        line.unused_bytes =
-            item.value().numel() * static_cast<int64_t>(item.value().element_size());
-      }
-      auto& first = first_name[parameter.unsafeGetTensorImpl()];
-      if (first.empty()) {
-        first = line.parameter;
-      } else {
-        line.tied_to = first;
-      }
-      entries.push_back(std::move(line));
+  for (const ParameterView& each : model.parameters()) {
+    const ModuleView& entry = model.modules()[each.module];
+    const at::Tensor& parameter = each.in_use();
+    const Mark* mark = mark_of(parameter);
+    PlanEntry line;
+    line.parameter = each.path;
+    auto found = by_path.find(line.parameter);
+    if (found == by_path.end()) found = by_path.find(entry.path);
+    const LayerPlan* layer = found == by_path.end() ? nullptr : found->second;
+    line.module = entry.path;
+    line.module_before = classes_before[each.module];
+    line.module_after = entry.class_name;
+    line.placement = placement_text(layer, parameter);
+    line.why = layer == nullptr  ? "not in a layer that can be cut"
+               : !layer->decided ? layer->why
+                                 : "decided by an earlier initialize";
+    line.local_shape = parameter.sizes().vec();
+    line.global_shape = line.local_shape;
+    if (mark != nullptr) {
+      const auto global = mark->layout->global_sizes(parameter.sizes());
+      line.global_shape.assign(global.begin(), global.end());
     }
+    const auto element = static_cast<int64_t>(parameter.element_size());
+    line.local_bytes = parameter.numel() * element;
+    line.trains = parameter.requires_grad();
+    line.global_bytes = c10::multiply_integers(line.global_shape) * element;
+    if (!parameter.is_same(each.registered)) {
+      line.unused_bytes =
+          each.registered.numel() * static_cast<int64_t>(each.registered.element_size());
+    }
+    auto& first = first_name[parameter.unsafeGetTensorImpl()];
+    if (first.empty()) {
+      first = line.parameter;
+    } else {
+      line.tied_to = first;
+    }
+    entries.push_back(std::move(line));
   }
   return entries;
 }
 
-std::vector<std::string> classes_of(const ModulePtr& model) {
+std::vector<std::string> classes_of(const ModelView& model) {
   std::vector<std::string> classes;
-  for (const ModuleEntry& entry : module_entries(model))
-    classes.push_back(class_name(*entry.module));
+  for (const ModuleView& entry : model.modules()) classes.push_back(entry.class_name);
   return classes;
 }
 
@@ -266,6 +261,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   const World world = options.world.defined() ? options.world : World::from_environment();
   agree_on_text(world, "initialize: the config", config.to_string(),
                 "start every rank with the same config");
+  ModelView view(model);
   ParallelSizes sizes;
   MpuOptions mpu_options;
   agree_on_success(world, "initialize", [&] {
@@ -276,7 +272,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                       .seed(options.seed);
     mpu_options.grid(world.size());
     OSLO_CHECK(
-        !is_all_initialized(*model),
+        !is_all_initialized(view),
         "initialize: this model is parallel already; initialize it once, on the whole model");
   });
   if (sizes.timeout) world.set_timeout(*sizes.timeout);
@@ -284,8 +280,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     agree_on_text(world, "initialize: InitializeOptions", options_text(options),
                   "pass the same on every rank");
     const RankGrid grid = mpu_options.grid(world.size());
-    agree_on_model(world, grid, *model);
-    agree_on_generators(world, grid, default_generators(*model));
+    agree_on_model(world, grid, view);
+    agree_on_generators(world, grid, default_generators(view));
   }
   MPU mpu(world, mpu_options);
   if (!sizes.enabled) {
@@ -296,22 +292,22 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
 
   std::vector<LayerPlan> layers;
   const PlanAxes axes(mpu.grid());
-  const std::vector<std::string> classes = classes_of(model);
+  const std::vector<std::string> classes = classes_of(view);
   Rates rates;
   if (axes.ranks() > 1 && options.example_inputs) {
-    rates = find_rates(mpu, sizes.backend, device_of(*model), options.rates);
+    rates = find_rates(mpu, sizes.backend, device_of(view), options.rates);
   }
   PlanForecast forecast;
   agree_on_success(world, "the plan", [&] {
-    check_decided_over(*model, mpu.tensor_mesh());
-    layers = plan_layers(model, config, options, axes);
+    check_decided_over(view, mpu.tensor_mesh());
+    layers = plan_layers(view, config, options, axes);
     if (axes.ranks() == 1) return;
     check_divides(layers, mpu.tensor_mesh());
     if (options.example_inputs) {
-      forecast = plan_by_example(layers, model, axes, options, rates, world.rank() == 0);
+      forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);
       check_memory_limit(forecast);
     }
-    check_cuttable(layers, *model);
+    check_cuttable(layers, view);
   });
   if (axes.ranks() > 1) {
     if (options.example_inputs) {
@@ -319,14 +315,14 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                     "hand initialize example inputs of the same shapes on every rank");
     }
     cut_parameters(layers, mpu.tensor_mesh());
-    cut_unused_parameters(layers, *model);
-    rewrite_tree(layers);
+    cut_unused_parameters(layers, view);
+    rewrite_tree(layers, view);
   }
   for (const LayerPlan& layer : layers) {
     if (layer.computed) set_computed(layer.weight());
   }
-  set_initialized(*model);
-  auto entries = entries_of(model, layers, classes);
+  set_initialized(view);
+  auto entries = entries_of(view, layers, classes);
   if (axes.ranks() > 1 && world.rank() == 0) {
     const std::string line =
         little_cut(entries, layers, axes.ranks(), static_cast<bool>(options.example_inputs),

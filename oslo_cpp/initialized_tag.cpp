@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
@@ -23,23 +23,26 @@ bool is_initialized(const at::Tensor& parameter) {
          nullptr;
 }
 
-bool is_initialized(const torch::nn::Module& model) {
-  const auto parameters = model.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [](const at::Tensor& parameter) { return is_initialized(parameter); });
+bool is_initialized(const ModelView& model) {
+  const auto& parameters = model.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const ParameterView& parameter) {
+    return is_initialized(parameter.registered);
+  });
 }
 
-bool is_all_initialized(const torch::nn::Module& model) {
-  const auto parameters = model.parameters();
+bool is_all_initialized(const ModelView& model) {
+  const auto& parameters = model.parameters();
   return !parameters.empty() &&
-         std::all_of(parameters.begin(), parameters.end(),
-                     [](const at::Tensor& parameter) { return is_initialized(parameter); });
+         std::all_of(parameters.begin(), parameters.end(), [](const ParameterView& parameter) {
+           return is_initialized(parameter.registered);
+         });
 }
 
-void set_initialized(torch::nn::Module& model) {
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (is_initialized(parameter)) continue;
-    parameter.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<InitializedTag>());
+void set_initialized(const ModelView& model) {
+  for (const ParameterView& parameter : model.parameters()) {
+    const at::Tensor& tensor = parameter.registered;
+    if (is_initialized(tensor)) continue;
+    tensor.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<InitializedTag>());
   }
 }
 

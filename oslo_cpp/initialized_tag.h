@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include "parallelizers/modules/model_view.h"
 
 namespace oslo {
 
@@ -9,10 +9,10 @@ namespace oslo {
 bool is_initialized(const at::Tensor& parameter);
 
 /// Whether `initialize` has had any parameter of the model.
-bool is_initialized(const torch::nn::Module& model);
+bool is_initialized(const ModelView& model);
 /// Whether it has had all of them. A model may share some with one that is parallel already.
-bool is_all_initialized(const torch::nn::Module& model);
+bool is_all_initialized(const ModelView& model);
 
-void set_initialized(torch::nn::Module& model);
+void set_initialized(const ModelView& model);
 
 }  // namespace oslo

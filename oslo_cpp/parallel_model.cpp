@@ -5,7 +5,7 @@
 #include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
 #include "parallelizers/data/clip_grad_norm.h"
-#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {

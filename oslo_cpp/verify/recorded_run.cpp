@@ -6,7 +6,6 @@
 #include <map>
 
 #include "oslo_cpp/verify/operator_watch.h"
-#include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/plan/example_run.h"
 
@@ -33,10 +32,10 @@ bool unwritten(const std::string& name) {
 }
 
 /// Runs a model and hands over every operation of its forward, in order.
-Tensors watched(torch::nn::Module& model, const detail::RunModel& run,
+Tensors watched(torch::nn::Module& model, const ModelView& view, const detail::RunModel& run,
                 const std::function<void(RecordedOperation)>& seen, RoundingNoise* noise) {
   std::map<const c10::TensorImpl*, std::string> layer_of;
-  for (const NamedTensor& parameter : parameters_in_use(model)) {
+  for (const NamedTensor& parameter : view.in_use()) {
     const size_t dot = parameter.name.rfind('.');
     layer_of[parameter.tensor.unsafeGetTensorImpl()] =
         dot == std::string::npos ? parameter.name : parameter.name.substr(0, dot);
@@ -73,7 +72,7 @@ Tensors watched(torch::nn::Module& model, const detail::RunModel& run,
 /// Takes a model's gradients away and gives them back.
 class GradientKeeper {
  public:
-  explicit GradientKeeper(const torch::nn::Module& model) : parameters_(parameters_in_use(model)) {
+  explicit GradientKeeper(const ModelView& model) : parameters_(model.in_use()) {
     for (NamedTensor& parameter : parameters_) {
       kept_.push_back(parameter.tensor.grad());
       parameter.tensor.mutable_grad().reset();
@@ -120,14 +119,15 @@ RecordedRun run_recorded(torch::nn::Module& model, const detail::RunModel& run, 
   const auto noise_in = [&](const at::Tensor& tensor) {
     return noise != nullptr ? noise->in(tensor) : 0.0;
   };
-  const GradientKeeper keeper(model);
-  run_example(model, [&] {
+  const ModelView view(model);
+  const GradientKeeper keeper(view);
+  run_example(view, [&] {
     const c10::AutoGradMode with_gradients(gradients);
-    const Tensors outputs = watched(model, run, seen, noise);
-    for (const auto& buffer : model.named_buffers()) {
-      outcome.buffers.names.push_back(buffer.key());
-      outcome.buffers.values.push_back(detached_whole(buffer.value()).clone());
-      outcome.buffers.noise.push_back(noise_in(buffer.value()));
+    const Tensors outputs = watched(model, view, run, seen, noise);
+    for (const auto& [path, buffer] : view.buffers()) {
+      outcome.buffers.names.push_back(path);
+      outcome.buffers.values.push_back(detached_whole(buffer).clone());
+      outcome.buffers.noise.push_back(noise_in(buffer));
     }
     if (gradients) run_backward(outputs);
     for (const at::Tensor& output : outputs) {

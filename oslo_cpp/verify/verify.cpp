@@ -2,14 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "mpu/agreement.h"
+#include "mpu/random_states.h"
 #include "mpu/rank_check.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/verify/recorded_run.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/model_view.h"
 
 namespace oslo {
 namespace {
@@ -23,40 +25,27 @@ constexpr double kSmallGradient = 1e-2;
 /// How far to look for an operator that the two do not call at the same place.
 constexpr size_t kWindow = 32;
 
-/// Puts a generator's state back.
-class GeneratorKeeper {
- public:
-  explicit GeneratorKeeper(at::Generator generator)
-      : generator_(std::move(generator)), state_(generator_.get_state()) {}
-  ~GeneratorKeeper() { generator_.set_state(state_); }
-  GeneratorKeeper(const GeneratorKeeper&) = delete;
-  GeneratorKeeper& operator=(const GeneratorKeeper&) = delete;
-
- private:
-  at::Generator generator_;
-  const at::Tensor state_;
-};
-
-void check_comparable(const torch::nn::Module& model, const torch::nn::Module& reference) {
+void check_comparable(const torch::nn::Module& model, const torch::nn::Module& reference,
+                      const ModelView& view, const ModelView& reference_view) {
   OSLO_CHECK(&model != &reference,
              "verify: the reference is the parallel model itself; hand it a second instance, made "
              "like the first one before initialize");
-  OSLO_CHECK(!is_initialized(reference),
+  OSLO_CHECK(!is_initialized(reference_view),
              "verify: the reference is parallel itself; make it as an ordinary model, and do not "
              "hand it to initialize");
   OSLO_CHECK(model.is_training() == reference.is_training(), "verify: the parallel model is in ",
              model.is_training() ? "training" : "evaluation",
              " mode and the reference is not; call ", model.is_training() ? "train()" : "eval()",
              " on both");
-  const auto ours = parameters_in_use(model), theirs = parameters_in_use(reference);
+  const auto ours = view.in_use(), theirs = reference_view.in_use();
   for (size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
     const std::string a = i < ours.size() ? ours[i].name : "none";
     const std::string b = i < theirs.size() ? theirs[i].name : "none";
     OSLO_CHECK(a == b, "verify: parameter ", i, " of the parallel model is ", a,
                " and of the reference ", b, "; they are not the same model");
   }
-  const auto buffers = model.named_buffers(), reference_buffers = reference.named_buffers();
-  OSLO_CHECK(buffers.keys() == reference_buffers.keys(),
+  OSLO_CHECK(std::ranges::equal(view.buffers(), reference_view.buffers(), {}, &BufferView::path,
+                                &BufferView::path),
              "verify: the two have different buffers; they are not the same model");
 }
 
@@ -67,14 +56,17 @@ class Verifier {
       : world_(parallel.mpu().world()),
         model_(*parallel.module()),
         reference_(reference),
+        view_(model_),
+        reference_view_(reference_),
         sharded_(parallel.mpu().random().sharded()),
         run_(run),
         options_(options) {}
 
   Verification verify() {
     const RuleScope scope("verify");
-    const GeneratorKeeper keeper(sharded_);
-    agree_on_success(world_, "verify", [&] { check_comparable(model_, reference_); });
+    const RandomStates keeper(std::vector<at::Generator>{sharded_});
+    agree_on_success(world_, "verify",
+                     [&] { check_comparable(model_, reference_, view_, reference_view_); });
     compare_weights();
     RecordedRun expected;
     agree_on_success(world_, "verify: the reference", [&] {
@@ -109,7 +101,7 @@ class Verifier {
   }
 
   void compare_weights() {
-    const auto ours = parameters_in_use(model_), theirs = parameters_in_use(reference_);
+    const auto ours = view_.in_use(), theirs = reference_view_.in_use();
     for (size_t i = 0; i < ours.size(); ++i) {
       add(Comparison::Of::weight, ours[i].name, "", i, detached_whole(ours[i].tensor),
           theirs[i].tensor.detach());
@@ -200,6 +192,7 @@ class Verifier {
   const World world_;
   torch::nn::Module& model_;
   torch::nn::Module& reference_;
+  const ModelView view_, reference_view_;
   const at::Generator sharded_;  ///< of cut values with RandomMode::per_rank
   const detail::RunModel& run_;
   const VerifyOptions& options_;

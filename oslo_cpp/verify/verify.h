@@ -12,7 +12,7 @@
 #include "mpu/error.h"
 #include "oslo_cpp/parallel_model.h"
 #include "oslo_cpp/verify/comparison.h"
-#include "parallelizers/data/output_tensors.h"
+#include "parallelizers/modules/output_tensors.h"
 
 namespace oslo {
 

@@ -16,7 +16,7 @@
 #include "parallelizers/data/gradient_hook.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sparse_gradients.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -44,9 +44,9 @@ std::string describe(const ReducedParameter& parameter) {
                   parameter.trained ? "" : " frozen", layout ? " cut " + layout->to_string() : "");
 }
 
-std::vector<ReducedParameter> parameters_of(const torch::nn::Module& module) {
+std::vector<ReducedParameter> parameters_of(const ModelView& model) {
   std::vector<ReducedParameter> parameters;
-  for (auto& [name, tensor, computed] : parameters_in_use(module)) {
+  for (auto& [name, tensor, computed] : model.in_use()) {
     if (computed) continue;  // never gets a gradient
     const bool marked = mark_of(tensor) != nullptr;
     parameters.push_back({std::move(name), tensor, tensor.requires_grad(), marked,
@@ -132,7 +132,8 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   if (group_->size() == 1) return;
   const RuleScope scope("ddp");
   auto state = std::make_unique<State>(std::move(module), *group_, options);
-  state->parameters = parameters_of(*state->module);
+  const ModelView model(state->module);
+  state->parameters = parameters_of(model);
   std::vector<std::string> lines;
   std::vector<at::Tensor> tensors;
   for (const ReducedParameter& parameter : state->parameters) {
@@ -140,13 +141,12 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     lines.push_back("parameter " + describe(parameter));
     tensors.push_back(parameter.tensor);
   }
-  for (const auto& buffer : state->module->named_buffers()) {
-    lines.push_back(c10::str("buffer ", buffer.key(), " ", buffer.value().sizes(), " ",
-                             buffer.value().scalar_type()));
-    tensors.push_back(buffer.value());
+  for (const auto& [path, buffer] : model.buffers()) {
+    lines.push_back(c10::str("buffer ", path, " ", buffer.sizes(), " ", buffer.scalar_type()));
+    tensors.push_back(buffer);
   }
   check_replicas_agree(*group_, "the model", lines);
-  refuse_sparse_gradients(*state->module);
+  refuse_sparse_gradients(model);
   OSLO_CHECK(!state->trained.empty(),
              "no parameter of the model requires a gradient, so there is nothing for "
              "DistributedDataParallel to average; use the model itself");

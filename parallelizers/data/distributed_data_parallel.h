@@ -8,7 +8,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/data/data_parallel_core.h"
-#include "parallelizers/data/output_tensors.h"
+#include "parallelizers/modules/output_tensors.h"
 
 namespace oslo {
 

@@ -8,18 +8,16 @@
 
 namespace oslo {
 
-void refuse_sparse_gradients(const torch::nn::Module& module) {
-  const auto refuse = [](const std::string& name, const torch::nn::Module& layer) {
-    const auto* embedding = layer.as<torch::nn::EmbeddingImpl>();
-    const auto* bag = layer.as<torch::nn::EmbeddingBagImpl>();
+void refuse_sparse_gradients(const ModelView& model) {
+  for (const ModuleView& entry : model.modules()) {
+    if (!entry.module) continue;
+    const auto* embedding = entry.module->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = entry.module->as<torch::nn::EmbeddingBagImpl>();
     const bool sparse = (embedding != nullptr && embedding->options.sparse()) ||
                         (bag != nullptr && bag->options.sparse());
-    OSLO_CHECK(!sparse, "DistributedDataParallel exchanges dense gradients, and ", name,
+    OSLO_CHECK(!sparse, "DistributedDataParallel exchanges dense gradients, and ",
+               entry.path.empty() ? "the model" : entry.path,
                " is an embedding with sparse(true); make it with sparse(false)");
-  };
-  refuse("the model", module);
-  for (const auto& entry : module.named_modules("", /*include_self=*/false)) {
-    refuse(entry.key(), *entry.value());
   }
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include "parallelizers/modules/model_view.h"
 
 namespace oslo {
 
-/// Throws, naming it, when a layer of `module` makes sparse gradients.
-void refuse_sparse_gradients(const torch::nn::Module& module);
+/// Throws, naming it, when a layer of `model` makes sparse gradients.
+void refuse_sparse_gradients(const ModelView& model);
 
 }  // namespace oslo

@@ -4,7 +4,7 @@
 #include <torch/serialize/archive.h>
 
 #include "parallelizers/layers/layer.h"
-#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 

@@ -12,8 +12,7 @@
 #include "mpu/error.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
-#include "parallelizers/layers/module_tree.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/planned_uses.h"
@@ -73,9 +72,9 @@ std::pair<const char*, const char*> extent_of(const at::Tensor& tensor) {
 
 /// Throws where a parameter that is to be cut, and gets memory of its own, shares what it has with
 /// another tensor of the model, whether that is cut, too, or stays whole.
-void check_memory(const std::vector<NamedTensor>& cut, const torch::nn::Module& model) {
-  std::vector<NamedTensor> all = parameters_in_use(model);
-  for (const auto& buffer : model.named_buffers()) all.push_back({buffer.key(), buffer.value()});
+void check_memory(const std::vector<NamedTensor>& cut, const ModelView& model) {
+  std::vector<NamedTensor> all = model.in_use();
+  for (const BufferView& buffer : model.buffers()) all.push_back({buffer.path, buffer.tensor});
   for (const NamedTensor& parameter : cut) {
     const auto [begin, end] = extent_of(parameter.tensor);
     for (const NamedTensor& other : all) {
@@ -91,7 +90,7 @@ void check_memory(const std::vector<NamedTensor>& cut, const torch::nn::Module& 
 
 }  // namespace
 
-void check_cuttable(const std::vector<LayerPlan>& layers, const torch::nn::Module& model) {
+void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model) {
   std::vector<NamedTensor> cut;
   const auto check = [&](const at::Tensor& parameter, const std::string& name) {
     OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter), "parameter ", name,
@@ -132,32 +131,33 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
     if (layer.bias().defined()) {
       cut(layer.bias(), layer.bias_placements(*mesh), layer.bias_path(), mesh);
     }
+    if (!layer.module) continue;
     if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
       nn::move_padding_to_mark(*embedding);
     }
   }
 }
 
-void cut_unused_parameters(const std::vector<LayerPlan>& layers, const torch::nn::Module& model) {
+void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model) {
   std::set<const c10::TensorImpl*> used;
-  for (const NamedTensor& parameter : parameters_in_use(model)) {
+  for (const NamedTensor& parameter : model.in_use()) {
     used.insert(parameter.tensor.unsafeGetTensorImpl());
   }
   for (const LayerPlan& layer : layers) {
     if (layer.parameter()) continue;
-    const at::Tensor* registered = registered_parameters(*layer.module).find(layer.weight_name());
+    const at::Tensor& registered = layer.view.weight.registered;
     const Mark* mark = mark_of(layer.weight());
-    if (registered == nullptr || !registered->defined() || mark == nullptr) continue;
-    if (used.count(registered->unsafeGetTensorImpl()) > 0 || mark_of(*registered)) continue;
+    if (!registered.defined() || mark == nullptr) continue;
+    if (used.count(registered.unsafeGetTensorImpl()) > 0 || mark_of(registered)) continue;
     const auto sizes = mark->layout->global_sizes(layer.weight().sizes());
-    if (registered->sizes() != c10::IntArrayRef(sizes) || registered->grad().defined()) continue;
-    if (registered->storage().use_count() > 1) continue;
-    if (torch::autograd::impl::try_get_grad_accumulator(*registered)) continue;
-    mark_parameter(*registered, mark->layout, layer.weight_path());
+    if (registered.sizes() != c10::IntArrayRef(sizes) || registered.grad().defined()) continue;
+    if (registered.storage().use_count() > 1) continue;
+    if (torch::autograd::impl::try_get_grad_accumulator(registered)) continue;
+    mark_parameter(registered, mark->layout, layer.weight_path());
   }
 }
 
-void rewrite_tree(const std::vector<LayerPlan>& layers) {
+void rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model) {
   std::map<const torch::nn::Module*, std::shared_ptr<torch::nn::Module>> replacements;
   for (const LayerPlan& layer : layers) {
     if (!layer.cuts_weight() || !layer.parent || layer.parameter()) continue;
@@ -167,6 +167,7 @@ void rewrite_tree(const std::vector<LayerPlan>& layers) {
     if (!replacement) continue;
     replacement->train(layer.module->is_training());
     replace_child(*layer.parent, layer.name, replacement);
+    model.replace(layer.path, replacement);
   }
 }
 

@@ -8,7 +8,7 @@ namespace oslo {
 
 /// Throws, naming the parameter, when one that the plan cuts cannot be changed in place: it is part
 /// of a live graph, shares its memory with another tensor of the model, or has a sparse gradient.
-void check_cuttable(const std::vector<LayerPlan>& layers, const torch::nn::Module& model);
+void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model);
 
 /// Throws, naming the layer, when its weight or bias does not divide into the planned parts: where
 /// two axes cut one dimension, the second one divides what the first one leaves on every rank.
@@ -20,9 +20,10 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh);
 
 /// Cuts what `lm_head->weight = wte->weight` left registered and unused, like what took its place:
 /// nobody reads it, but it has memory. Whatever else may hold it stays whole.
-void cut_unused_parameters(const std::vector<LayerPlan>& layers, const torch::nn::Module& model);
+void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model);
 
-/// Replaces planned layers by the parallel layers that share their parameters.
-void rewrite_tree(const std::vector<LayerPlan>& layers);
+/// Replaces planned layers by the parallel layers that share their parameters, in the tree and in
+/// `model`. Models of other kinds than torch::nn::Module have no tree to rewrite.
+void rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model);
 
 }  // namespace oslo

@@ -22,9 +22,9 @@ constexpr double kWorthWhole = 1.1;
 
 class Search {
  public:
-  Search(std::vector<LayerPlan>& layers, const std::shared_ptr<torch::nn::Module>& model,
-         const PlanAxes& axes, const std::function<void()>& example, FirstWrites& writes,
-         bool cut_own_parameters, const Rates& rates, int64_t memory_limit)
+  Search(std::vector<LayerPlan>& layers, const ModelView& model, const PlanAxes& axes,
+         const std::function<void()>& example, FirstWrites& writes, bool cut_own_parameters,
+         const Rates& rates, int64_t memory_limit)
       : layers_(layers),
         ranks_(axes.searched_ranks()),
         memory_limit_(memory_limit),
@@ -339,10 +339,10 @@ class Search {
 
 }  // namespace
 
-PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
-                              const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
-                              const std::function<void()>& example, FirstWrites& writes,
-                              bool cut_own_parameters, const Rates& rates, int64_t memory_limit) {
+PlanSearch plan_automatically(std::vector<LayerPlan>& layers, const ModelView& model,
+                              const PlanAxes& axes, const std::function<void()>& example,
+                              FirstWrites& writes, bool cut_own_parameters, const Rates& rates,
+                              int64_t memory_limit) {
   return Search(layers, model, axes, example, writes, cut_own_parameters, rates, memory_limit)
       .plan();
 }

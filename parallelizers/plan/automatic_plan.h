@@ -45,10 +45,9 @@ struct PlanSearch {
 /// search over operators; here the rules decide those, so that weights are enough.
 /// Throws what the example throws, and what `FirstWrites::check` throws: `writes` learns what the
 /// example writes to, also when it throws.
-PlanSearch plan_automatically(std::vector<LayerPlan>& layers,
-                              const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
-                              const std::function<void()>& example, FirstWrites& writes,
-                              bool cut_own_parameters = false,
+PlanSearch plan_automatically(std::vector<LayerPlan>& layers, const ModelView& model,
+                              const PlanAxes& axes, const std::function<void()>& example,
+                              FirstWrites& writes, bool cut_own_parameters = false,
                               const Rates& rates = Rates::nominal(), int64_t memory_limit = 0);
 
 }  // namespace oslo

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/random_states.h"
 #include "mpu/text.h"
 #include "mpu/world.h"
 #include "parallelizers/layers/embedding.h"
@@ -29,7 +30,7 @@ constexpr int kPasses = 4;
 /// All values have a stage, and it is not this rank's.
 const StageSet kElsewhere = StageSet::of(0);
 
-std::shared_ptr<Mesh> mesh_elsewhere(const torch::nn::Module& model, const PlanAxes& axes) {
+std::shared_ptr<Mesh> mesh_elsewhere(const ModelView& model, const PlanAxes& axes) {
   const RankGrid grid(axes.axes);
   const World world = World::fake(0, grid.size());
   std::vector<std::shared_ptr<Group>> groups;
@@ -40,8 +41,8 @@ std::shared_ptr<Mesh> mesh_elsewhere(const torch::nn::Module& model, const PlanA
   auto mesh = std::make_shared<Mesh>(std::move(groups));
   mesh->stage = Mesh::kNowhere;
   mesh->shapes = std::make_shared<KnownShapes>();
-  const auto parameters = model.parameters();
-  if (!parameters.empty()) mesh->device = parameters.front().device();
+  const auto& parameters = model.parameters();
+  if (!parameters.empty()) mesh->device = parameters.front().registered.device();
   return mesh;
 }
 
@@ -61,21 +62,23 @@ DryCost DryCost::impossible() {
   return cost;
 }
 
-DryRun::DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
-               std::function<void()> example, FirstWrites& writes, const Rates& rates)
+DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void()> example,
+               FirstWrites& writes, const Rates& rates)
     : model_(model),
       example_(std::move(example)),
       writes_(writes),
       rates_(rates),
       calls_(std::make_shared<CallDigest>()),
       content_(std::make_shared<ImaginedContent>()),
-      mesh_(mesh_elsewhere(*model, axes)),
-      members_(*model) {
+      mesh_(mesh_elsewhere(model, axes)),
+      members_(model) {
   mesh_->observer = calls_;
   mesh_->provider = content_;
-  for (const at::Tensor& parameter : model->parameters()) hold(parameter);
-  for (const NamedTensor& parameter : parameters_in_use(*model)) hold(parameter.tensor);
-  for (const at::Tensor& buffer : model->buffers()) hold(buffer);
+  for (const ParameterView& parameter : model.parameters()) {
+    hold(parameter.registered);
+    hold(parameter.in_use());
+  }
+  for (const BufferView& buffer : model.buffers()) hold(buffer.tensor);
 }
 
 void DryRun::hold(const at::Tensor& tensor) {
@@ -180,7 +183,7 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
     if (layer.bias().defined()) {
       place_first(layer.bias(), layer.bias_placements(*mesh_), layer.bias_path(), layer);
     }
-    if (!layer.embedding()) continue;
+    if (!layer.embedding() || !layer.module) continue;
     auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>();
     if (!embedding->options.padding_idx()) continue;
     paddings_.push_back({layer.module, embedding->options.padding_idx()});
@@ -208,7 +211,7 @@ DryCost DryRun::run_once() {
       mesh_->shapes->on_known = [&](const auto& op, const auto& arguments, const auto& results) {
         meter.note(op, arguments, results);
       };
-      run_watched(*model_, example_, writes_);
+      run_watched(model_, example_, writes_);
       mesh_->shapes->on_known = nullptr;
       work = meter.work();
     }
@@ -241,7 +244,7 @@ DryCost DryRun::cost_of(const Work& work) const {
 }
 
 DryCost DryRun::run(std::vector<LayerPlan>& layers) {
-  const RandomStates random(*model_);
+  const RandomStates random(default_generators(model_));
   DryCost cost;
   std::vector<LayerPlan> before;
   for (int pass = 1; pass <= kPasses; ++pass) {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "mpu/mesh.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/call_digest.h"
@@ -52,8 +52,8 @@ class DryRun {
  public:
   /// `example` runs the forward. `axes` are those that layers are cut over. `writes` learns what
   /// the forward writes to. `rates` must outlive it.
-  DryRun(const std::shared_ptr<torch::nn::Module>& model, const PlanAxes& axes,
-         std::function<void()> example, FirstWrites& writes, const Rates& rates);
+  DryRun(const ModelView& model, const PlanAxes& axes, std::function<void()> example,
+         FirstWrites& writes, const Rates& rates);
   ~DryRun();
   DryRun(const DryRun&) = delete;
   DryRun& operator=(const DryRun&) = delete;
@@ -96,7 +96,7 @@ class DryRun {
     std::shared_ptr<torch::nn::Module> layer;
     std::optional<int64_t> row;
   };
-  std::shared_ptr<torch::nn::Module> model_;
+  const ModelView model_;
   std::function<void()> example_;
   FirstWrites& writes_;
   const Rates& rates_;

@@ -4,9 +4,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 
-#include <mutex>
 #include <set>
 #include <utility>
+
+#include "mpu/random_states.h"
 
 namespace oslo {
 namespace {
@@ -16,8 +17,8 @@ constexpr int kMostTries = 3;
 
 class BufferKeeper {
  public:
-  explicit BufferKeeper(const torch::nn::Module& model) {
-    for (const at::Tensor& buffer : model.buffers()) {
+  explicit BufferKeeper(const ModelView& model) {
+    for (const auto& [_, buffer] : model.buffers()) {
       buffers_.push_back({buffer, buffer.detach().alias(), buffer.detach().clone()});
     }
   }
@@ -41,11 +42,12 @@ class BufferKeeper {
 
 }  // namespace
 
-std::vector<at::Generator> default_generators(const torch::nn::Module& model) {
+std::vector<at::Generator> default_generators(const ModelView& model) {
   std::vector<at::Generator> generators{at::detail::getDefaultCPUGenerator()};
   std::set<c10::DeviceIndex> devices;
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (parameter.is_cuda()) devices.insert(parameter.get_device());
+  for (const ParameterView& parameter : model.parameters()) {
+    const at::Tensor& tensor = parameter.registered;
+    if (tensor.is_cuda()) devices.insert(tensor.get_device());
   }
   for (const c10::DeviceIndex index : devices) {
     generators.push_back(at::globalContext().defaultGenerator({at::kCUDA, index}));
@@ -53,28 +55,14 @@ std::vector<at::Generator> default_generators(const torch::nn::Module& model) {
   return generators;
 }
 
-RandomStates::RandomStates(const torch::nn::Module& model) {
-  for (at::Generator generator : default_generators(model)) {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    states_.emplace_back(generator, generator.get_state());
-  }
-}
-
-RandomStates::~RandomStates() {
-  for (auto& [generator, state] : states_) {
-    const std::lock_guard<std::mutex> lock(generator.mutex());
-    generator.set_state(state);
-  }
-}
-
-void run_example(torch::nn::Module& model, const std::function<void()>& example) {
-  const RandomStates random(model);
+void run_example(const ModelView& model, const std::function<void()>& example) {
+  const RandomStates random(default_generators(model));
   const BufferKeeper buffers(model);
   const c10::AutoGradMode no_grad(false);
   example();
 }
 
-std::vector<MemberKeeper::Computed> try_example(torch::nn::Module& model,
+std::vector<MemberKeeper::Computed> try_example(const ModelView& model,
                                                 const std::function<void()>& example,
                                                 FirstWrites& writes) {
   MemberKeeper members(model);

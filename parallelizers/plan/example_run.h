@@ -1,41 +1,28 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
-#include <torch/nn/module.h>
 
 #include <functional>
 #include <utility>
 #include <vector>
 
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/plan/write_watch.h"
 
 namespace oslo {
 
 /// The default generators of the CPU and of the devices that the model is on.
-std::vector<at::Generator> default_generators(const torch::nn::Module& model);
-
-/// Puts the default generators of the model's devices back to where they were.
-class RandomStates {
- public:
-  explicit RandomStates(const torch::nn::Module& model);
-  ~RandomStates();
-  RandomStates(const RandomStates&) = delete;
-  RandomStates& operator=(const RandomStates&) = delete;
-
- private:
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
+std::vector<at::Generator> default_generators(const ModelView& model);
 
 /// Runs a forward on example data without leaving a trace: no gradients, and the states of the
 /// default generators, and the module's buffers (running statistics, caches), are as before
 /// afterwards, also when it throws.
-void run_example(torch::nn::Module& model, const std::function<void()>& example);
+void run_example(const ModelView& model, const std::function<void()>& example);
 
 /// The same for `initialize`, which leaves no trace in parameters and members of layers either:
 /// twice where the forward writes to any, to tell `writes` what it writes once. Returns the members
 /// that it assigned something computed to. Throws what `writes.check()` throws.
-std::vector<MemberKeeper::Computed> try_example(torch::nn::Module& model,
+std::vector<MemberKeeper::Computed> try_example(const ModelView& model,
                                                 const std::function<void()>& example,
                                                 FirstWrites& writes);
 

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "mpu/error.h"
-#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/planned_uses.h"
@@ -158,13 +158,12 @@ void check_asked(std::vector<LayerPlan>& layers, const PlanAxes& axes) {
   }
 }
 
-void plan_by_policies(std::vector<LayerPlan>& layers,
-                      const std::shared_ptr<torch::nn::Module>& root,
+void plan_by_policies(std::vector<LayerPlan>& layers, const ModelView& model,
                       const std::vector<Policy>& policies) {
   for (const Policy& policy : policies) {
     bool met = false;
-    for (const ModuleEntry& entry : module_entries(root)) {
-      if (!policy.applies(*entry.module)) continue;
+    for (const ModuleView& entry : model.modules()) {
+      if (!entry.module || !policy.applies(*entry.module)) continue;
       met = true;
       for (const auto& [pattern, text] : policy.patterns) {
         const std::string where = "policy for " + policy.class_name + ", \"" + pattern + "\"";

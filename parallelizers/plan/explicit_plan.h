@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <c10/util/Type.h>
+#include <torch/nn/module.h>
 
 #include <typeinfo>
 
@@ -43,8 +44,7 @@ Policy policy_for(PlanPatterns patterns) {
 void check_asked(std::vector<LayerPlan>& layers, const PlanAxes& axes = 1);
 
 /// Throws when a policy finds no module of its class, or a module lacks a layer that it names.
-void plan_by_policies(std::vector<LayerPlan>& layers,
-                      const std::shared_ptr<torch::nn::Module>& root,
+void plan_by_policies(std::vector<LayerPlan>& layers, const ModelView& model,
                       const std::vector<Policy>& policies);
 
 }  // namespace oslo

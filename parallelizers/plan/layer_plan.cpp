@@ -1,81 +1,53 @@
 #include "parallelizers/plan/layer_plan.h"
 
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 
 #include "mpu/error.h"
-#include "parallelizers/layers/module_tree.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
 
-/// A convolution of any number of dimensions, as the parts that matter here.
-struct Convolution {
-  const at::Tensor* weight = nullptr;
-  int64_t groups = 1;
-  bool disjoint = false;  ///< windows that do not overlap: kernel and stride are the same
-};
-
-template <typename Impl>
-bool read_convolution(const torch::nn::Module& module, Convolution& found) {
-  const auto* convolution = module.as<Impl>();
-  if (convolution == nullptr) return false;
-  const auto& options = convolution->options;
-  found = {&convolution->weight, options.groups(), *options.kernel_size() == *options.stride()};
-  return true;
-}
-
-Convolution convolution_of(const torch::nn::Module& module) {
-  Convolution found;
-  read_convolution<torch::nn::Conv1dImpl>(module, found) ||
-      read_convolution<torch::nn::Conv2dImpl>(module, found) ||
-      read_convolution<torch::nn::Conv3dImpl>(module, found);
-  return found;
-}
-
-std::optional<LayerKind> kind_of(const torch::nn::Module& module) {
-  if (module.as<torch::nn::LinearImpl>() != nullptr) return LayerKind::linear;
-  if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return LayerKind::embedding;
-  if (convolution_of(module).weight != nullptr) return LayerKind::convolution;
-  // With other sizes for keys and values the three projections are parameters of their own.
-  const auto* attention = module.as<torch::nn::MultiheadAttentionImpl>();
-  if (attention != nullptr && attention->_qkv_same_embed_dim) return LayerKind::attention;
-  return std::nullopt;
-}
-
 /// A parameter of two or more dimensions (ones do not count) that an author registered, in a module
 /// of theirs or beside those of a layer: what is multiplied with, rather than a scale or a bias.
-/// LibTorch's other layers know best what they do with theirs.
-bool is_bare_matrix(torch::nn::Module& module, const std::string& key,
-                    const at::Tensor& parameter) {
-  const std::string name = class_name(module);
-  const bool list = name == "torch::nn::ParameterList" || name == "torch::nn::ParameterDict";
-  const bool librarys = name.starts_with("torch::nn::") || name.starts_with("oslo::nn::");
-  if (librarys && !list && !kind_of(module)) return false;
-  if (parameter_member(module, key) != nullptr) return false;
-  if (!parameter.defined() || parameter.layout() != at::kStrided) return false;
-  const auto sizes = parameter.sizes();
+bool is_bare_matrix(const ModuleView& module, const ParameterView& parameter) {
+  if (!module.own_matrices || parameter.member != nullptr) return false;
+  if (module.layer && module.layer->weight.registered.is_same(parameter.registered)) return false;
+  if (parameter.registered.layout() != at::kStrided) return false;
+  const auto sizes = parameter.registered.sizes();
   return std::count_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 1; }) > 1;
 }
 
 /// Takes the layer of `entry`, unless forward makes its weight of nothing that is registered.
-void add_layer(std::vector<LayerPlan>& layers, const ModuleEntry& entry, LayerKind kind) {
-  LayerPlan layer{entry.path, entry.name, entry.module, entry.parent, kind, {}, ""};
-  const at::Tensor* member = parameter_member(*entry.module, layer.weight_name());
-  if (member == nullptr || !member->defined() || !member->is_leaf()) {
-    const at::Tensor* registered = registered_parameters(*entry.module).find(layer.weight_name());
-    if (registered == nullptr || !registered->defined()) return;
-    layer.set_computed();
+void add_layer(std::vector<LayerPlan>& layers, const ModuleView& entry) {
+  LayerPlan layer;
+  layer.path = entry.path;
+  layer.name = entry.name;
+  layer.module = entry.module;
+  layer.parent = entry.parent;
+  layer.kind = entry.layer->kind;
+  layer.view = *entry.layer;
+  const ParameterSlot& weight = layer.view.weight;
+  const bool in_member = weight.member != nullptr && weight.member->defined();
+  if (!in_member || !weight.member->is_leaf()) {
+    if (!weight.registered.defined()) return;
+    if (weight.member != nullptr) layer.set_computed();
   }
+  layers.push_back(std::move(layer));
+}
+
+void add_matrix(std::vector<LayerPlan>& layers, const ModuleView& entry,
+                const ParameterView& parameter) {
+  LayerPlan layer;
+  layer.path = parameter.path;
+  layer.name = parameter.name;
+  layer.module = entry.module;
+  layer.parent = entry.parent;
+  layer.kind = layer.view.kind = LayerKind::parameter;
+  layer.view.weight = parameter;
   layers.push_back(std::move(layer));
 }
 
@@ -99,14 +71,14 @@ StyleText tied_style(const LayerPlan& leader, StyleText style, LayerKind kind) {
 }  // namespace
 
 const at::Tensor& LayerPlan::weight() const {
-  if (parameter()) return registered_parameters(*module)[name];
-  if (computed) return registered_parameters(*module)[weight_name()];
-  return *parameter_member(*module, weight_name());
+  const bool member = view.weight.member != nullptr && !computed;
+  return member ? *view.weight.member : view.weight.registered;
 }
 
 at::Tensor LayerPlan::bias() const {
-  const at::Tensor* bias = parameter() ? nullptr : parameter_member(*module, bias_name());
-  return bias != nullptr && bias->defined() && bias->is_leaf() ? *bias : at::Tensor();
+  const at::Tensor* member = view.bias.member;
+  if (member == nullptr) return view.bias.registered;
+  return member->defined() && member->is_leaf() ? *member : at::Tensor();
 }
 
 void LayerPlan::set_computed() {
@@ -226,33 +198,21 @@ int64_t LayerPlan::cut_size(const StyleText& style) const {
   return mark->layout->global_sizes(weight().sizes())[placement.dim()];
 }
 
-int64_t LayerPlan::groups() const {
-  return kind == LayerKind::convolution ? convolution_of(*module).groups : 1;
-}
-
 bool LayerPlan::embeds_patches() const {
   constexpr int64_t kMostColours = 4;
-  if (kind != LayerKind::convolution) return false;
-  const Convolution convolution = convolution_of(*module);
-  if (!convolution.disjoint || convolution.groups > 1) return false;
-  const auto sizes = convolution.weight->sizes();
+  if (kind != LayerKind::convolution || !view.disjoint || view.groups > 1) return false;
+  const auto sizes = weight().sizes();
   return sizes[1] <= kMostColours && c10::multiply_integers(sizes.slice(2)) > 1;
 }
 
-std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root,
-                                        const std::string& axis) {
+std::vector<LayerPlan> plannable_layers(const ModelView& model, const std::string& axis) {
   std::vector<LayerPlan> layers;
-  for (const ModuleEntry& entry : module_entries(root)) {
-    if (const auto kind = kind_of(*entry.module)) add_layer(layers, entry, *kind);
-    for (const auto& item : registered_parameters(*entry.module)) {
-      if (!is_bare_matrix(*entry.module, item.key(), item.value())) continue;
-      layers.push_back({join_path(entry.path, item.key()),
-                        item.key(),
-                        entry.module,
-                        entry.parent,
-                        LayerKind::parameter,
-                        {},
-                        ""});
+  auto parameter = model.parameters().begin();
+  for (size_t position = 0; position < model.modules().size(); ++position) {
+    const ModuleView& entry = model.modules()[position];
+    if (entry.layer) add_layer(layers, entry);
+    for (; parameter != model.parameters().end() && parameter->module == position; ++parameter) {
+      if (is_bare_matrix(entry, *parameter)) add_matrix(layers, entry, *parameter);
     }
   }
   for (LayerPlan& layer : layers) {
@@ -289,7 +249,7 @@ void forget_computed(const std::vector<LayerPlan>& layers,
     if (!layer.computed) continue;
     const MemberKeeper::Computed weight{layer.module.get(), layer.weight_name()};
     if (std::find(computed.begin(), computed.end(), weight) == computed.end()) continue;
-    *parameter_member(*layer.module, layer.weight_name()) = layer.weight();
+    *layer.view.weight.member = layer.weight();
   }
 }
 

@@ -8,28 +8,20 @@
 #include <vector>
 
 #include "mpu/mesh.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/placement/layout/placement.h"
 #include "parallelizers/plan/plan_axes.h"
 #include "parallelizers/plan/style.h"
 
 namespace oslo {
 
-/// What can be cut: the weights of layers, and parameters that belong to none.
-enum class LayerKind {
-  linear,       ///< weight [out, in]
-  embedding,    ///< table [rows, features]
-  convolution,  ///< Conv1d, 2d, 3d: weight [out, in / groups, ...]
-  attention,    ///< MultiheadAttention's fused in_proj_weight [3 x features, features]
-  parameter,    ///< a matrix (two or more dimensions) that a user's own module registered
-};
-
 /// What is planned for one layer, and why.
 struct LayerPlan {
   std::string path;  ///< "h.0.attn.c_attn"; of a parameter that of itself
   std::string name;  ///< its name in the parent; of a parameter in its module
-  std::shared_ptr<torch::nn::Module> module;
-  std::shared_ptr<torch::nn::Module> parent;
+  /// Null for a model of another kind than torch::nn::Module.
+  std::shared_ptr<torch::nn::Module> module, parent;
   LayerKind kind = LayerKind::linear;
   StyleText style;  ///< on `axis`
   std::string why;
@@ -44,6 +36,7 @@ struct LayerPlan {
   std::string axis = "tensor";
   /// On axes that patterns and policies name beside it; whole on those that are not here.
   std::map<std::string, StyleText> other_styles = {};
+  LayerView view = {};  ///< where the weight and bias are, and what the layer's class says of them
 
   bool embedding() const { return kind == LayerKind::embedding; }
   const at::Tensor& weight() const;
@@ -84,15 +77,14 @@ struct LayerPlan {
   int64_t cut_size() const { return cut_size(style); }
   int64_t cut_size(const StyleText& style) const;
   /// How many independent parts a convolution has; 1 for the rest.
-  int64_t groups() const;
+  int64_t groups() const { return view.groups; }
   /// A convolution over the patches of an image, with which vision transformers and ConvNeXt begin:
   /// what it gives is not the inside of a layer but the stream that all layers add to.
   bool embeds_patches() const;
 };
 
 /// All that can be cut, whole for now, in the tree's order. The plan decides the styles on `axis`.
-std::vector<LayerPlan> plannable_layers(const std::shared_ptr<torch::nn::Module>& root,
-                                        const std::string& axis = "tensor");
+std::vector<LayerPlan> plannable_layers(const ModelView& model, const std::string& axis = "tensor");
 
 /// Leaves the layers whole whose weight forward was seen to compute; whether there are new ones.
 /// Throws when a pattern or policy asks for one of them.

@@ -1,9 +1,5 @@
 #include "parallelizers/plan/structural_plan.h"
 
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
-
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -48,7 +44,7 @@ bool is_row_dense(const std::string& path, const std::string& name) {
 }
 
 void plan_linear(LayerPlan& layer, const std::string& name) {
-  const auto& options = layer.module->as<torch::nn::LinearImpl>()->options;
+  const int64_t outputs = layer.weight().size(0), inputs = layer.weight().size(1);
   if (holds(kRowNames, name) || is_row_dense(lower(layer.path), name)) {
     layer.style.style = Style::row;
     layer.why = "named like a second projection";
@@ -58,10 +54,9 @@ void plan_linear(LayerPlan& layer, const std::string& name) {
   layer.why = "first projection";
   if (!holds(kFusedNames, name)) return;
   for (const int64_t blocks : {3, 2}) {
-    const bool fits = name == "kv" || name == "gate_up_proj"
-                          ? blocks == 2
-                          : options.out_features() == blocks * options.in_features();
-    if (!fits || options.out_features() % blocks != 0) continue;
+    const bool fits =
+        name == "kv" || name == "gate_up_proj" ? blocks == 2 : outputs == blocks * inputs;
+    if (!fits || outputs % blocks != 0) continue;
     layer.style.blocks = blocks;
     layer.why = c10::str("named like a fused projection of ", blocks);
     return;
@@ -95,8 +90,7 @@ void plan_by_structure(std::vector<LayerPlan>& layers) {
         plan_embedding(layer, name);
         break;
       case LayerKind::attention:
-        layer.style = {Style::column, /*blocks=*/3,
-                       layer.module->as<torch::nn::MultiheadAttentionImpl>()->head_dim};
+        layer.style = {Style::column, /*blocks=*/3, layer.view.head_size};
         layer.why = "queries, keys and values, in whole heads";
         break;
       case LayerKind::convolution:

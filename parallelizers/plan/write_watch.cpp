@@ -1,12 +1,12 @@
 #include "parallelizers/plan/write_watch.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/function_schema.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 
 #include "mpu/error.h"
-#include "parallelizers/layers/parameters_in_use.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -44,7 +44,7 @@ const void* identity_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-WriteWatch::WriteWatch(const torch::nn::Module& model) : outer_(watching) {
+WriteWatch::WriteWatch(const ModelView& model) : outer_(watching) {
   std::set<const c10::TensorImpl*> known;
   const auto watch = [&](const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.layout() != at::kStrided || placed_impl(tensor)) return;
@@ -52,11 +52,13 @@ WriteWatch::WriteWatch(const torch::nn::Module& model) : outer_(watching) {
     by_identity_.emplace(identity_of(tensor), watched_.size());
     watched_.push_back({name, tensor, twin_of(tensor), {}, false, version_of(tensor)});
   };
-  for (const auto& parameter : model.named_parameters()) watch(parameter.key(), parameter.value());
-  for (const NamedTensor& parameter : parameters_in_use(model)) {
-    watch(parameter.name, parameter.tensor);
+  for (const ParameterView& parameter : model.parameters()) {
+    watch(parameter.path, parameter.registered);
   }
-  for (const auto& buffer : model.named_buffers()) watch(buffer.key(), buffer.value());
+  for (const ParameterView& parameter : model.parameters()) {
+    watch(parameter.path, parameter.in_use());
+  }
+  for (const BufferView& buffer : model.buffers()) watch(buffer.path, buffer.tensor);
   watching = this;
   handle_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(&on_start).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
@@ -142,7 +144,7 @@ void FirstWrites::ran(const std::set<std::string>& written, bool to_its_end) {
   open_ = std::move(still_open);
 }
 
-void run_watched(const torch::nn::Module& model, const std::function<void()>& example,
+void run_watched(const ModelView& model, const std::function<void()>& example,
                  FirstWrites& writes) {
   const WriteWatch watch(model);
   try {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/record_function.h>
-#include <torch/nn/module.h>
 
 #include <functional>
 #include <map>
@@ -9,6 +8,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "parallelizers/modules/model_view.h"
 
 namespace oslo {
 
@@ -19,7 +20,7 @@ namespace oslo {
 /// LibTorch's `RecordFunction`, for the thread that made it.
 class WriteWatch {
  public:
-  explicit WriteWatch(const torch::nn::Module& model);
+  explicit WriteWatch(const ModelView& model);
   /// Puts everything back.
   ~WriteWatch();
   WriteWatch(const WriteWatch&) = delete;
@@ -66,7 +67,6 @@ class FirstWrites {
 };
 
 /// Runs the example, tells `writes` what it wrote to, and puts that back.
-void run_watched(const torch::nn::Module& model, const std::function<void()>& example,
-                 FirstWrites& writes);
+void run_watched(const ModelView& model, const std::function<void()>& example, FirstWrites& writes);
 
 }  // namespace oslo

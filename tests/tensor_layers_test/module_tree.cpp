@@ -1,5 +1,5 @@
 // Walking and rewriting module trees, and parameters under several names (acceptance case T8).
-#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/modules/module_tree.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "mpu/mpu.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
-#include "parallelizers/layers/parameters_in_use.h"
+#include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 
@@ -65,7 +65,8 @@ void cut(const Tensor& parameter, const MPU& mpu, int64_t dim) {
 TEST(ModuleTree, ListsEveryRegistrationParentsFirst) {
   LanguageModel model;
   std::vector<std::string> paths;
-  for (const ModuleEntry& entry : module_entries(model.ptr())) {
+  const ModelView view(model.ptr());
+  for (const ModuleView& entry : view.modules()) {
     paths.push_back(entry.path);
     if (entry.path.empty()) {
       EXPECT_EQ(entry.parent, nullptr);
@@ -76,7 +77,7 @@ TEST(ModuleTree, ListsEveryRegistrationParentsFirst) {
   }
   EXPECT_THAT(paths, ElementsAre("", "wte", "block", "block.fc", "block.list", "block.list.0",
                                  "again", "again.fc", "again.list", "again.list.0", "lm_head"));
-  EXPECT_THROW(module_entries(nullptr), Error);
+  EXPECT_THROW(ModelView(std::shared_ptr<torch::nn::Module>()), Error);
 }
 
 TEST(ModuleTree, NamesClassesAsUsersWriteThem) {
@@ -156,12 +157,16 @@ std::vector<std::string> names_in_use(const torch::nn::Module& module) {
   return names;
 }
 
+Tensor in_use(torch::nn::Module& module, const std::string& name, const Tensor& registered) {
+  return ParameterSlot{registered, parameter_member(module, name)}.in_use();
+}
+
 TEST(ParametersInUse, AMemberCountsAndRegistrationsStay) {
   LanguageModel model;
   model->lm_head->weight = model->wte->weight;
   const Tensor registered = model->named_parameters()["lm_head.weight"];
   EXPECT_FALSE(registered.is_same(model->wte->weight));
-  EXPECT_TRUE(parameter_in_use(*model->lm_head, "weight", registered).is_same(model->wte->weight));
+  EXPECT_TRUE(in_use(*model->lm_head, "weight", registered).is_same(model->wte->weight));
   EXPECT_THAT(names_in_use(*model), ElementsAre("wte.weight", "block.fc.weight", "block.fc.bias",
                                                 "block.list.0.weight", "block.list.0.bias"));
   EXPECT_TRUE(model->named_parameters()["lm_head.weight"].is_same(registered));
@@ -171,7 +176,7 @@ TEST(ParametersInUse, MembersThatAreNoParametersDoNotCount) {
   LanguageModel model;
   const Tensor registered = model->lm_head->weight;
   model->lm_head->weight = model->wte->weight * 2;
-  EXPECT_TRUE(parameter_in_use(*model->lm_head, "weight", registered).is_same(registered));
+  EXPECT_TRUE(in_use(*model->lm_head, "weight", registered).is_same(registered));
   model->block->fc->bias = Tensor();
   EXPECT_THAT(names_in_use(*model->block->fc), ElementsAre("weight", "bias"));
 }

@@ -8,18 +8,6 @@
 
 namespace oslo {
 
-/// One registration of a module in a tree.
-struct ModuleEntry {
-  std::string path;  ///< "h.0.attn"; empty for the root
-  std::string name;  ///< "attn": its name in the parent
-  std::shared_ptr<torch::nn::Module> module;
-  std::shared_ptr<torch::nn::Module> parent;  ///< null for the root
-};
-
-/// Every registration, parents before children, in registration order. A module that is registered
-/// twice appears twice, under both paths.
-std::vector<ModuleEntry> module_entries(const std::shared_ptr<torch::nn::Module>& root);
-
 /// Registers `replacement` in place of the parent's child `name`, so that printing, named_modules,
 /// parameters, saving and loading see it. What *calls* the child is not changed: a typed member
 /// (`torch::nn::Linear fc`) and the containers' own lists (Sequential, ModuleList and ModuleDict

@@ -1,4 +1,4 @@
-#include "parallelizers/layers/module_tree.h"
+#include "parallelizers/modules/module_tree.h"
 
 #include <c10/util/Type.h>
 
@@ -14,21 +14,7 @@ struct Access : torch::nn::Module {
   using torch::nn::Module::parameters_;
 };
 
-void walk(const ModuleEntry& entry, std::vector<ModuleEntry>& entries) {
-  entries.push_back(entry);
-  for (const auto& child : entry.module->named_children()) {
-    walk({join_path(entry.path, child.key()), child.key(), child.value(), entry.module}, entries);
-  }
-}
-
 }  // namespace
-
-std::vector<ModuleEntry> module_entries(const std::shared_ptr<torch::nn::Module>& root) {
-  OSLO_CHECK(root != nullptr, "there is no module to walk: the holder is empty");
-  std::vector<ModuleEntry> entries;
-  walk({"", "", root, nullptr}, entries);
-  return entries;
-}
 
 void replace_child(torch::nn::Module& parent, const std::string& name,
                    std::shared_ptr<torch::nn::Module> replacement) {

@@ -1,0 +1,112 @@
+// How a model in C++ becomes a ModelView: the one place that walks the tree of modules.
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+
+#include "mpu/error.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/modules/module_tree.h"
+#include "parallelizers/modules/parameters_in_use.h"
+
+namespace oslo {
+namespace {
+
+using torch::nn::Module;
+
+ParameterSlot slot_of(Module& module, const std::string& name) {
+  const at::Tensor* registered = registered_parameters(module).find(name);
+  return {registered != nullptr ? *registered : at::Tensor(), parameter_member(module, name)};
+}
+
+template <typename Impl>
+bool read_convolution(const Module& module, LayerView& layer) {
+  const auto* convolution = module.as<Impl>();
+  if (convolution == nullptr) return false;
+  const auto& options = convolution->options;
+  layer.kind = LayerKind::convolution;
+  layer.groups = options.groups();
+  layer.disjoint = *options.kernel_size() == *options.stride();
+  return true;
+}
+
+bool read_attention(const Module& module, LayerView& layer) {
+  const auto* attention = module.as<torch::nn::MultiheadAttentionImpl>();
+  // With other sizes for keys and values the three projections are parameters of their own.
+  if (attention == nullptr || !attention->_qkv_same_embed_dim) return false;
+  layer.kind = LayerKind::attention;
+  layer.head_size = attention->head_dim;
+  return true;
+}
+
+bool read_kind(const Module& module, LayerView& layer) {
+  if (module.as<torch::nn::LinearImpl>() != nullptr) return true;
+  if (module.as<torch::nn::EmbeddingImpl>() != nullptr) {
+    layer.kind = LayerKind::embedding;
+    return true;
+  }
+  return read_convolution<torch::nn::Conv1dImpl>(module, layer) ||
+         read_convolution<torch::nn::Conv2dImpl>(module, layer) ||
+         read_convolution<torch::nn::Conv3dImpl>(module, layer) || read_attention(module, layer);
+}
+
+std::optional<LayerView> layer_of(Module& module) {
+  LayerView layer;
+  if (!read_kind(module, layer)) return std::nullopt;
+  const bool attention = layer.kind == LayerKind::attention;
+  layer.weight = slot_of(module, attention ? "in_proj_weight" : "weight");
+  layer.bias = slot_of(module, attention ? "in_proj_bias" : "bias");
+  return layer;
+}
+
+bool has_own_matrices(const ModuleView& entry) {
+  const std::string& name = entry.class_name;
+  const bool list = name == "torch::nn::ParameterList" || name == "torch::nn::ParameterDict";
+  const bool librarys = name.starts_with("torch::nn::") || name.starts_with("oslo::nn::");
+  return !librarys || list || entry.layer.has_value();
+}
+
+struct Walk {
+  std::vector<ModuleView> modules;
+  std::vector<ParameterView> parameters;
+  std::vector<BufferView> buffers;
+
+  void visit(const std::string& path, const std::string& name,
+             const std::shared_ptr<Module>& module, const std::shared_ptr<Module>& parent) {
+    const size_t position = modules.size();
+    modules.push_back({path, name, class_name(*module), layer_of(*module), false, module, parent});
+    modules.back().own_matrices = has_own_matrices(modules.back());
+    for (const auto& item : registered_parameters(*module)) {
+      if (!item.value().defined()) continue;
+      parameters.push_back({{item.value(), parameter_member(*module, item.key())},
+                            join_path(path, item.key()),
+                            item.key(),
+                            position});
+    }
+    for (const auto& item : module->named_buffers(/*recurse=*/false)) {
+      buffers.push_back({join_path(path, item.key()), item.value()});
+    }
+    for (const auto& child : module->named_children()) {
+      visit(join_path(path, child.key()), child.key(), child.value(), module);
+    }
+  }
+};
+
+}  // namespace
+
+ModelView::ModelView(const std::shared_ptr<torch::nn::Module>& root) {
+  OSLO_CHECK(root != nullptr, "there is no module to walk: the holder is empty");
+  Walk walk;
+  walk.visit("", "", root, nullptr);
+  modules_ = std::move(walk.modules);
+  parameters_ = std::move(walk.parameters);
+  buffers_ = std::move(walk.buffers);
+}
+
+// Without asking for shared ownership of the root, which may lie on a stack. What is written
+// through the view are the tensors, whose handles share.
+ModelView::ModelView(const torch::nn::Module& root)
+    : ModelView(std::shared_ptr<torch::nn::Module>(std::shared_ptr<void>(),
+                                                   const_cast<torch::nn::Module*>(&root))) {}
+
+}  // namespace oslo
