@@ -32,7 +32,8 @@ std::string ModelState::describe() const {
   std::string text;
   for (const auto& [name, number] : names) {
     const Tensor& tensor = tensors[number];
-    text += c10::str(name, " = ", tensor.name, " ", tensor.local.scalar_type(), " ", tensor.shape);
+    text += c10::str(name, " = ", tensor.name, " ", tensor.local.scalar_type(), " ",
+                     c10::IntArrayRef(tensor.shape));
     for (int axis = 0; tensor.layout && axis < tensor.layout->axes(); ++axis) {
       text += c10::str(" ", (*tensor.layout)[axis].dim);
     }

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "oslo_cpp/agreement.h"
+#include "mpu/agreement.h"
 #include "parallelizers/plan/measure_rates.h"
 #include "parallelizers/plan/rates_file.h"
 
