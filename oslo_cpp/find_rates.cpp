@@ -64,33 +64,30 @@ Rates find_rates(const MPU& mpu, Transport transport, c10::Device device,
   const World& world = mpu.world();
   const int ranks = world.plan_only() ? kPlanThreads : mpu.tensor_group()->size();
   const std::string machine = machine_text(device, carrier(mpu, transport), ranks);
-  std::optional<Rates> rates;
-  agree_on_success(world, "the rates", [&] {
-    if (world.rank() == 0 || !world.launched()) rates = known_rates(world, machine, named);
+  std::string text = result_of_first(world, "the rates", [&] {
+    std::optional<Rates> known;
+    if (world.rank() == 0 || !world.launched()) known = known_rates(world, machine, named);
+    return known ? known->to_json().dump() : "";
   });
-  const auto told = [&] {
-    const std::string text = rates ? rates->to_json().dump() : "";
-    return world.exchange("the rates", text).front();
-  };
-  std::string text = told();
   if (text.empty()) {
-    const std::string path = kept_rates_path();
     if (world.rank() == 0) {
       std::cerr << "oslo: measuring once what operators and collectives take here (" + machine +
                        "), about two seconds\n";
     }
     const RateCurve collective =
         world.plan_only() ? between_threads(transport) : between_ranks(mpu, transport, device);
-    if (world.rank() == 0) {
-      rates = measure_operators(device);
-      rates->collective = collective;
-      rates->machine = machine;
-      if (!keep_rates(path, *rates)) {
+    text = result_of_first(world, "the rates", [&]() -> std::string {
+      if (world.rank() != 0) return "";
+      Rates rates = measure_operators(device);
+      rates.collective = collective;
+      rates.machine = machine;
+      const std::string path = kept_rates_path();
+      if (!keep_rates(path, rates)) {
         std::cerr << "oslo: the rates cannot be kept" + (path.empty() ? "" : " in " + path) +
                          "; the next start measures again\n";
       }
-    }
-    text = told();
+      return rates.to_json().dump();
+    });
   }
   return Rates::from_json(nlohmann::json::parse(text), "the rates of rank 0");
 }
