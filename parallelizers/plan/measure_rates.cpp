@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <fstream>
 #include <functional>
 #include <numeric>
 
 #include "mpu/world.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/plan/work_meter.h"
 
 namespace oslo {
 namespace {
@@ -68,6 +70,91 @@ double chain_seconds(const at::Tensor& x) {
   return both / (2 * kLength);
 }
 
+/// A transformer's perceptron, layer by layer; its hidden width is what this rank computes of it.
+class Perceptrons {
+ public:
+  Perceptrons(int64_t rows, int64_t width, int64_t hidden, const at::TensorOptions& options)
+      : input_(at::full({rows, width}, 0.5, options)) {
+    for (Layer& layer : layers_) {
+      layer.scale = at::full({width}, 1, options);
+      layer.shift = at::full({width}, 0, options);
+      layer.up = at::full({hidden, width}, 0.01, options);
+      layer.up_bias = at::full({hidden}, 0, options);
+      layer.down = at::full({width, hidden}, 0.01, options);
+      layer.down_bias = at::full({width}, 0, options);
+    }
+    become_leaves();
+  }
+
+  /// The hidden layer over the mesh's ranks.
+  void cut(const std::shared_ptr<Mesh>& mesh) {
+    for (Layer& layer : layers_) {
+      layer.up = distribute(layer.up.detach(), mesh, {Placement::shard(0)});
+      layer.up_bias = distribute(layer.up_bias.detach(), mesh, {Placement::shard(0)});
+      layer.down = distribute(layer.down.detach(), mesh, {Placement::shard(1)});
+    }
+    become_leaves();
+  }
+
+  at::Tensor forward() const {
+    at::Tensor x = input_;
+    for (const Layer& layer : layers_) {
+      const at::Tensor y = at::layer_norm(x, {x.size(-1)}, layer.scale, layer.shift);
+      const at::Tensor hidden = at::gelu(at::linear(y, layer.up, layer.up_bias));
+      x = x + at::linear(hidden, layer.down, layer.down_bias);
+    }
+    return x.sum();
+  }
+
+  void step() {
+    for (Layer& layer : layers_) {
+      for (at::Tensor* weight : layer.weights()) weight->mutable_grad().reset();
+    }
+    forward().backward();
+  }
+
+ private:
+  struct Layer {
+    at::Tensor scale, shift, up, up_bias, down, down_bias;
+    std::array<at::Tensor*, 6> weights() {
+      return {&scale, &shift, &up, &up_bias, &down, &down_bias};
+    }
+  };
+
+  void become_leaves() {
+    for (Layer& layer : layers_) {
+      for (at::Tensor* weight : layer.weights()) *weight = weight->detach().requires_grad_();
+    }
+  }
+
+  std::array<Layer, 4> layers_;
+  at::Tensor input_;
+};
+
+/// How much longer a step of some layers takes than its operators' rates say: between two uses of
+/// a weight the others have been through the caches, and gradients arrive in leaves.
+double slowdown_in_a_step(const Rates& rates, c10::Device device, int64_t width) {
+  Perceptrons layers(128, width, 4 * width, at::TensorOptions(at::kFloat).device(device));
+  const double measured = median_seconds(device, [&] { layers.step(); });
+  const WorkMeter meter(rates);
+  layers.forward();
+  return measured / meter.work().seconds;
+}
+
+/// What a cut adds to an operator on it, in each direction, where kernels take no time.
+double seconds_of_a_cut() {
+  const auto group = World::fake(0, 2).make_group("rates", {0, 1});
+  const auto mesh = std::make_shared<Mesh>(std::vector{group});
+  Perceptrons plain(2, 8, 8, at::kFloat), parts(2, 8, 16, at::kFloat);
+  parts.cut(mesh);
+  const double alone = median_seconds(c10::kCPU, [&] { plain.step(); });
+  const double together = median_seconds(c10::kCPU, [&] { parts.step(); });
+  const Rates any = Rates::nominal();
+  const WorkMeter meter(any);
+  parts.forward();
+  return std::max(0.0, together - alone) / (2 * static_cast<double>(meter.work().placed));
+}
+
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -103,10 +190,10 @@ Rates measure_operators(c10::Device device) {
   const double plain = chain_seconds(x);
   const double alone = rates.copy.points.front().second;
   rates.graph = std::max(0.0, plain - (device.is_cpu() ? alone : plain));
-  const auto group = World::fake(0, 2).make_group("rates", {0, 1});
-  const auto mesh = std::make_shared<Mesh>(std::vector{group});
-  const at::Tensor cut = distribute(at::full({16}, 0.5), mesh, {Placement::shard(0)});
-  rates.placed = std::max(0.0, chain_seconds(cut.detach().set_requires_grad(true)) - plain);
+  rates.placed = seconds_of_a_cut();
+  // Of small operators and of large ones, between which the factor changes little.
+  rates.in_a_step = std::max(1.0, std::sqrt(slowdown_in_a_step(rates, device, 64) *
+                                            slowdown_in_a_step(rates, device, 512)));
   return rates;
 }
 

@@ -54,6 +54,7 @@ nlohmann::json Rates::to_json() const {
   return {{"machine", machine},
           {"graph", graph},
           {"placed", placed},
+          {"in_a_step", in_a_step},
           {"multiply", multiply.points},
           {"copy", copy.points},
           {"function", function.points},
@@ -66,6 +67,9 @@ Rates Rates::from_json(const nlohmann::json& json, const std::string& where) {
     rates.machine = json.at("machine").get<std::string>();
     rates.graph = json.at("graph").get<double>();
     rates.placed = json.at("placed").get<double>();
+    rates.in_a_step = json.at("in_a_step").get<double>();
+    OSLO_CHECK(rates.in_a_step >= 1 && std::isfinite(rates.in_a_step), where, ": \"in_a_step\" is ",
+               rates.in_a_step, "; operators are no quicker in a step");
     OSLO_CHECK(rates.graph >= 0 && rates.placed >= 0, where, ": \"graph\" and \"placed\" are ",
                rates.graph, " and ", rates.placed, "; seconds are not below 0");
     rates.multiply = curve_of(json, "multiply", where);

@@ -22,6 +22,7 @@ struct Rates {
   std::string machine;   ///< what they were measured on; rates of another are not taken
   double graph = 0;      ///< seconds that autograd adds to an operator, in each direction
   double placed = 0;     ///< seconds that a placed value adds to an operator, in each direction
+  double in_a_step = 1;  ///< an operator's time among others, when caches are cold, over that alone
   RateCurve multiply;    ///< by floating-point operations, of products of square float matrices
   RateCurve copy;        ///< by bytes read and written, of an addition
   RateCurve function;    ///< by bytes read and written, of gelu: operators that compute a function

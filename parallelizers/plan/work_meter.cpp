@@ -96,6 +96,11 @@ WorkKind kind_of_work(const OperatorEntry& op) {
   return op.view ? WorkKind::view : WorkKind::copy;
 }
 
+/// Whether others do its work, and are counted.
+bool comes_in_parts(const OperatorEntry& op) {
+  return op.composite && kind_of_work(op) != WorkKind::attention;
+}
+
 /// This rank's part, without a graph of its own.
 at::Tensor local_of(const at::Tensor& tensor) {
   const PlacedTensorImpl* impl = placed_impl(tensor);
@@ -144,7 +149,7 @@ WorkMeter::~WorkMeter() {
   current_meter = nullptr;
 }
 
-/// The operator, unless it is made of others, which come by themselves.
+/// The operator, unless it is made of others, which come by themselves, and has no rule either.
 const OperatorEntry* WorkMeter::entry(const at::RecordFunction& function) {
   const auto [found, added] = entries_.emplace(function.name(), nullptr);
   if (!added) return found->second;
@@ -153,7 +158,7 @@ const OperatorEntry* WorkMeter::entry(const at::RecordFunction& function) {
   const auto handle = c10::Dispatcher::singleton().findSchema(*name);
   if (!handle) return nullptr;
   const OperatorEntry& op = entry_of(*handle);
-  if (!op.composite || kind_of_work(op) == WorkKind::attention) found->second = &op;
+  if (!comes_in_parts(op) || op.rule != nullptr) found->second = &op;
   return found->second;
 }
 
@@ -254,10 +259,10 @@ void WorkMeter::count(const Call& begun, c10::ArrayRef<c10::IValue> results) {
   }
   double bytes = call.bytes + result_bytes;
   if (call.kind == WorkKind::lookup) bytes = 2 * result_bytes;
-  work_.seconds += forward(call, bytes);
+  work_.seconds += rates_.in_a_step * forward(call, bytes);
   work_.operations += call.operations;
   if (!call.in_graph) return;
-  work_.seconds += backward(call, bytes, result_bytes) + 2 * rates_.graph;
+  work_.seconds += rates_.in_a_step * (backward(call, bytes, result_bytes) + 2 * rates_.graph);
   const int products = call.kind == WorkKind::attention ? 5 : 2 * call.factors_in_graph;
   work_.operations += call.operations * products / 2;
   const bool anew = call.kind != WorkKind::view && call.kind != WorkKind::part && !call.writes;
@@ -275,9 +280,11 @@ std::unique_ptr<at::ObserverContext> WorkMeter::begin(const at::RecordFunction& 
   const auto inputs = function.inputs();
   auto call = meter->read(*op, c10::ArrayRef<c10::IValue>(inputs.data(), inputs.size()));
   if (call->placed) {
+    ++meter->work_.placed;
     meter->work_.seconds += meter->rates_.placed * (c10::GradMode::is_enabled() ? 2 : 1);
     if (call->kind != WorkKind::attention) return nullptr;
   }
+  if (comes_in_parts(*op)) return nullptr;
   ++meter->depth_;
   return call;
 }

@@ -16,6 +16,7 @@ struct Work {
   double seconds = 0;
   /// Floating-point, of matrix products, convolutions and attention; of doubles each counts twice.
   double operations = 0;
+  int64_t placed = 0;      ///< operators on placed values, forward
   int64_t kept_bytes = 0;  ///< at most, of results that wait for backward
 };
 
