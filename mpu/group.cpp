@@ -7,8 +7,8 @@
 #include "mpu/error.h"
 #include "mpu/messages.h"
 #include "mpu/parts.h"
+#include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/mover.h"
-#include "mpu/transport/process_group.h"
 
 namespace oslo {
 namespace {

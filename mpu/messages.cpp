@@ -7,7 +7,7 @@
 
 #include "mpu/error.h"
 #include "mpu/parts.h"
-#include "mpu/transport/process_group.h"
+#include "mpu/transport/counted_process_group.h"
 
 namespace oslo {
 

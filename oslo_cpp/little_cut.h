@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "parallelizers/plan/layer_plan.h"
-#include "parallelizers/plan/plan.h"
+#include "parallelizers/plan/plan_report.h"
 
 namespace oslo {
 

@@ -12,7 +12,7 @@
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
 #include "oslo_cpp/config/config.h"
-#include "parallelizers/plan/plan.h"
+#include "parallelizers/plan/plan_report.h"
 
 namespace oslo {
 

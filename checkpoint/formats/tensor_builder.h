@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/formats/pickle_value.h"
-#include "checkpoint/formats/unpickler.h"
+#include "checkpoint/formats/storage_loader.h"
 
 namespace oslo::pickle {
 

@@ -1,18 +1,12 @@
 #pragma once
 
-#include <c10/core/Storage.h>
-
-#include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "checkpoint/formats/state_dict.h"
+#include "checkpoint/formats/storage_loader.h"
 
 namespace oslo {
-
-/// Gives the contents of the storage `key`, exactly `bytes` long; throws `Error` if it cannot.
-using StorageLoader = std::function<c10::Storage(std::string_view key, uint64_t bytes)>;
 
 /// Runs `program`, the pickle (protocol 2) that `torch.save` writes for a state_dict, in a machine
 /// that knows only what such a pickle needs: numbers, strings, tuples, lists, dicts, storages, and

@@ -1,7 +1,5 @@
 #include "mpu/transport/process_group.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 
 #include "mpu/decision.h"
 #include "mpu/error.h"
+#include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/fake_backend.h"
 #include "mpu/transport/hierarchical_backend.h"
 #include "mpu/transport/process_group_gloo.h"
@@ -130,26 +129,6 @@ Transport from_environment() {
 }
 
 }  // namespace
-
-c10::intrusive_ptr<c10d::Work> CountedProcessGroup::barrier(const c10d::BarrierOptions& options) {
-  const bool nccl = getBackendType() == BackendType::NCCL;
-  const at::Device device = options.device.value_or(nccl ? at::kCUDA : at::kCPU);
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("c10d::barrier", "")
-          .typed<c10::intrusive_ptr<c10d::Work>(at::Tensor, const c10::intrusive_ptr<ProcessGroup>&,
-                                                const std::vector<int64_t>&, bool, int64_t)>();
-  return op.call(at::empty({1}, at::device(device).dtype(at::kByte)),
-                 c10::intrusive_ptr<ProcessGroup>::unsafe_reclaim_from_nonowning(this),
-                 options.device_ids, options.asyncOp, options.timeout.count());
-}
-
-c10::intrusive_ptr<c10d::Backend> CountedProcessGroup::device_messages(int from, int to) {
-  if (from < to || !make_downward_) return getBackend(c10::kCUDA);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!downward_) downward_ = make_downward_();
-  return downward_;
-}
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous,
                                                           const std::string& name, int rank,

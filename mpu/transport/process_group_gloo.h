@@ -1,6 +1,8 @@
 #pragma once
 
-#include "mpu/transport/process_group.h"
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "mpu/transport/rendezvous.h"
 
 namespace oslo {
 

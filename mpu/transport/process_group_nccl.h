@@ -1,6 +1,7 @@
 #pragma once
 
-#include "mpu/transport/process_group.h"
+#include "mpu/transport/counted_process_group.h"
+#include "mpu/transport/rendezvous.h"
 
 namespace oslo {
 

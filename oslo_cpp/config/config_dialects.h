@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "oslo_cpp/config/config.h"
+#include "oslo_cpp/config/config_values.h"
 
 namespace oslo {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "oslo_cpp/config/config.h"
+#include "oslo_cpp/config/config_values.h"
 
 namespace oslo {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "oslo_cpp/verify/rounding_noise.h"
-#include "oslo_cpp/verify/verify.h"
+#include "oslo_cpp/verify/run_model.h"
 
 namespace oslo {
 

@@ -2,7 +2,7 @@
 
 #include "mpu/mesh.h"
 #include "parallelizers/plan/layer_plan.h"
-#include "parallelizers/plan/plan.h"
+#include "parallelizers/plan/plan_report.h"
 
 namespace oslo {
 

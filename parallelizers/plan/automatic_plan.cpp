@@ -36,7 +36,7 @@ class Search {
   }
 
   PlanSearch plan() {
-    Choice first = current();
+    Styles first = current();
     PlanSearch result;
     result.structural = cost_of(first);
     if (set_computed(layers_, run_.computed())) {  // the rest is planned without them
@@ -46,7 +46,7 @@ class Search {
     }
     most_bytes_ = result.structural.bytes;
     if (result.structural.gathers > 0) forget_guesses(first);
-    Choice best = from_nothing();
+    Styles best = from_nothing();
     if (!better(best, first)) best = first;
     if (!allowed(best)) best = from_nothing();
     while (improve(best)) {
@@ -64,18 +64,18 @@ class Search {
 
  private:
   /// For each role.
-  using Choice = std::vector<Way>;
+  using Styles = std::vector<BareStyle>;
 
   /// Whether `a` beats `b`. Time counts as if each role that leaves its work to every rank made the
   /// step longer by a tenth: such a role stays whole only where cutting it takes more than that.
-  bool better(const Choice& a, const Choice& b) {
-    const auto key = [&](const Choice& choice) {
+  bool better(const Styles& a, const Styles& b) {
+    const auto key = [&](const Styles& choice) {
       const DryCost cost = cost_of(choice);
       const int64_t excess =
           memory_limit_ > 0 ? std::max<int64_t>(0, cost.memory() - memory_limit_) : 0;
       double seconds = cost.seconds;
       for (size_t r = 0; r < roles_.size(); ++r) {
-        const bool whole = choice[r] == way_of({});
+        const bool whole = choice[r] == bare({});
         if (roles_[r].free && roles_[r].shares_work && whole) seconds *= kWorthWhole;
       }
       return std::tuple(excess, cost.bytes > most_bytes_, cost.gathers, seconds, cost.bytes);
@@ -99,13 +99,13 @@ class Search {
 
   /// Names that say "three blocks" may mislead: begins again from one block, where that is better,
   /// and lets the operators ask.
-  void forget_guesses(const Choice& first) {
+  void forget_guesses(const Styles& first) {
     for (size_t r = 0; r < roles_.size(); ++r) {
       const bool linear = layers_[roles_[r].layers.front()].kind == LayerKind::linear;
-      const StyleText guessed = learned_[r][first[r]];
+      const LayerStyle guessed = learned_[r][first[r]];
       if (!roles_[r].free || !linear || guessed.blocks == 1) continue;
       const DryCost before = cost_of(first);
-      learned_[r][first[r]] = StyleText{first[r].first};
+      learned_[r][first[r]] = LayerStyle{first[r].first};
       costs_.erase(first);
       const DryCost after = cost_of(first);
       const auto key = [](const DryCost& cost) { return std::tuple(cost.gathers, cost.bytes); };
@@ -119,34 +119,34 @@ class Search {
   /// which leaves them whole: a matrix that nobody cuts saves no memory. Those of which every cut
   /// has to be gathered stay whole. Begins with each parameter's cheapest cut while the others are
   /// whole, and with one after the other from either end, and improves the best of these.
-  Choice with_parameters(const Choice& whole) {
+  Styles with_parameters(const Styles& whole) {
     if (std::none_of(waits_.begin(), waits_.end(), [](bool waits) { return waits; })) return whole;
     calls_ = cost_of(whole).calls;
     most_runs_ += run_.runs();
     std::vector<size_t> large;
-    Choice alone = whole;
+    Styles alone = whole;
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (!waits_[r]) continue;
       roles_[r].free = true;  // small ones are cut only where that moves less
       if (!roles_[r].large) continue;
-      const Choice found = cheapest_cut(whole, r);
+      const Styles found = cheapest_cut(whole, r);
       if (found == whole) continue;
       roles_[r].forbid_whole();
       alone[r] = found[r];
       large.push_back(r);
     }
-    std::vector<Choice> starts{alone};
+    std::vector<Styles> starts{alone};
     for (int end = 0; end < 2; ++end) {
-      Choice choice = whole;
+      Styles choice = whole;
       for (const size_t r : large) {
-        const Choice next = cheapest_cut(choice, r);
+        const Styles next = cheapest_cut(choice, r);
         choice[r] = next == choice ? alone[r] : next[r];
       }
       starts.push_back(choice);
       std::reverse(large.begin(), large.end());
     }
-    Choice best = whole;
-    for (const Choice& start : starts) {
+    Styles best = whole;
+    for (const Styles& start : starts) {
       if (!cost_of(start).possible()) continue;
       most_bytes_ = std::max(most_bytes_, cost_of(start).bytes);
       if (best == whole || better(start, best)) best = start;
@@ -157,11 +157,11 @@ class Search {
   }
 
   /// With role `r` cut as moves least; unchanged where every cut has to be gathered.
-  Choice cheapest_cut(const Choice& choice, size_t r) {
-    Choice best = choice;
-    for (const StyleText& option : roles_[r].options) {
-      Choice other = choice;
-      other[r] = way_of(option);
+  Styles cheapest_cut(const Styles& choice, size_t r) {
+    Styles best = choice;
+    for (const LayerStyle& option : roles_[r].options) {
+      Styles other = choice;
+      other[r] = bare(option);
       if (other == choice || (costs_.count(other) == 0 && spent())) continue;
       if (cost_of(other).gathers > cost_of(choice).gathers) continue;
       if (best == choice || cost_of(other).seconds < cost_of(best).seconds) best = other;
@@ -176,21 +176,21 @@ class Search {
     learned_.assign(roles_.size(), {});
     for (size_t r = 0; r < roles_.size(); ++r) {
       Role& role = roles_[r];
-      const StyleText& first = layers_[role.layers.front()].style;
-      learned_[r][way_of(first)] = first;
-      for (const StyleText& option : role.options) learned_[r].emplace(way_of(option), option);
+      const LayerStyle& first = layers_[role.layers.front()].style;
+      learned_[r][bare(first)] = first;
+      for (const LayerStyle& option : role.options) learned_[r].emplace(bare(option), option);
       waits_.push_back(role.free && role.parameter);
       if (waits_.back()) role.free = false;
     }
   }
 
-  Choice current() const {
-    Choice choice;
-    for (const Role& role : roles_) choice.push_back(way_of(layers_[role.layers.front()].style));
+  Styles current() const {
+    Styles choice;
+    for (const Role& role : roles_) choice.push_back(bare(layers_[role.layers.front()].style));
     return choice;
   }
 
-  bool allowed(const Choice& choice) const {
+  bool allowed(const Styles& choice) const {
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (roles_[r].free && !roles_[r].offers(choice[r])) return false;
     }
@@ -198,19 +198,19 @@ class Search {
   }
 
   /// Writes a choice into the layers.
-  void take(const Choice& choice) {
+  void take(const Styles& choice) {
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (!roles_[r].free) continue;
       const auto known = learned_[r].find(choice[r]);
-      const StyleText style = known == learned_[r].end()
-                                  ? StyleText{choice[r].first, 1, 1, choice[r].second}
-                                  : known->second;
+      const LayerStyle style = known == learned_[r].end()
+                                   ? LayerStyle{choice[r].first, 1, 1, choice[r].second}
+                                   : known->second;
       for (const size_t i : roles_[r].layers) layers_[i].style = style;
     }
     follow_ties(layers_);
   }
 
-  DryCost cost_of(const Choice& choice) {
+  DryCost cost_of(const Styles& choice) {
     const auto known = costs_.find(choice);
     if (known != costs_.end()) return known->second;
     take(choice);
@@ -233,38 +233,38 @@ class Search {
   bool spent() const { return run_.runs() >= most_runs_; }
 
   /// Role by role, with those to come whole.
-  Choice from_nothing() {
-    Choice choice = current_fixed();
+  Styles from_nothing() {
+    Styles choice = current_fixed();
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (roles_[r].free) choose(choice, r);
     }
     return choice;
   }
 
-  Choice current_fixed() const {
-    Choice choice;
+  Styles current_fixed() const {
+    Styles choice;
     for (const Role& role : roles_) {
-      choice.push_back(role.free ? way_of({}) : way_of(layers_[role.layers.front()].style));
+      choice.push_back(role.free ? bare({}) : bare(layers_[role.layers.front()].style));
     }
     return choice;
   }
 
-  void choose(Choice& choice, size_t r) {
+  void choose(Styles& choice, size_t r) {
     const auto& options = roles_[r].options;
-    Choice best = choice;
-    best[r] = way_of(options.front());
+    Styles best = choice;
+    best[r] = bare(options.front());
     for (size_t i = 1; i < options.size() && !spent(); ++i) {
-      Choice other = choice;
-      other[r] = way_of(options[i]);
+      Styles other = choice;
+      other[r] = bare(options[i]);
       if (better(other, best)) best = other;
     }
     choice = best;
   }
 
   /// One sweep over single roles and neighbouring pairs; whether it found something cheaper.
-  bool improve(Choice& choice) {
-    const Choice before = choice;
-    const auto consider = [&](const Choice& other) {
+  bool improve(Styles& choice) {
+    const Styles before = choice;
+    const auto consider = [&](const Styles& other) {
       if (costs_.count(other) == 0 && spent()) return;
       if (better(other, choice)) choice = other;
     };
@@ -273,18 +273,18 @@ class Search {
       if (roles_[r].free && roles_[r].options.size() > 1) free.push_back(r);
     }
     for (const size_t r : free) {
-      for (const StyleText& option : roles_[r].options) {
-        Choice other = choice;
-        other[r] = way_of(option);
+      for (const LayerStyle& option : roles_[r].options) {
+        Styles other = choice;
+        other[r] = bare(option);
         consider(other);
       }
     }
     for (size_t i = 0; i + 1 < free.size(); ++i) {
-      for (const StyleText& a : roles_[free[i]].options) {
-        for (const StyleText& b : roles_[free[i + 1]].options) {
-          Choice other = choice;
-          other[free[i]] = way_of(a);
-          other[free[i + 1]] = way_of(b);
+      for (const LayerStyle& a : roles_[free[i]].options) {
+        for (const LayerStyle& b : roles_[free[i + 1]].options) {
+          Styles other = choice;
+          other[free[i]] = bare(a);
+          other[free[i + 1]] = bare(b);
           consider(other);
         }
       }
@@ -293,18 +293,18 @@ class Search {
   }
 
   /// Says for each layer what decided: what its other cuts would have moved and taken.
-  void explain(const Choice& choice) {
+  void explain(const Styles& choice) {
     const DryCost cost = costs_.at(choice);
     for (size_t r = 0; r < roles_.size(); ++r) {
       if (!roles_[r].free) continue;
-      const StyleText style = layers_[roles_[r].layers.front()].style;
+      const LayerStyle style = layers_[roles_[r].layers.front()].style;
       const bool whole = style.style == Style::replicate;
       std::string text = style.name() + ", " + byte_text(cost.bytes) + " and " +
                          time_text(cost.seconds) + " a step";
       bool gathered = true;  // whatever cut it has
-      for (const StyleText& option : roles_[r].options) {
-        Choice other = choice;
-        other[r] = way_of(option);
+      for (const LayerStyle& option : roles_[r].options) {
+        Styles other = choice;
+        other[r] = bare(option);
         const auto known = costs_.find(other);
         if (other == choice || known == costs_.end()) continue;
         text += "; " + option.name() + compared_text(known->second, cost);
@@ -326,8 +326,8 @@ class Search {
   bool cut_own_parameters_;
   std::vector<Role> roles_;
   /// Blocks and units that operators asked for, by role and style.
-  std::vector<std::map<Way, StyleText>> learned_;
-  std::map<Choice, DryCost> costs_;
+  std::vector<std::map<BareStyle, LayerStyle>> learned_;
+  std::map<Styles, DryCost> costs_;
   /// Roles that are cut when the rest is planned.
   std::vector<bool> waits_;
   /// What the forward calls. With parameters of its own cut it must be the same: a forward that

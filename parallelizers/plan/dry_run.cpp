@@ -138,7 +138,7 @@ Layout DryRun::planned_layout(const Held& held, const std::string& name, const L
   for (int i = 0; i < layout.axes(); ++i) {
     if (layout[i].whole()) continue;
     const std::string& axis = layout.group(i)->name();
-    const StyleText& style = layer->style_on(axis);
+    const LayerStyle& style = layer->style_on(axis);
     auto origin =
         std::make_shared<CutOrigin>(CutOrigin{name, style.blocks, style.unit, /*planning=*/true});
     const CutPtr cut = layout[i].cut;
@@ -267,8 +267,8 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
 
 bool DryRun::take_wishes(std::vector<LayerPlan>& layers) const {
   bool changed = false;
-  const auto take = [&](const LayerPlan& layer, const std::string& axis, StyleText& style) {
-    StyleText wanted = style;
+  const auto take = [&](const LayerPlan& layer, const std::string& axis, LayerStyle& style) {
+    LayerStyle wanted = style;
     for (const std::string& name : {layer.weight_path(), layer.bias_path()}) {
       const auto found = origins_.find({axis, name});
       if (found == origins_.end()) continue;

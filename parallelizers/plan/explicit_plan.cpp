@@ -112,7 +112,7 @@ void check_decided(LayerPlan& layer, const PlanAxes& axes) {
 }
 
 void check_axes(const LayerPlan& layer, const PlanAxes& axes) {
-  OSLO_CHECK(!axes.searched.empty() || layer.style == StyleText{}, layer.why, ": ", layer.path,
+  OSLO_CHECK(!axes.searched.empty() || layer.style == LayerStyle{}, layer.why, ": ", layer.path,
              " may be cut over ", axes.names(), "; say over which, as in \"",
              axes.axes.front().name, ": ", layer.style.name(), "\"");
   for (const auto& [name, style] : layer.other_styles) {
@@ -121,7 +121,7 @@ void check_axes(const LayerPlan& layer, const PlanAxes& axes) {
   }
 }
 
-void check_style(const LayerPlan& layer, const StyleText& style) {
+void check_style(const LayerPlan& layer, const LayerStyle& style) {
   OSLO_CHECK(!(layer.embedding() && style.style == Style::row), layer.why, ": ", layer.path,
              " is an embedding, which has no input features to cut; use vocab or column");
   OSLO_CHECK(layer.kind != LayerKind::attention || style.style != Style::row, layer.why, ": ",

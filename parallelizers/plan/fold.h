@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/plan/plan.h"
+#include "parallelizers/plan/plan_report.h"
 
 namespace oslo {
 

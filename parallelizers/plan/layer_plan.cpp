@@ -53,7 +53,7 @@ void add_matrix(std::vector<LayerPlan>& layers, const ModuleView& entry,
 
 /// The style that cuts a shared weight as one of `leader` does, in the words of the other layer's
 /// class.
-StyleText tied_style(const LayerPlan& leader, StyleText style, LayerKind kind) {
+LayerStyle tied_style(const LayerPlan& leader, LayerStyle style, LayerKind kind) {
   const Placement placement = leader.weight_placement(style);
   if (!placement.is_shard()) return style;
   const bool embedding = kind == LayerKind::embedding;
@@ -107,8 +107,8 @@ std::string LayerPlan::bias_path() const {
   return join_path(path, bias_name());
 }
 
-const StyleText& LayerPlan::style_on(const std::string& name) const {
-  static const StyleText whole;
+const LayerStyle& LayerPlan::style_on(const std::string& name) const {
+  static const LayerStyle whole;
   if (name == axis) return style;
   const auto found = other_styles.find(name);
   return found == other_styles.end() ? whole : found->second;
@@ -128,13 +128,13 @@ void LayerPlan::set_styles(const AxisStyles& styles) {
 }
 
 bool LayerPlan::cuts_weight() const {
-  const auto cuts = [&](const StyleText& wanted) { return weight_placement(wanted).is_shard(); };
+  const auto cuts = [&](const LayerStyle& wanted) { return weight_placement(wanted).is_shard(); };
   return cuts(style) || std::any_of(other_styles.begin(), other_styles.end(),
                                     [&](const auto& other) { return cuts(other.second); });
 }
 
 bool LayerPlan::cuts_bias() const {
-  const auto cuts = [&](const StyleText& wanted) { return bias_placement(wanted).is_shard(); };
+  const auto cuts = [&](const LayerStyle& wanted) { return bias_placement(wanted).is_shard(); };
   return cuts(style) || std::any_of(other_styles.begin(), other_styles.end(),
                                     [&](const auto& other) { return cuts(other.second); });
 }
@@ -143,7 +143,7 @@ bool LayerPlan::cuts_weight_like(const LayerPlan& other) const {
   const auto differs = [&](const std::string& name) {
     return weight_placement(style_on(name)) != other.weight_placement(other.style_on(name));
   };
-  const auto some_differ = [&](const std::map<std::string, StyleText>& styles) {
+  const auto some_differ = [&](const std::map<std::string, LayerStyle>& styles) {
     return std::any_of(styles.begin(), styles.end(),
                        [&](const auto& style) { return differs(style.first); });
   };
@@ -153,7 +153,7 @@ bool LayerPlan::cuts_weight_like(const LayerPlan& other) const {
 std::string LayerPlan::style_text() const {
   if (other_styles.empty()) return style.name();
   std::string text;
-  const auto add = [&](const std::string& name, const StyleText& wanted) {
+  const auto add = [&](const std::string& name, const LayerStyle& wanted) {
     if (wanted.style == Style::replicate) return;
     text += c10::str(text.empty() ? "" : "; ", name, ": ", wanted.name());
   };
@@ -178,19 +178,19 @@ std::vector<Placement> LayerPlan::bias_placements(const Mesh& mesh) const {
   return placements;
 }
 
-Placement LayerPlan::weight_placement(const StyleText& style) const {
+Placement LayerPlan::weight_placement(const LayerStyle& style) const {
   if (style.style == Style::replicate) return Placement::replicate();
   if (style.style == Style::shard) return Placement::shard(style.dim, style.blocks, style.unit);
   const bool first = embedding() ? style.style == Style::vocab : style.style != Style::row;
   return Placement::shard(first ? 0 : 1, style.blocks, style.unit);
 }
 
-Placement LayerPlan::bias_placement(const StyleText& style) const {
+Placement LayerPlan::bias_placement(const LayerStyle& style) const {
   const bool cut = !embedding() && (style.style == Style::column || style.style == Style::vocab);
   return cut ? Placement::shard(0, style.blocks, style.unit) : Placement::replicate();
 }
 
-int64_t LayerPlan::cut_size(const StyleText& style) const {
+int64_t LayerPlan::cut_size(const LayerStyle& style) const {
   const Placement placement = weight_placement(style);
   if (!placement.is_shard()) return 0;
   const Mark* mark = mark_of(weight());

@@ -23,7 +23,7 @@ struct LayerPlan {
   /// Null for a model of another kind than torch::nn::Module.
   std::shared_ptr<torch::nn::Module> module, parent;
   LayerKind kind = LayerKind::linear;
-  StyleText style;  ///< on `axis`
+  LayerStyle style;  ///< on `axis`
   std::string why;
   bool asked_for = false;  ///< by a pattern or a policy
   AxisUse use = {};        ///< on `axis`, as a pattern says; the search leaves it alone
@@ -35,7 +35,7 @@ struct LayerPlan {
   /// The axis that the plan decides by itself (PlanAxes); empty: none.
   std::string axis = "tensor";
   /// On axes that patterns and policies name beside it; whole on those that are not here.
-  std::map<std::string, StyleText> other_styles = {};
+  std::map<std::string, LayerStyle> other_styles = {};
   LayerView view = {};  ///< where the weight and bias are, and what the layer's class says of them
 
   bool embedding() const { return kind == LayerKind::embedding; }
@@ -45,7 +45,7 @@ struct LayerPlan {
   bool parameter() const { return kind == LayerKind::parameter; }
   /// Whether the search may choose.
   bool free() const { return !asked_for && !computed && !decided && !axis.empty(); }
-  const StyleText& style_on(const std::string& axis) const;
+  const LayerStyle& style_on(const std::string& axis) const;
   const AxisUse& use_on(const std::string& axis) const;
   /// Takes over these styles; whole on other axes.
   void set_styles(const AxisStyles& styles);
@@ -68,14 +68,14 @@ struct LayerPlan {
   Placement weight_placement() const { return weight_placement(style); }
   /// Of the bias, on `axis`: cut like the output features, else whole.
   Placement bias_placement() const { return bias_placement(style); }
-  Placement weight_placement(const StyleText& style) const;
-  Placement bias_placement(const StyleText& style) const;
+  Placement weight_placement(const LayerStyle& style) const;
+  Placement bias_placement(const LayerStyle& style) const;
   /// One for each axis of the mesh.
   std::vector<Placement> weight_placements(const Mesh& mesh) const;
   std::vector<Placement> bias_placements(const Mesh& mesh) const;
   /// The size of the dimension that is cut on `axis`; 0 where none is.
   int64_t cut_size() const { return cut_size(style); }
-  int64_t cut_size(const StyleText& style) const;
+  int64_t cut_size(const LayerStyle& style) const;
   /// How many independent parts a convolution has; 1 for the rest.
   int64_t groups() const { return view.groups; }
   /// A convolution over the patches of an image, with which vision transformers and ConvNeXt begin:

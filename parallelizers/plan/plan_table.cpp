@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "parallelizers/plan/fold.h"
-#include "parallelizers/plan/plan.h"
+#include "parallelizers/plan/plan_report.h"
 #include "parallelizers/plan/role.h"
 
 namespace oslo {

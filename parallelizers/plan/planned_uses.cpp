@@ -7,7 +7,7 @@
 namespace oslo {
 namespace {
 
-void check_use_on(const LayerPlan& layer, const StyleText& style, const AxisUse& use) {
+void check_use_on(const LayerPlan& layer, const LayerStyle& style, const AxisUse& use) {
   if (use == AxisUse{}) return;
   const bool scatters = use.result == AxisUse::Result::scatter;
   OSLO_CHECK(!scatters || style.style != Style::vocab || layer.embedding(), layer.why, ": ",

@@ -31,15 +31,15 @@ std::string role_name(const LayerPlan& layer) {
                   layer.computed, layer.decided);
 }
 
-bool divides(LayerPlan layer, const StyleText& style, int ranks) {
+bool divides(LayerPlan layer, const LayerStyle& style, int ranks) {
   layer.style = style;
   const int64_t size = layer.cut_size();
   return size % (style.blocks * style.unit) == 0 && size / style.unit >= ranks;
 }
 
 /// The cuts that a layer can have.
-std::vector<StyleText> options_of(const LayerPlan& layer, int ranks) {
-  std::vector<StyleText> options;
+std::vector<LayerStyle> options_of(const LayerPlan& layer, int ranks) {
+  std::vector<LayerStyle> options;
   switch (layer.kind) {
     case LayerKind::embedding:
       options = {{Style::vocab}, {Style::column}};
@@ -57,31 +57,31 @@ std::vector<StyleText> options_of(const LayerPlan& layer, int ranks) {
       if (layer.groups() == 1) options[0].unit = 1;
       if (layer.groups() > 1) options.pop_back();
   }
-  std::erase_if(options, [&](const StyleText& style) { return !divides(layer, style, ranks); });
+  std::erase_if(options, [&](const LayerStyle& style) { return !divides(layer, style, ranks); });
   if (options.empty()) options.push_back({});
   return options;
 }
 
 }  // namespace
 
-Way way_of(const StyleText& style) {
+BareStyle bare(const LayerStyle& style) {
   return {style.style, style.dim};
 }
 
-bool Role::has(const StyleText& style) const {
-  return std::any_of(options.begin(), options.end(), [&](const StyleText& option) {
-    return way_of(option) == way_of(style) && option.blocks == style.blocks &&
+bool Role::has(const LayerStyle& style) const {
+  return std::any_of(options.begin(), options.end(), [&](const LayerStyle& option) {
+    return bare(option) == bare(style) && option.blocks == style.blocks &&
            option.unit == style.unit;
   });
 }
 
-bool Role::offers(const Way& way) const {
+bool Role::offers(const BareStyle& style) const {
   return std::any_of(options.begin(), options.end(),
-                     [&](const StyleText& option) { return way_of(option) == way; });
+                     [&](const LayerStyle& option) { return bare(option) == style; });
 }
 
 void Role::forbid_whole() {
-  std::erase_if(options, [](const StyleText& option) { return option.style == Style::replicate; });
+  std::erase_if(options, [](const LayerStyle& option) { return option.style == Style::replicate; });
 }
 
 std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
@@ -104,13 +104,13 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
     const LayerPlan& layer = layers[role.layers.front()];
     // The first plan's own cut is always one: the result must not be worse.
     const bool cut = layer.style.style != Style::replicate;
-    if (cut && !role.offers(way_of(layer.style))) role.options.push_back(layer.style);
+    if (cut && !role.offers(bare(layer.style))) role.options.push_back(layer.style);
     const int64_t size = layer.weight().numel() * static_cast<int64_t>(role.layers.size());
     role.large = static_cast<double>(size) >= kSmall * static_cast<double>(total);
     role.shares_work = cut && !layer.embedding() && !role.parameter;
     const bool table = (layer.embedding() || layer.embeds_patches()) && !cut;
     if ((table || role.parameter || !role.large) && !role.offers_whole()) {
-      role.options.insert(role.options.begin(), StyleText{});
+      role.options.insert(role.options.begin(), LayerStyle{});
     }
   }
   return roles;

@@ -10,14 +10,14 @@
 namespace oslo {
 
 /// A style without its blocks and units, which operators ask for: what the search chooses.
-using Way = std::pair<Style, int64_t>;
-Way way_of(const StyleText& style);
+using BareStyle = std::pair<Style, int64_t>;
+BareStyle bare(const LayerStyle& style);
 
 /// Layers that play the same part: the same path but for numbers, the same weight shape. Planned
 /// once.
 struct Role {
   std::vector<size_t> layers;  ///< positions in the plan
-  std::vector<StyleText> options;
+  std::vector<LayerStyle> options;
   bool free = true;        ///< for the search to decide
   bool large = false;      ///< enough of the model to be worth cutting
   bool parameter = false;  ///< of a user's own module
@@ -25,10 +25,10 @@ struct Role {
   /// first plan cuts.
   bool shares_work = false;
 
-  bool has(const StyleText& style) const;
-  bool offers(const Way& way) const;
+  bool has(const LayerStyle& style) const;
+  bool offers(const BareStyle& style) const;
   /// Whether it may stay whole.
-  bool offers_whole() const { return offers(way_of({})); }
+  bool offers_whole() const { return offers(bare({})); }
   void forbid_whole();
 };
 

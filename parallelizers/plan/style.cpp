@@ -43,7 +43,7 @@ std::optional<int64_t> number_in(const std::string& text) {
 }
 
 /// Reads "scatter=-2" and the like; false where `key` is no such word.
-bool read_use(const std::string& key, int64_t dim, StyleText& parsed) {
+bool read_use(const std::string& key, int64_t dim, LayerStyle& parsed) {
   if (key == "scatter" || key == "split") {
     parsed.use.result = key == "split" ? AxisUse::Result::split : AxisUse::Result::scatter;
     parsed.use.dim = dim;
@@ -56,7 +56,7 @@ bool read_use(const std::string& key, int64_t dim, StyleText& parsed) {
 }
 
 /// Whether results of the style are sums over ranks, or whole, on the axis that the word speaks of.
-void check_use_word(const std::string& key, const StyleText& parsed, const std::string& text,
+void check_use_word(const std::string& key, const LayerStyle& parsed, const std::string& text,
                     const std::string& where) {
   const Style style = parsed.style;
   const bool sums = style == Style::row || style == Style::vocab;
@@ -75,16 +75,16 @@ void check_use_word(const std::string& key, const StyleText& parsed, const std::
 
 }  // namespace
 
-std::string StyleText::name() const {
+std::string LayerStyle::name() const {
   const std::string text = oslo::to_string(style);
   return style == Style::shard ? text + "(" + std::to_string(dim) + ")" : text;
 }
 
-StyleText StyleText::parse(const std::string& text, const std::string& where) {
+LayerStyle LayerStyle::parse(const std::string& text, const std::string& where) {
   std::istringstream words(text);
   std::string word;
   words >> word;
-  StyleText parsed;
+  LayerStyle parsed;
   bool known = false;
   for (const Style style : {Style::replicate, Style::column, Style::row, Style::vocab}) {
     if (word != oslo::to_string(style)) continue;
@@ -130,7 +130,7 @@ std::string trimmed(const std::string& text) {
 }  // namespace
 
 AxisStyles parse_axis_styles(const std::string& text, const std::string& where) {
-  if (text.find_first_of(":;") == std::string::npos) return {{"", StyleText::parse(text, where)}};
+  if (text.find_first_of(":;") == std::string::npos) return {{"", LayerStyle::parse(text, where)}};
   AxisStyles styles;
   std::set<std::string> seen;
   std::istringstream parts(text);
@@ -141,7 +141,7 @@ AxisStyles parse_axis_styles(const std::string& text, const std::string& where) 
                "\" in \"", text,
                "\"; styles of several axes are written \"row: shard(1); column: shard(0)\"");
     OSLO_CHECK(seen.insert(axis).second, where, ": \"", text, "\" gives the axis ", axis, " twice");
-    styles.emplace_back(axis, StyleText::parse(part.substr(colon + 1), where));
+    styles.emplace_back(axis, LayerStyle::parse(part.substr(colon + 1), where));
   }
   return styles;
 }

@@ -28,7 +28,7 @@ std::string use_text(const AxisUse& use);
 /// unit=16". How the layer's result and input lie follows, as a dimension that counts from the end
 /// when negative: "row scatter=-2" (also of vocab) gives each rank its part of the sum, "replicate
 /// split=-2" of a whole result, "replicate input=0" of the input.
-struct StyleText {
+struct LayerStyle {
   Style style = Style::replicate;
   int64_t blocks = 1;
   int64_t unit = 1;
@@ -43,15 +43,15 @@ struct StyleText {
   }
 
   /// Throws naming `where` when the text is none of these.
-  static StyleText parse(const std::string& text, const std::string& where);
+  static LayerStyle parse(const std::string& text, const std::string& where);
 
-  bool operator==(const StyleText&) const = default;
+  bool operator==(const LayerStyle&) const = default;
 };
 
 /// Styles by axis, in the order written: "row: shard(1); column: column blocks=3". A style without
 /// an axis stands alone and has an empty name. Throws naming `where` for other texts, and when an
 /// axis is named twice.
-using AxisStyles = std::vector<std::pair<std::string, StyleText>>;
+using AxisStyles = std::vector<std::pair<std::string, LayerStyle>>;
 AxisStyles parse_axis_styles(const std::string& text, const std::string& where);
 
 }  // namespace oslo

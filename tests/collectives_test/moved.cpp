@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "mpu/group.h"
-#include "mpu/transport/process_group.h"
+#include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/shared_memory/backend.h"
 #include "tests/support/shared_memory_group.h"
 #include "tests/support/transport_ranks.h"

@@ -60,7 +60,7 @@ inline std::vector<std::string> on_group(
 inline void each_rank(int ranks, const std::function<void(SharedMemoryBackend&, int)>& body) {
   using namespace shared_memory;
   // One mapping for all, so that ThreadSanitizer sees what they do to each other.
-  const Layout layout(ranks, 4096, 4096);
+  const SegmentLayout layout(ranks, 4096, 4096);
   const auto memory = Segment::create(Segment::Kind::anonymous, layout.bytes);
   for (int rank = 0; rank < ranks; ++rank) Member::join(*memory, layout, rank);
   const auto adjust = [&](ShmOptions& options, int) { options.memory = memory; };

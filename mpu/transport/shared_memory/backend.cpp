@@ -22,7 +22,7 @@ std::unique_ptr<Member> join(c10d::Store& store, int rank, int size,
              "; a group of ", size, " ranks needs a multiple of 64 that is at least ", 256 * size);
   OSLO_CHECK(options.ring_bytes % 64 == 0 && options.ring_bytes >= 4096, "ring_bytes is ",
              options.ring_bytes, "; it has to be a multiple of 64 that is at least 4096");
-  const Layout layout(size, chunk, options.ring_bytes);
+  const SegmentLayout layout(size, chunk, options.ring_bytes);
   std::shared_ptr<Segment> segment = options.memory;
   if (!segment) {
     const std::string host = options.host.empty() ? host_identity() : options.host;

@@ -53,12 +53,12 @@ Patience patience_for(int ranks) {
 
 }  // namespace
 
-void Member::join(Segment& segment, const Layout& layout, int rank) {
+void Member::join(Segment& segment, const SegmentLayout& layout, int rank) {
   if (rank == 0) layout.commit_collectives(segment);
   layout.member(segment, rank).membership.process = ProcessId::self();
 }
 
-Member::Member(std::shared_ptr<Segment> segment, const Layout& layout, int rank, Names names)
+Member::Member(std::shared_ptr<Segment> segment, const SegmentLayout& layout, int rank, Names names)
     : segment_(std::move(segment)),
       layout_(layout),
       rank_(rank),

@@ -21,10 +21,10 @@ class Member {
     std::vector<uint64_t> world_ranks;  ///< by group rank; may be empty
   };
 
-  Member(std::shared_ptr<Segment> segment, const Layout& layout, int rank, Names names);
+  Member(std::shared_ptr<Segment> segment, const SegmentLayout& layout, int rank, Names names);
 
   /// What a member writes before others may rely on it; then `Member` can be made.
-  static void join(Segment& segment, const Layout& layout, int rank);
+  static void join(Segment& segment, const SegmentLayout& layout, int rank);
 
   int rank() const { return rank_; }
   int size() const { return layout_.size; }
@@ -82,7 +82,7 @@ class Member {
   void wake_everyone() const;
 
   std::shared_ptr<Segment> segment_;
-  const Layout layout_;
+  const SegmentLayout layout_;
   const int rank_;
   const Names names_;
   const ProcessId process_;

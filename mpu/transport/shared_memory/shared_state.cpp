@@ -11,7 +11,8 @@ size_t whole_pages(size_t bytes) {
 
 }  // namespace
 
-Layout::Layout(int size, size_t chunk, size_t ring) : chunk(chunk), ring(ring), size(size) {
+SegmentLayout::SegmentLayout(int size, size_t chunk, size_t ring)
+    : chunk(chunk), ring(ring), size(size) {
   const auto n = static_cast<size_t>(size);
   members = whole_pages(sizeof(Failure));
   slots = members + whole_pages(n * sizeof(MemberState));
@@ -19,27 +20,27 @@ Layout::Layout(int size, size_t chunk, size_t ring) : chunk(chunk), ring(ring), 
   bytes = channels + n * n * whole_pages(sizeof(Channel) + ring);
 }
 
-Failure& Layout::failure(const Segment& segment) const {
+Failure& SegmentLayout::failure(const Segment& segment) const {
   return *reinterpret_cast<Failure*>(segment.data());
 }
 
-MemberState& Layout::member(const Segment& segment, int rank) const {
+MemberState& SegmentLayout::member(const Segment& segment, int rank) const {
   return reinterpret_cast<MemberState*>(segment.data() + members)[rank];
 }
 
-size_t Layout::channel_offset(int from, int to) const {
+size_t SegmentLayout::channel_offset(int from, int to) const {
   return channels + (static_cast<size_t>(from) * size + to) * whole_pages(sizeof(Channel) + ring);
 }
 
-Channel& Layout::channel(const Segment& segment, int from, int to) const {
+Channel& SegmentLayout::channel(const Segment& segment, int from, int to) const {
   return *reinterpret_cast<Channel*>(segment.data() + channel_offset(from, to));
 }
 
-std::byte* Layout::ring_of(const Segment& segment, int from, int to) const {
+std::byte* SegmentLayout::ring_of(const Segment& segment, int from, int to) const {
   return segment.data() + channel_offset(from, to) + sizeof(Channel);
 }
 
-void Layout::commit_channel(const Segment& segment, int from, int to) const {
+void SegmentLayout::commit_channel(const Segment& segment, int from, int to) const {
   segment.commit(channel_offset(from, to), whole_pages(sizeof(Channel) + ring));
 }
 

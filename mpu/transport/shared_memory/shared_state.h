@@ -81,12 +81,12 @@ struct Channel {
 };
 
 /// Where everything lies in a group's segment.
-struct Layout {
+struct SegmentLayout {
   size_t members, slots, channels, bytes;
   size_t chunk, ring;
   int size;
 
-  Layout(int size, size_t chunk, size_t ring);
+  SegmentLayout(int size, size_t chunk, size_t ring);
 
   Failure& failure(const Segment& segment) const;
   MemberState& member(const Segment& segment, int rank) const;

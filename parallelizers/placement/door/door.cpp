@@ -94,7 +94,7 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
-  if (met == Met::marked && run_in_local_zone(op, *stack)) return;
+  if (met == Met::marked && run_on_parts(op, *stack)) return;
   if (run_under_autocast(op, *stack)) return;
   run(op, *stack);
 }

@@ -154,7 +154,7 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
 
 }  // namespace
 
-bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack) {
+bool run_on_parts(const OperatorEntry& op, torch::jit::Stack& stack) {
   if (!op.on_parts) return false;
   const size_t base = stack.size() - op.arguments;
   const bool on_marked = stack[base].isTensor() && stack[base].toTensor().defined() &&

@@ -13,6 +13,6 @@ namespace oslo {
 ///   - copies, casts and empty or constant tensors "like" a marked one, which are marked in turn.
 /// Everything else on a marked tensor is an operator on the whole that it is a part of. Returns
 /// false, with the stack unchanged, when the call is of that kind.
-bool run_in_local_zone(const OperatorEntry& op, torch::jit::Stack& stack);
+bool run_on_parts(const OperatorEntry& op, torch::jit::Stack& stack);
 
 }  // namespace oslo

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mpu/error.h"
-#include "mpu/transport/process_group.h"
+#include "mpu/transport/counted_process_group.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"

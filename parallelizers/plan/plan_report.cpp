@@ -1,4 +1,4 @@
-#include "parallelizers/plan/plan.h"
+#include "parallelizers/plan/plan_report.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mpu/rank_order.h"
+#include "mpu/transport/transport.h"
+
+namespace oslo {
+
+/// Whose names a config uses. `none` holds no dialect's key yet: everything has its default.
+enum class ConfigDialect { none, oslo, libai, colossal_ai };
+
+/// "OSLO", "LiBai", "Colossal-AI", or "no dialect".
+std::string to_string(ConfigDialect dialect);
+
+/// The sizes of the axes in a world of known size. `data * tensor * pipeline` is the world size.
+struct ParallelSizes {
+  int data = 1;
+  int tensor = 1;
+  int pipeline = 1;
+  std::string tensor_mode = "1d";  ///< "1d", "2d", "2.5d", "3d" or "sequence"
+  int depth = 1;                   ///< the d of 2.5d (tensor = q * q * d), 1 for every other mode
+  RankOrder rank_order = RankOrder::pp_dp_tp;
+  Transport backend = Transport::automatic;
+  std::optional<std::chrono::seconds> timeout;  ///< unset: the world's
+  bool enabled = true;  ///< false: leave the model untouched; then tensor and pipeline are 1
+};
+
+/// Everything a config says, in the same words whichever dialect it was written in. A field that a
+/// dialect has no key for holds its default.
+struct ConfigValues {
+  ConfigDialect dialect = ConfigDialect::none;
+  bool enabled = true;
+  std::optional<int> data_parallel_size;  ///< unset: inferred from the world
+  int tensor_parallel_size = 1;
+  int pipeline_parallel_size = 1;
+  std::optional<std::string> tensor_mode;  ///< unset: "1d"
+  std::optional<int> depth;                ///< 2.5d only
+  RankOrder rank_order = RankOrder::pp_dp_tp;
+  Transport backend = Transport::automatic;
+  std::optional<std::chrono::seconds> timeout;  ///< how long ranks wait for each other
+  /// (pattern, "column" | "row" | "vocab" | "replicate") in the order written.
+  std::vector<std::pair<std::string, std::string>> plan;
+
+  std::optional<int> pipeline_num_layers;
+  std::optional<std::vector<int>> custom_pipeline_stage_id;  ///< one stage per layer
+  int num_accumulation_steps = 1;
+  bool activation_checkpoint = false;
+  bool zero_optimization = false;
+  int zero_stage = 1;
+  bool amp = false;
+};
+
+}  // namespace oslo
