@@ -1,10 +1,13 @@
 // One rank of a training job: times forward and backward of a GPT, tensor or data parallel.
 // benchmarks/peers/training_step.py is the same job in Python; benchmarks/report compares them.
 //
-//   oslo run -n 2 training_step --parallel tensor --hidden 256
+//   oslo run -n 2 bench_training_step --parallel tensor --hidden 256
+//   oslo run -n 2 bench_training_step --parallel automatic       by the plan's own search
+//   bench_training_step --parallel none                          plain LibTorch
 //
 // Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
-// compute the same, and the milliseconds of every timed step.
+// compute the same, the milliseconds of every timed step, and of an automatic plan the seconds that
+// it expects of this job and of one device.
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
@@ -26,8 +29,8 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  CLI::App app("Times training steps of a GPT on this rank");
-  app.add_option("--parallel", options.parallel)->check(CLI::IsMember({"tensor", "data", "none"}));
+  CLI::App app("Times forward and backward of a GPT on this rank");
+  app.add_option("--parallel", options.parallel)->check(CLI::IsMember({"tensor", "automatic", "data", "none"}));
   app.add_option("--hidden", options.hidden);
   app.add_option("--layers", options.layers);
   app.add_option("--batch", options.batch, "Sequences a rank");
@@ -56,12 +59,26 @@ void run(const Options& options) {
   const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
   const auto targets = (place + 3).remainder(options.vocabulary);
 
+  const auto loss_of = [&](const torch::Tensor& logits) {
+    return torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
+  };
+
+  nlohmann::json result;
   std::optional<oslo::ParallelModel> parallel;
   std::optional<oslo::DistributedDataParallel<bench::Gpt>> ddp;
   oslo::InitializeOptions how;
   how.world = world;
   if (options.parallel == "tensor") {
     parallel = oslo::initialize(model, bench::cut_like_the_peer(world.size()), how);
+  } else if (options.parallel == "automatic") {
+    how.example_inputs = [&] { loss_of(model->forward(tokens)); };
+    const std::string size = std::to_string(world.size());
+    parallel = oslo::initialize(
+        model,
+        oslo::Config::parse(R"({"model_parallelism": {"tensor_parallel_size": )" + size + "}}"),
+        how);
+    result["expected"] = parallel->plan().forecast.step;
+    result["one_device"] = parallel->plan().forecast.one_device;
   } else if (by_data) {
     const oslo::MPU mpu(world);
     ddp.emplace(model, mpu.get_data_parallel_group(),
@@ -69,14 +86,11 @@ void run(const Options& options) {
   }
   const auto step = [&] {
     model->zero_grad();
-    const auto logits = ddp ? ddp->forward(tokens) : model->forward(tokens);
-    const auto loss =
-        torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
+    const auto loss = loss_of(ddp ? ddp->forward(tokens) : model->forward(tokens));
     loss.backward();
     return loss;
   };
 
-  nlohmann::json result;
   result["loss"] = step().item<double>();
   result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
   for (int i = 0; i < options.warm_up; ++i) step();

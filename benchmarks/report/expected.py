@@ -16,7 +16,7 @@ def expected_steps(bin_folder: str, rounds: int, quick: bool) -> list[Row]:
     """The machine is measured once, now; then jobs of one and two ranks in turn. One rank is the
     plain model, which has never seen initialize, in the same program."""
     rows, speed = [], []
-    program = f"{bin_folder}/bench_expected_step"
+    program = f"{bin_folder}/bench_training_step"
     with tempfile.TemporaryDirectory() as cache:
         environment = {"XDG_CACHE_HOME": cache, "OSLO_RATES": "", "OSLO_BACKEND": "shm"}
         for hidden in (64, 256) if quick else (64, 256, 1024):
@@ -25,9 +25,14 @@ def expected_steps(bin_folder: str, rounds: int, quick: bool) -> list[Row]:
                        "--steps", "10" if hidden == 1024 else "40"]
             measured: dict[int, list[float]] = {1: [], 2: []}
             expected: dict[int, list[float]] = {1: [], 2: []}
+            loss = 0.0
             for _ in range(rounds):
                 for ranks in measured:
-                    found = run(Job(f"{ranks} ranks", command, ranks, environment))
+                    how = ["--parallel", "automatic" if ranks > 1 else "none"]
+                    found = run(Job(f"{ranks} ranks", command + how, ranks, environment))
+                    loss = loss or found["loss"]
+                    if abs(found["loss"] - loss) > 1e-3 * abs(loss):
+                        raise SystemExit(f"{ranks} ranks: loss {found['loss']}, not {loss}")
                     measured[ranks] += found["milliseconds"]
                     if ranks == 2:
                         expected[1].append(1e3 * found["one_device"])
