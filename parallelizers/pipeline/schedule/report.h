@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallelizers/pipeline/schedule/schedule.h"
+#include "parallelizers/pipeline/schedule/timeline.h"
+
+namespace oslo::pipeline {
+
+/// A row of text for each rank, time to the right: an action where it begins, = while it goes on,
+/// dots where the rank waits. `leave_stage_out` where a row has only one.
+///
+///     rank 0  F0 F1 .. .. .. B0=== B1===
+///     rank 1     F0 B0=== F1 B1===
+///
+/// Empty where a row would be longer than `most_columns`.
+std::string grid(const Timeline& timeline, bool leave_stage_out, int most_columns = 500);
+
+/// "12.5%".
+std::string percent(double share);
+
+/// A line for each rank: its stages, how it spends the step, its bubble, and the most activations
+/// that it keeps (peaks_of); times in the timeline's unit.
+std::string rank_table(const Schedule& schedule, const Timeline& timeline);
+
+/// A line for each rank: the shares of a measured step, and its bubble beside the simulated one of
+/// the same lists.
+std::string measured_table(const Timeline& measured, const Timeline& simulated);
+
+}  // namespace oslo::pipeline
