@@ -6,6 +6,7 @@
 #include "tools/oslo/command.h"
 #include "tools/oslo/plan_command.h"
 #include "tools/oslo/run_command.h"
+#include "tools/oslo/schedule_command.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", oslo::tool::add_run_command, true},
     {"plan", oslo::tool::add_plan_command, true},
+    {"schedule", oslo::tool::add_schedule_command, false},
 };
 
 // A command that starts a program stops reading options where the program begins: what follows it,
