@@ -54,6 +54,28 @@ TEST(OsloSchedule, Costs) {
               AllOf(HasSubstr("makespan  23\n"), HasSubstr("only where stages cost the same")));
 }
 
+TEST(OsloSchedule, ComparesKindsOverOneModel) {
+  const oslo::test::TemporaryDirectory directory;
+  const std::string svg = directory.path() / "kinds.svg";
+  ToolProcess tool({"schedule", "--compare", "-p", "4", "-m", "7", "--svg", svg});
+  EXPECT_EQ(tool.finish(), 0) << tool.error();
+  EXPECT_EQ(
+      tool.output(),
+      "       kind  stages a rank  makespan  bubble  kept to I  kept to W\n"
+      "      naive              1        84   75.0%          1          1\n"
+      "      gpipe              1        30   30.0%          7          7\n"
+      "       1f1b              1        30   30.0%          4          4\n"
+      "interleaved              2      25.5   17.6%          7          7\n"
+      "zero_bubble              1        24   12.5%          4          4\n"
+      "        zbv              2      22.5    6.7%          4          4\n"
+      "\ndualpipev: 7 micro-batches are fewer than its 8 stages on 4 ranks; take at least 8, or "
+      "zbv\n");
+  EXPECT_THAT(read(svg), HasSubstr(">zbv: 4 ranks, 7 micro-batches, 2 stages a rank</text>"));
+  expect_failure({"schedule", "--compare", "-p", "4"}, 2, "--micro-batches is required");
+  expect_failure({"schedule", "--compare", "-p", "4", "-m", "7", "-k", "zbv"}, 2,
+                 "--kind excludes --compare");
+}
+
 TEST(OsloSchedule, AValueThatForwardReads) {
   ToolProcess one({"schedule", "-p", "4", "-m", "8", "--read", "3"});
   EXPECT_EQ(one.finish(), 0) << one.error();

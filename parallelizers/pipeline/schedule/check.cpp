@@ -5,7 +5,6 @@
 
 #include "mpu/error.h"
 #include "parallelizers/pipeline/schedule/playback.h"
-#include "parallelizers/pipeline/schedule/text.h"
 
 namespace oslo::pipeline {
 namespace {

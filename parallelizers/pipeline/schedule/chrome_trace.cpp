@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "mpu/error.h"
-#include "parallelizers/pipeline/schedule/text.h"
 
 namespace oslo::pipeline {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "parallelizers/pipeline/schedule/text.h"
-
 namespace oslo::pipeline {
 namespace {
 

@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "parallelizers/pipeline/schedule/simulate.h"
-#include "parallelizers/pipeline/schedule/text.h"
 
 namespace oslo::pipeline {
 namespace {
@@ -18,29 +17,6 @@ std::string label_of(const Action& action, bool leave_stage_out) {
 }
 
 using Rows = std::vector<std::vector<std::string>>;
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", std::abs(value) < 1e-9 ? 0 : value);
-  return text;
-}
-
-// Columns aligned to the right.
-std::string aligned(const Rows& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()), 0);
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      text += std::string(widths[i] - row[i].size() + (i > 0 ? 2 : 0), ' ') + row[i];
-    }
-    text += "\n";
-  }
-  return text;
-}
 
 void fill(std::string& row, int begin, int end, char with) {
   if (static_cast<int>(row.size()) < end) row.resize(end, ' ');
@@ -89,6 +65,28 @@ std::string percent(double share) {
   return text;
 }
 
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", std::abs(value) < 1e-9 ? 0 : value);
+  return text;
+}
+
+std::string aligned(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      text += std::string(widths[i] - row[i].size() + (i > 0 ? 2 : 0), ' ') + row[i];
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 std::string rank_table(const Schedule& schedule, const Timeline& timeline) {
   const std::vector<RankUse> uses = use_of(timeline);
   const std::vector<Peak> peaks = peaks_of(schedule);
@@ -100,8 +98,8 @@ std::string rank_table(const Schedule& schedule, const Timeline& timeline) {
       stages += (stages.empty() ? "" : " ") + std::to_string(stage);
     }
     const RankUse& use = uses[rank];
-    rows.push_back({std::to_string(rank), stages, number(use.busy), number(use.waiting),
-                    number(use.communicating), number(use.idle), percent(use.bubble()),
+    rows.push_back({std::to_string(rank), stages, number_text(use.busy), number_text(use.waiting),
+                    number_text(use.communicating), number_text(use.idle), percent(use.bubble()),
                     std::to_string(peaks[rank].until_input),
                     std::to_string(peaks[rank].until_weight)});
   }

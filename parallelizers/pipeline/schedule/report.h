@@ -20,6 +20,12 @@ std::string grid(const Timeline& timeline, bool leave_stage_out, int most_column
 /// "12.5%".
 std::string percent(double share);
 
+/// Six digits at most; nothing but rounding is 0.
+std::string number_text(double value);
+
+/// Lines of cells, every column aligned to the right.
+std::string aligned(const std::vector<std::vector<std::string>>& rows);
+
 /// A line for each rank: its stages, how it spends the step, its bubble, and the most activations
 /// that it keeps (peaks_of); times in the timeline's unit.
 std::string rank_table(const Schedule& schedule, const Timeline& timeline);

@@ -23,6 +23,10 @@ struct Action {
   auto operator<=>(const Action&) const = default;
 };
 
+/// "2F0": the forward of stage 2 for micro-batch 0. B is a whole backward, I and W its parts for
+/// the input and the weights.
+std::string to_text(const Action& action);
+
 /// Who does what in which order, in one step: data, made by `make_schedule` or read by
 /// `parse_schedule`. Each rank follows its own list from front to back. Without LibTorch.
 struct Schedule {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <set>
 
 #include "parallelizers/pipeline/schedule/report.h"
-#include "parallelizers/pipeline/schedule/text.h"
 
 namespace oslo::pipeline {
 namespace {
@@ -20,6 +20,10 @@ constexpr double kRow = 24;
 constexpr double kTitle = 30;
 constexpr double kFoot = 14;  // below the last row
 constexpr double kLegend = 24;
+
+constexpr const char* kStyle =
+    "<style>rect{stroke:#ffffff;stroke-width:.5}.middle{text-anchor:middle}"
+    ".end{text-anchor:end}</style>\n";
 
 struct Colour {
   const char* name;
@@ -36,7 +40,7 @@ constexpr const char* kMessageFill = "#d8c6e4";
 
 std::string coordinate(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f", value);
+  std::snprintf(text, sizeof text, "%.6g", std::round(value * 100) / 100);
   return text;
 }
 
@@ -70,10 +74,8 @@ std::string words(double x, double y, const std::string& anchor, const std::stri
 
 class Panel {
  public:
-  Panel(const SvgPanel& panel, double top)
-      : timeline_(panel.timeline),
-        top_(top + kTitle),
-        scale_((kWidth - kLeft - kRight) / std::max(panel.timeline.span(), 1e-300)) {
+  Panel(const SvgPanel& panel, double top, double scale)
+      : timeline_(panel.timeline), top_(top + kTitle), scale_(scale) {
     text_ = words(kLeft, top + kTitle - 9, "start", panel.title);
   }
 
@@ -165,8 +167,11 @@ std::string legend(const std::vector<SvgPanel>& panels, double top) {
 std::string to_svg(const std::vector<SvgPanel>& panels) {
   std::string body;
   double height = 4;
+  double span = 0;
+  for (const SvgPanel& panel : panels) span = std::max(span, panel.timeline.span());
+  const double scale = span > 0 ? (kWidth - kLeft - kRight) / span : 0;
   for (const SvgPanel& panel : panels) {
-    body += Panel(panel, height).draw();
+    body += Panel(panel, height, scale).draw();
     height += Panel::height(panel);
   }
   body += legend(panels, height);
@@ -175,7 +180,7 @@ std::string to_svg(const std::vector<SvgPanel>& panels) {
   return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + size + "\" viewBox=\"0 0 " +
          coordinate(kWidth) + " " + coordinate(height) +
          "\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222222\">\n<rect width=\"" + size +
-         "\" fill=\"#ffffff\"/>\n" + body + "</svg>\n";
+         "\" fill=\"#ffffff\"/>\n" + kStyle + body + "</svg>\n";
 }
 
 }  // namespace oslo::pipeline

@@ -13,8 +13,8 @@ struct SvgPanel {
   Timeline timeline;
 };
 
-/// A picture: the panels one below the other, each over its own whole width; a row for each rank,
-/// time to the right. Passes differ by colour, a rank's stages by shade; numbers are micro-batches.
+/// A picture: the panels one below the other, all to the same scale; a row for each rank, time to
+/// the right. Passes differ by colour, a rank's stages by shade; numbers are micro-batches.
 std::string to_svg(const std::vector<SvgPanel>& panels);
 
 }  // namespace oslo::pipeline

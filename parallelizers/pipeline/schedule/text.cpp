@@ -99,11 +99,6 @@ void place_stages(Schedule& schedule) {
 
 }  // namespace
 
-std::string to_text(const Action& action) {
-  return std::to_string(action.stage) + kLetters[static_cast<size_t>(action.pass)] +
-         std::to_string(action.micro_batch);
-}
-
 std::string to_text(const Schedule& schedule) {
   const bool plain = is_plain(schedule);
   std::ostringstream text;

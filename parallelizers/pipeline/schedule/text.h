@@ -7,10 +7,6 @@
 
 namespace oslo::pipeline {
 
-/// "2F0": the forward of stage 2 for micro-batch 0. B is a whole backward, I and W its parts for
-/// the input and the weights.
-std::string to_text(const Action& action);
-
 /// A line of sizes, and one for each rank with its list:
 ///
 ///     1f1b ranks 2 micro_batches 3 chunks 1

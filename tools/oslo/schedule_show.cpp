@@ -1,0 +1,188 @@
+#include "tools/oslo/schedule_show.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <optional>
+
+#include "mpu/error.h"
+#include "parallelizers/pipeline/schedule/bubble_formula.h"
+#include "parallelizers/pipeline/schedule/chrome_trace.h"
+#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/measured.h"
+#include "parallelizers/pipeline/schedule/report.h"
+#include "parallelizers/pipeline/schedule/simulate.h"
+#include "parallelizers/pipeline/schedule/svg.h"
+#include "parallelizers/pipeline/schedule/text.h"
+#include "tools/oslo/schedule_costs.h"
+
+namespace oslo::tool {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+
+constexpr int64_t kMostActions = 20'000'000;
+constexpr double kMillisecond = 1000;  // of a trace; what a unit of cost is shown as
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw FileError("cannot read " + path);
+  return content;
+}
+
+void write(const std::string& path, const std::string& content) {
+  std::ofstream file(path, std::ios::binary);
+  file << content << std::flush;
+  if (!file) throw FileError("cannot write " + path);
+}
+
+std::string title_of(const pipeline::Schedule& schedule) {
+  const auto count = [](int number, const std::string& one, const std::string& many) {
+    return std::to_string(number) + " " + (number == 1 ? one : many);
+  };
+  return schedule.kind + ": " + count(schedule.ranks, "rank", "ranks") + ", " +
+         count(schedule.micro_batches, "micro-batch", "micro-batches") + ", " +
+         count(schedule.chunks, "stage", "stages") + " a rank";
+}
+
+bool all_equal(const std::vector<double>& costs) {
+  return std::adjacent_find(costs.begin(), costs.end(), std::not_equal_to<>()) == costs.end();
+}
+
+void print_bubble(const ScheduleRequest& request, const pipeline::Timeline& timeline,
+                  const pipeline::Costs& costs) {
+  std::cout << "makespan  " << timeline.span() << "\nbubble    "
+            << pipeline::percent(pipeline::bubble_of(timeline)) << "\n";
+  if (!request.from.empty()) return;
+  std::cout << "formula   ";
+  const bool equal = all_equal(costs.forward) && all_equal(costs.input) && all_equal(costs.weight);
+  if (!equal || costs.hop > 0 || !request.reads.empty()) {
+    std::cout << "only where stages cost the same, hops nothing, and nothing is read\n";
+  } else if (const std::optional<pipeline::BubbleFormula> formula = pipeline::bubble_formula(
+                 request.sizes, costs.forward[0], costs.input[0], costs.weight[0])) {
+    std::cout << pipeline::percent(formula->bubble) << " = " << formula->text << "; makespan "
+              << formula->makespan << "\n";
+  } else {
+    std::cout << "none in closed form at these sizes and costs\n";
+  }
+}
+
+pipeline::Schedule schedule_of(const ScheduleRequest& request) {
+  if (!request.from.empty()) return pipeline::parse_schedule(read(request.from));
+  const int64_t chunks = request.sizes.chunks > 0 ? request.sizes.chunks
+                                                  : pipeline::default_chunks(request.sizes.kind);
+  const int64_t actions = 3 * chunks * request.sizes.ranks * request.sizes.micro_batches;
+  OSLO_CHECK(actions <= kMostActions, "up to ", actions, " actions are more than ", kMostActions);
+  return pipeline::make_schedule(request.sizes);
+}
+
+// A chain of stages, and values that every rank's forward looks at.
+pipeline::Graph graph_of(const ScheduleRequest& request, const pipeline::Schedule& schedule) {
+  pipeline::Graph graph = pipeline::Graph::chain(schedule.stages());
+  for (const int owner : request.reads) {
+    OSLO_CHECK(owner < graph.stages, "--read ", owner, ": stages are 0 to ", graph.stages - 1);
+    graph.read_by_all(owner, schedule);
+  }
+  return graph;
+}
+
+}  // namespace
+
+void show_simulated(const ScheduleRequest& request) {
+  const pipeline::Schedule schedule = schedule_of(request);
+  if (request.lists) {
+    std::cout << pipeline::to_text(schedule);
+    return;
+  }
+  const int stages = schedule.stages();
+  const pipeline::Costs costs = parse_costs(request.costs, stages);
+  const pipeline::Timeline timeline =
+      pipeline::simulate(schedule, graph_of(request, schedule), costs);
+  const std::string grid = pipeline::grid(timeline, schedule.chunks == 1);
+  std::cout << title_of(schedule) << "\n\n"
+            << (grid.empty() ? "(too wide to print: --svg draws it)\n" : grid) << "\n";
+  print_bubble(request, timeline, costs);
+  std::cout << "\n" << pipeline::rank_table(schedule, timeline);
+  if (!request.svg.empty()) {
+    write(request.svg, pipeline::to_svg({{title_of(schedule), timeline}}));
+  }
+  if (!request.chrome.empty()) {
+    write(request.chrome, pipeline::to_chrome_trace(timeline, kMillisecond));
+  }
+}
+
+void show_compared(const ScheduleRequest& request) {
+  Rows rows = {{"kind", "stages a rank", "makespan", "bubble", "kept to I", "kept to W"}};
+  std::string refusals;
+  std::vector<pipeline::SvgPanel> panels;
+  for (const std::string& kind : pipeline::schedule_kinds()) {
+    ScheduleRequest one = request;
+    one.sizes.kind = kind;
+    try {
+      const pipeline::Schedule schedule = schedule_of(one);
+      pipeline::Costs costs = parse_costs(request.costs, schedule.stages());
+      for (std::vector<double>* const passes : {&costs.forward, &costs.input, &costs.weight}) {
+        for (double& cost : *passes) cost /= schedule.chunks;
+      }
+      const pipeline::Timeline timeline =
+          pipeline::simulate(schedule, graph_of(request, schedule), costs);
+      double input = 0;
+      double weight = 0;
+      for (const pipeline::Peak& peak : pipeline::peaks_of(schedule)) {
+        input = std::max(input, static_cast<double>(peak.until_input) / schedule.chunks);
+        weight = std::max(weight, static_cast<double>(peak.until_weight) / schedule.chunks);
+      }
+      rows.push_back({kind, std::to_string(schedule.chunks), pipeline::number_text(timeline.span()),
+                      pipeline::percent(pipeline::bubble_of(timeline)),
+                      pipeline::number_text(input), pipeline::number_text(weight)});
+      // To its scale nobody could read the others.
+      if (kind != "naive") panels.push_back({title_of(schedule), timeline});
+    } catch (const Error& error) {
+      refusals += std::string("\n") + error.what() + "\n";
+    }
+  }
+  std::cout << pipeline::aligned(rows) << refusals;
+  if (!request.svg.empty()) write(request.svg, pipeline::to_svg(panels));
+}
+
+void show_measured(const ScheduleRequest& request) {
+  pipeline::Timeline measured;
+  for (const std::string& path : request.measured) {
+    const pipeline::Timeline part = pipeline::parse_chrome_trace(read(path));
+    measured.ranks.resize(std::max(measured.ranks.size(), part.ranks.size()));
+    for (size_t rank = 0; rank < part.ranks.size(); ++rank) {
+      for (pipeline::Timeline::Event event : part.ranks[rank]) {
+        event.begin /= kMillisecond;
+        event.end /= kMillisecond;
+        measured.ranks[rank].push_back(event);
+      }
+    }
+  }
+  const pipeline::Schedule schedule = pipeline::lists_of(measured);
+  if (request.lists) {
+    std::cout << pipeline::to_text(schedule);
+    return;
+  }
+  const int stages = schedule.stages();
+  const pipeline::Costs costs = request.costs.empty() ? pipeline::costs_of(measured, schedule)
+                                                      : parse_costs(request.costs, stages);
+  const pipeline::Timeline simulated =
+      pipeline::simulate(schedule, graph_of(request, schedule), costs);
+  std::cout << title_of(schedule) << "\n\n"
+            << "step      " << measured.span() << " ms; simulated " << simulated.span() << " ms by "
+            << (request.costs.empty() ? "what each stage took in the mean" : "--costs")
+            << "\nbubble    " << pipeline::percent(pipeline::bubble_of(measured)) << "; simulated "
+            << pipeline::percent(pipeline::bubble_of(simulated)) << "\n\n"
+            << pipeline::measured_table(measured, simulated);
+  if (!request.svg.empty()) {
+    write(request.svg,
+          pipeline::to_svg({{title_of(schedule), measured}, {"simulated", simulated}}));
+  }
+  if (!request.chrome.empty())
+    write(request.chrome, pipeline::to_chrome_trace(simulated, kMillisecond));
+}
+
+}  // namespace oslo::tool
