@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include "tests/support/temporary_directory.h"
@@ -148,6 +149,29 @@ TEST(OsloSchedule, MisuseEndsWith2AndABadFileWith1) {
   ToolProcess help({"schedule", "--help"});
   EXPECT_EQ(help.finish(), 0);
   EXPECT_THAT(help.output(), HasSubstr("oslo schedule --kind interleaved -p 4 -m 8 -v 2"));
+}
+
+// Every "$ oslo schedule ..." of the page prints what stands below it there.
+TEST(OsloSchedule, ThePageShowsWhatItPrints) {
+  std::ifstream page(OSLO_SOURCE_DIR "/docs/pipeline.md");
+  int commands = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("$ oslo ")) continue;
+    std::istringstream words(line.substr(7));
+    ToolProcess tool(Words{std::istream_iterator<std::string>(words), {}});
+    std::string shown;
+    for (std::string text; std::getline(page, text) && text != "```";) shown += text + "\n";
+    tool.finish();
+    EXPECT_EQ(tool.output() + tool.error(), shown) << line;
+    ++commands;
+  }
+  EXPECT_GE(commands, 4);
+  const oslo::test::TemporaryDirectory directory;
+  const std::string svg = directory.path() / "schedules.svg";
+  ToolProcess draws({"schedule", "--compare", "-p", "4", "-m", "8", "--svg", svg});
+  EXPECT_EQ(draws.finish(), 0) << draws.error();
+  EXPECT_TRUE(read(svg) == read(OSLO_SOURCE_DIR "/docs/schedules.svg"))
+      << "oslo schedule --compare -p 4 -m 8 --svg docs/schedules.svg draws it anew";
 }
 
 }  // namespace

@@ -21,6 +21,9 @@ struct Graph {
   /// The forward of stage `reader` looks at a value that stage `owner` computes (`.item()`, control
   /// flow), whichever of the two is higher. Its owner sends it to all; the reader's forward goes on
   /// when it is there. Where `owner` is higher, the reader has sent its own results before.
+  /// Where no operator of the reader's stage follows, an executor may leave the forward there and
+  /// take it up at its next action for the micro-batch: then this is no read, for that action comes
+  /// behind the owner's anyway.
   struct Read {
     int owner = 0;
     int reader = 0;
