@@ -1,11 +1,14 @@
 // What schedules and timelines are written as, and read from.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "parallelizers/pipeline/schedule/chrome_trace.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule/measured.h"
+#include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/report.h"
 #include "parallelizers/pipeline/schedule/simulate.h"
 #include "parallelizers/pipeline/schedule/svg.h"
@@ -109,7 +112,7 @@ TEST(PipelineScheduleTimelines, AChromeTraceReadsBack) {
   for (const std::string& kind : pipeline::schedule_kinds()) {
     const pipeline::Timeline timeline = example(kind);
     const pipeline::Timeline read =
-        pipeline::parse_chrome_trace(pipeline::to_chrome_trace(timeline, 1000));
+        pipeline::parse_chrome_trace(pipeline::to_chrome_trace(timeline));
     ASSERT_EQ(read.ranks.size(), timeline.ranks.size());
     for (size_t rank = 0; rank < read.ranks.size(); ++rank) {
       ASSERT_EQ(read.ranks[rank].size(), timeline.ranks[rank].size());
@@ -117,8 +120,8 @@ TEST(PipelineScheduleTimelines, AChromeTraceReadsBack) {
         const auto& [doing, action, begin, end] = timeline.ranks[rank][i];
         EXPECT_EQ(read.ranks[rank][i].doing, doing);
         EXPECT_EQ(read.ranks[rank][i].action, action);
-        EXPECT_EQ(read.ranks[rank][i].begin, 1000 * begin);
-        EXPECT_EQ(read.ranks[rank][i].end, 1000 * end);
+        EXPECT_EQ(read.ranks[rank][i].begin, begin);
+        EXPECT_EQ(read.ranks[rank][i].end, end);
       }
     }
   }
@@ -152,6 +155,9 @@ TEST(PipelineScheduleTimelines, AMeasuredStepIsSimulatedFromItself) {
   interrupted.ranks.emplace_back();
   EXPECT_THAT(error_of([&] { pipeline::lists_of(interrupted); }),
               HasSubstr("a measured step of 1 stages on 2 ranks"));
+  interrupted.ranks[1].push_back({Doing::compute, {Pass::forward, 1, 0}, 0, 1});
+  EXPECT_THAT(error_of([&] { pipeline::lists_of(interrupted); }),
+              HasSubstr("not one whole step was measured: schedule: 1F1 is missing"));
 }
 
 TEST(PipelineScheduleTimelines, ATraceThatIsNoneIsRefused) {
@@ -177,6 +183,40 @@ TEST(PipelineScheduleTimelines, ATraceThatIsNoneIsRefused) {
               HasSubstr("event 0 of the trace"));
   EXPECT_THAT(error(event(R"({"rank": 0, "kind": "forward"})", "\"long\"")),
               HasSubstr("event 0 of the trace"));
+}
+
+TEST(PipelineScheduleTimelines, ARecorderNotesWhatLiesInWhat) {
+  const pipeline::Action action{Pass::forward, 1, 2};
+  pipeline::Recorder recorder(1);
+  { const pipeline::Recorder::During before(recorder, Doing::compute, {}); }
+  recorder.start();
+  {
+    const pipeline::Recorder::During computes(recorder, Doing::compute, action);
+    const pipeline::Recorder::During receives(recorder, Doing::receive, action);
+  }
+  const auto now = pipeline::Recorder::Clock::now();
+  std::thread([&] {
+    recorder.add(Doing::send, action, now, now + std::chrono::microseconds(1500));
+  }).join();
+  const pipeline::Timeline timeline = recorder.timeline();
+  ASSERT_EQ(timeline.ranks.size(), 2u);
+  EXPECT_TRUE(timeline.ranks[0].empty());
+  const auto& events = timeline.ranks[1];
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[0].doing, Doing::compute);
+  EXPECT_EQ(events[0].action, action);
+  EXPECT_EQ(events[1].doing, Doing::receive);
+  EXPECT_GE(events[0].begin, 0);
+  EXPECT_LE(events[0].begin, events[1].begin);
+  EXPECT_GE(events[0].end, events[1].end);
+  EXPECT_EQ(events[2].doing, Doing::send);
+  EXPECT_NEAR(events[2].end - events[2].begin, 1.5, 1e-9);
+
+  const pipeline::Timeline both =
+      pipeline::joined({timeline, {{{{Doing::wait, {}, 0, 1}}, {{Doing::wait, {}, -1, 1}}}}});
+  EXPECT_EQ(both.ranks[0].size(), 1u);
+  ASSERT_EQ(both.ranks[1].size(), 4u);
+  EXPECT_EQ(both.ranks[1][0].begin, -1);
 }
 
 size_t count(const std::string& text, const std::string& part) {

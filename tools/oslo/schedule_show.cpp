@@ -12,6 +12,7 @@
 #include "parallelizers/pipeline/schedule/chrome_trace.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule/measured.h"
+#include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/report.h"
 #include "parallelizers/pipeline/schedule/simulate.h"
 #include "parallelizers/pipeline/schedule/svg.h"
@@ -24,7 +25,6 @@ namespace {
 using Rows = std::vector<std::vector<std::string>>;
 
 constexpr int64_t kMostActions = 20'000'000;
-constexpr double kMillisecond = 1000;  // of a trace; what a unit of cost is shown as
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -37,15 +37,6 @@ void write(const std::string& path, const std::string& content) {
   std::ofstream file(path, std::ios::binary);
   file << content << std::flush;
   if (!file) throw FileError("cannot write " + path);
-}
-
-std::string title_of(const pipeline::Schedule& schedule) {
-  const auto count = [](int number, const std::string& one, const std::string& many) {
-    return std::to_string(number) + " " + (number == 1 ? one : many);
-  };
-  return schedule.kind + ": " + count(schedule.ranks, "rank", "ranks") + ", " +
-         count(schedule.micro_batches, "micro-batch", "micro-batches") + ", " +
-         count(schedule.chunks, "stage", "stages") + " a rank";
 }
 
 bool all_equal(const std::vector<double>& costs) {
@@ -102,15 +93,15 @@ void show_simulated(const ScheduleRequest& request) {
   const pipeline::Timeline timeline =
       pipeline::simulate(schedule, graph_of(request, schedule), costs);
   const std::string grid = pipeline::grid(timeline, schedule.chunks == 1);
-  std::cout << title_of(schedule) << "\n\n"
+  std::cout << pipeline::title_of(schedule) << "\n\n"
             << (grid.empty() ? "(too wide to print: --svg draws it)\n" : grid) << "\n";
   print_bubble(request, timeline, costs);
   std::cout << "\n" << pipeline::rank_table(schedule, timeline);
   if (!request.svg.empty()) {
-    write(request.svg, pipeline::to_svg({{title_of(schedule), timeline}}));
+    write(request.svg, pipeline::to_svg({{pipeline::title_of(schedule), timeline}}));
   }
   if (!request.chrome.empty()) {
-    write(request.chrome, pipeline::to_chrome_trace(timeline, kMillisecond));
+    write(request.chrome, pipeline::to_chrome_trace(timeline));
   }
 }
 
@@ -139,7 +130,7 @@ void show_compared(const ScheduleRequest& request) {
                       pipeline::percent(pipeline::bubble_of(timeline)),
                       pipeline::number_text(input), pipeline::number_text(weight)});
       // To its scale nobody could read the others.
-      if (kind != "naive") panels.push_back({title_of(schedule), timeline});
+      if (kind != "naive") panels.push_back({pipeline::title_of(schedule), timeline});
     } catch (const Error& error) {
       refusals += std::string("\n") + error.what() + "\n";
     }
@@ -149,18 +140,11 @@ void show_compared(const ScheduleRequest& request) {
 }
 
 void show_measured(const ScheduleRequest& request) {
-  pipeline::Timeline measured;
+  std::vector<pipeline::Timeline> parts;
   for (const std::string& path : request.measured) {
-    const pipeline::Timeline part = pipeline::parse_chrome_trace(read(path));
-    measured.ranks.resize(std::max(measured.ranks.size(), part.ranks.size()));
-    for (size_t rank = 0; rank < part.ranks.size(); ++rank) {
-      for (pipeline::Timeline::Event event : part.ranks[rank]) {
-        event.begin /= kMillisecond;
-        event.end /= kMillisecond;
-        measured.ranks[rank].push_back(event);
-      }
-    }
+    parts.push_back(pipeline::parse_chrome_trace(read(path)));
   }
+  const pipeline::Timeline measured = pipeline::joined(parts);
   const pipeline::Schedule schedule = pipeline::lists_of(measured);
   if (request.lists) {
     std::cout << pipeline::to_text(schedule);
@@ -171,18 +155,13 @@ void show_measured(const ScheduleRequest& request) {
                                                       : parse_costs(request.costs, stages);
   const pipeline::Timeline simulated =
       pipeline::simulate(schedule, graph_of(request, schedule), costs);
-  std::cout << title_of(schedule) << "\n\n"
-            << "step      " << measured.span() << " ms; simulated " << simulated.span() << " ms by "
-            << (request.costs.empty() ? "what each stage took in the mean" : "--costs")
-            << "\nbubble    " << pipeline::percent(pipeline::bubble_of(measured)) << "; simulated "
-            << pipeline::percent(pipeline::bubble_of(simulated)) << "\n\n"
-            << pipeline::measured_table(measured, simulated);
+  std::cout << pipeline::title_of(schedule) << "\n\n"
+            << pipeline::measured_report(measured, simulated);
   if (!request.svg.empty()) {
     write(request.svg,
-          pipeline::to_svg({{title_of(schedule), measured}, {"simulated", simulated}}));
+          pipeline::to_svg({{pipeline::title_of(schedule), measured}, {"simulated", simulated}}));
   }
-  if (!request.chrome.empty())
-    write(request.chrome, pipeline::to_chrome_trace(simulated, kMillisecond));
+  if (!request.chrome.empty()) write(request.chrome, pipeline::to_chrome_trace(simulated));
 }
 
 }  // namespace oslo::tool

@@ -16,6 +16,7 @@ constexpr std::array<const char*, 4> kPasses = {"forward", "backward", "backward
                                                 "backward_weight"};
 constexpr std::array<const char*, 4> kDoings = {"compute", "send", "receive", "wait"};
 constexpr int64_t kMostRanks = 1 << 20;
+constexpr double kMicroseconds = 1000;  // of a millisecond
 
 template <typename Kind>
 bool read_name(const std::array<const char*, 4>& names, const std::string& name, Kind& kind) {
@@ -41,15 +42,17 @@ bool read_event(const json& from, Timeline::Event& event, int64_t& rank) {
   if (rank < 0 || rank >= kMostRanks) fail("its rank is ", rank);
   event.action.stage = args.value("stage", 0);
   event.action.micro_batch = args.value("micro_batch", 0);
-  event.begin = from.at("ts");
-  event.end = event.begin + from.at("dur").get<double>();
-  if (event.end < event.begin) fail("it takes ", event.end - event.begin);
+  const double begin = from.at("ts");
+  const double duration = from.at("dur");
+  if (duration < 0) fail("it takes ", duration);
+  event.begin = begin / kMicroseconds;
+  event.end = (begin + duration) / kMicroseconds;
   return true;
 }
 
 }  // namespace
 
-std::string to_chrome_trace(const Timeline& timeline, double microseconds) {
+std::string to_chrome_trace(const Timeline& timeline) {
   json events = json::array();
   for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     events.push_back({{"name", "thread_name"},
@@ -70,8 +73,8 @@ std::string to_chrome_trace(const Timeline& timeline, double microseconds) {
           {{"name", (computes ? "" : std::string(doing) + " ") + to_text(event.action)},
            {"cat", doing},
            {"ph", "X"},
-           {"ts", event.begin * microseconds},
-           {"dur", (event.end - event.begin) * microseconds},
+           {"ts", event.begin * kMicroseconds},
+           {"dur", (event.end - event.begin) * kMicroseconds},
            {"pid", 0},
            {"tid", rank},
            {"args", std::move(args)}});

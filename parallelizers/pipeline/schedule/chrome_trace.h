@@ -13,10 +13,10 @@ namespace oslo::pipeline {
 /// forward, backward, backward_input or backward_weight; or send, receive or wait, and then "of"
 /// says which pass that is for.
 ///
-/// `microseconds` is one unit of the timeline.
-std::string to_chrome_trace(const Timeline& timeline, double microseconds);
+/// A timeline's unit is a millisecond here.
+std::string to_chrome_trace(const Timeline& timeline);
 
-/// Reads what `to_chrome_trace` writes, in microseconds; also a bare array of events. Events
+/// Reads what `to_chrome_trace` writes; also a bare array of events. Events
 /// without those args are left out, so that a trace may hold more. Throws `oslo::Error` where the
 /// text is no such trace, naming the event.
 Timeline parse_chrome_trace(std::string_view text);

@@ -54,7 +54,11 @@ Schedule lists_of(const Timeline& measured) {
       schedule.rank_of_stage[action.stage] = rank;
     }
   }
-  check_lists(schedule);
+  try {
+    check_lists(schedule);
+  } catch (const Error& error) {
+    fail("not one whole step was measured: ", error.what());
+  }
   return schedule;
 }
 

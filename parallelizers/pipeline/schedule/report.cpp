@@ -106,7 +106,16 @@ std::string rank_table(const Schedule& schedule, const Timeline& timeline) {
   return aligned(rows);
 }
 
-std::string measured_table(const Timeline& measured, const Timeline& simulated) {
+std::string title_of(const Schedule& schedule) {
+  const auto count = [](int number, const std::string& one, const std::string& many) {
+    return std::to_string(number) + " " + (number == 1 ? one : many);
+  };
+  return schedule.kind + ": " + count(schedule.ranks, "rank", "ranks") + ", " +
+         count(schedule.micro_batches, "micro-batch", "micro-batches") + ", " +
+         count(schedule.chunks, "stage", "stages") + " a rank";
+}
+
+std::string measured_report(const Timeline& measured, const Timeline& simulated) {
   const std::vector<RankUse> uses = use_of(measured);
   const std::vector<RankUse> expected = use_of(simulated);
   Rows rows = {{"rank", "busy", "waiting", "communicating", "idle", "bubble", "simulated"}};
@@ -117,7 +126,9 @@ std::string measured_table(const Timeline& measured, const Timeline& simulated) 
                     percent(use.communicating / span), percent(use.idle / span),
                     percent(use.bubble()), percent(expected[rank].bubble())});
   }
-  return aligned(rows);
+  return "step      " + number_text(measured.span()) + " ms; simulated " +
+         number_text(simulated.span()) + " ms\nbubble    " + percent(bubble_of(measured)) +
+         "; simulated " + percent(bubble_of(simulated)) + "\n\n" + aligned(rows);
 }
 
 }  // namespace oslo::pipeline

@@ -30,8 +30,11 @@ std::string aligned(const std::vector<std::vector<std::string>>& rows);
 /// that it keeps (peaks_of); times in the timeline's unit.
 std::string rank_table(const Schedule& schedule, const Timeline& timeline);
 
-/// A line for each rank: the shares of a measured step, and its bubble beside the simulated one of
-/// the same lists.
-std::string measured_table(const Timeline& measured, const Timeline& simulated);
+/// "1f1b: 4 ranks, 8 micro-batches, 1 stage a rank".
+std::string title_of(const Schedule& schedule);
+
+/// A measured step beside the same lists simulated, both in milliseconds: how long it took, its
+/// bubble, and a line for each rank with the shares of its time.
+std::string measured_report(const Timeline& measured, const Timeline& simulated);
 
 }  // namespace oslo::pipeline
