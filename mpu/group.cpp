@@ -70,11 +70,23 @@ bool Group::silent(const at::Tensor& tensor) const {
 }
 
 Mover Group::mover(const at::Tensor& tensor) const {
-  return tensor.device().is_cpu() || mover_ == Mover::nothing ? mover_ : Mover::nccl;
+  if (tensor.device().is_cpu() || mover_ == Mover::nothing) return mover_;
+  return tensor.is_meta() ? Mover::nccl : mover_of(backend(tensor));
 }
 
 c10d::Backend& Group::backend(const at::Tensor& tensor) const {
-  return *process_group_->getBackend(tensor.device().type());
+  if (tensor.device().is_cpu()) return *process_group_->getBackend(c10::kCPU);
+  c10::intrusive_ptr<c10d::Backend> found;
+  try {
+    found = process_group_->getBackend(tensor.device().type());
+  } catch (const c10::Error&) {
+    fail("group ", name_, " of ranks ", ranks_, " has nothing that carries tensors on ",
+         tensor.device(),
+         ": not all of them had a GPU when it was made, or several shared one on "
+         "different hosts, or this build is without NCCL (-DOSLO_CUDA=ON, docs/gpu.md); call "
+         "oslo::local_device(world) on every rank before initialize");
+  }
+  return *found;
 }
 
 Pending Group::pending(c10::intrusive_ptr<c10d::Work> work, at::Tensor written,

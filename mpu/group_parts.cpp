@@ -121,7 +121,8 @@ Pending Group::begin_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::
              ", the ranks' parts ", sizes, " do not add up to it");
   const int64_t start = parts::sum(sizes.slice(0, rank_)), own = sizes[rank_];
   const Mover by = silent(tensor) ? Mover::nothing : mover(tensor);
-  const int64_t rows = by == Mover::nothing ? 0 : by == Mover::nccl ? largest(sizes) : own;
+  const bool padded = by == Mover::nccl || by == Mover::staged;
+  const int64_t rows = by == Mover::nothing ? 0 : padded ? largest(sizes) : own;
   const int64_t moved = bytes_of(tensor, (size() - 1) * rows * parts::row_size(tensor, dim));
   count_reduce_scatter(tensor, dim, sizes,
                        by == Mover::two_levels ? all_reduce_brings(tensor) : moved);
@@ -129,7 +130,7 @@ Pending Group::begin_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::
   at::Tensor buffer = plain(tensor);
   if (buffer.numel() == 0) return Pending(resized(tensor, dim, own));
   if (by == Mover::gloo) return scatter_by_exchange(buffer, dim, sizes, awaited);
-  if (by == Mover::nccl) return scatter_padded(buffer, dim, sizes, awaited);
+  if (padded) return scatter_padded(buffer, dim, sizes, awaited);
   if (by == Mover::two_levels) {
     if (buffer.is_same(tensor)) buffer = buffer.clone();
     std::vector<at::Tensor> tensors{as_real(buffer)};

@@ -2,6 +2,7 @@
 
 #include "mpu/transport/hierarchical_backend.h"
 #include "mpu/transport/shared_memory/backend.h"
+#include "mpu/transport/staged_backend.h"
 
 namespace oslo {
 
@@ -11,6 +12,7 @@ Mover mover_of(const c10d::Backend& backend) {
   if (name == "shm") return Mover::shared_memory;
   if (name == "gloo") return Mover::gloo;
   if (name == "hierarchical") return Mover::two_levels;
+  if (name == "staged") return Mover::staged;
   return Mover::nccl;
 }
 
@@ -20,6 +22,14 @@ int64_t all_reduce_brings(const c10d::Backend& backend, Mover mover, int64_t byt
   }
   if (mover == Mover::two_levels) {
     return static_cast<const HierarchicalBackend&>(backend).all_reduce_brings(bytes);
+  }
+  if (mover == Mover::staged) {
+    const auto& staged = static_cast<const StagedBackend&>(backend);
+    const auto of = [inner = staged.inner()](int64_t chunk) {
+      return all_reduce_brings(*inner, mover_of(*inner), chunk);
+    };
+    const int64_t chunk = staged.chunk_bytes();
+    return bytes / chunk * of(chunk) + of(bytes % chunk);
   }
   return mover == Mover::nothing ? 0 : 2 * (backend.getSize() - 1) * bytes / backend.getSize();
 }

@@ -12,6 +12,7 @@ enum class Mover : int {
   gloo,           ///< has no reduce-scatter, and gathers parts of one size
   two_levels,     ///< shared memory and Gloo: HierarchicalBackend
   nccl,           ///< parts of one size; results are there when the stream is
+  staged,         ///< as nccl, by way of the host's memory: StagedBackend
 };
 
 /// By the backend's name; what is not known is used as NCCL is: by one tensor for all parts.
