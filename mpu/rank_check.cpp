@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "mpu/device_digest.h"
 #include "mpu/digest.h"
 #include "mpu/error.h"
 #include "mpu/ledger.h"
@@ -87,7 +88,8 @@ RankCheckScope::~RankCheckScope() {
 
 uint64_t content_digest(const at::Tensor& tensor) {
   if (tensor.is_meta() || tensor.numel() == 0) return 0;
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  if (!plain.is_cpu()) return device_digest(plain);
   const auto* bytes = static_cast<const char*>(plain.const_data_ptr());
   const size_t size = plain.nbytes();
   uint64_t digest = size;

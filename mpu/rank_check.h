@@ -30,7 +30,8 @@ class RankCheckScope {
 /// digests differ. Nothing at size 1 and on shapes. Call it on every rank, where `checks_ranks()`.
 void check_same_on_ranks(const at::Tensor& tensor, Group& group, const char* what);
 
-/// A digest of a tensor's bytes, in order; 0 for one without content.
+/// A digest of a tensor's bytes, in order; 0 for one without content. Computed on its device,
+/// another one than on the CPU: compare tensors of one kind of device.
 uint64_t content_digest(const at::Tensor& tensor);
 
 }  // namespace oslo

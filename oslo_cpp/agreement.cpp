@@ -15,7 +15,7 @@
 namespace oslo {
 namespace {
 
-/// One line a parameter and buffer: name, shape and dtype.
+/// One line a parameter and buffer: name, shape and dtype; then the kind of device.
 std::string structure_of(const ModelView& model) {
   std::ostringstream text;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
@@ -32,6 +32,11 @@ std::string structure_of(const ModelView& model) {
     add(parameter.path, parameter.registered);
   }
   for (const BufferView& buffer : model.buffers()) add(buffer.path, buffer.tensor);
+  if (!model.parameters().empty()) {
+    // Digests of values are those of one kind of device.
+    const auto type = model.parameters().front().registered.device().type();
+    text << "on " << c10::DeviceTypeName(type, /*lower_case=*/true) << "\n";
+  }
   return text.str();
 }
 
@@ -70,8 +75,10 @@ void agree_on_generators(const World& world, const RankGrid& grid,
   for (at::Generator generator : generators) {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     text << "/" << static_cast<const void*>(generator.unsafeGetGeneratorImpl());
-    states << (states.tellp() > 0 ? ", " : "") << generator.device() << " (state " << std::hex
-           << content_digest(generator.get_state()) << std::dec << ")";
+    // Without the device's number, which differs between ranks.
+    states << (states.tellp() > 0 ? ", " : "")
+           << c10::DeviceTypeName(generator.device().type(), /*lower_case=*/true) << " (state "
+           << std::hex << content_digest(generator.get_state()) << std::dec << ")";
   }
   text << '\n' << states.str();
   world.decide("the states of the generators", text.str(), [&](const auto& texts) {

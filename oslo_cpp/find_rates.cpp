@@ -30,10 +30,13 @@ std::optional<Rates> known_rates(const World& world, const std::string& machine,
   return kept_rates(kept_rates_path(), machine);
 }
 
-/// What carries collectives between ranks of this grid: "shm", "gloo", "nccl".
-std::string carrier(const MPU& mpu, Transport transport) {
+/// What carries collectives of tensors on `device` between ranks of this grid: "shm", "gloo",
+/// "nccl".
+std::string carrier(const MPU& mpu, Transport transport, c10::Device device) {
   if (mpu.world().launched()) {
-    return mpu.tensor_group()->process_group()->getDefaultBackend()->getBackendName();
+    const auto& group = mpu.tensor_group()->process_group();
+    return (device.is_cpu() ? group->getDefaultBackend() : group->getBackend(device.type()))
+        ->getBackendName();
   }
   if (transport != Transport::automatic) return to_string(transport);
   const std::string chosen = variable("OSLO_BACKEND");
@@ -63,7 +66,7 @@ Rates find_rates(const MPU& mpu, Transport transport, c10::Device device,
                  const std::string& named) {
   const World& world = mpu.world();
   const int ranks = world.plan_only() ? kPlanThreads : mpu.tensor_group()->size();
-  const std::string machine = machine_text(device, carrier(mpu, transport), ranks);
+  const std::string machine = machine_text(device, carrier(mpu, transport, device), ranks);
   std::string text = result_of_first(world, "the rates", [&] {
     std::optional<Rates> known;
     if (world.rank() == 0 || !world.launched()) known = known_rates(world, machine, named);

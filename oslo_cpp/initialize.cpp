@@ -10,6 +10,7 @@
 #include "mpu/error.h"
 #include "mpu/text.h"
 #include "oslo_cpp/agreement.h"
+#include "oslo_cpp/check_devices.h"
 #include "oslo_cpp/find_rates.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
@@ -274,6 +275,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     OSLO_CHECK(
         !is_all_initialized(view),
         "initialize: this model is parallel already; initialize it once, on the whole model");
+    if (sizes.enabled) check_devices(view);
   });
   if (sizes.timeout) world.set_timeout(*sizes.timeout);
   if (sizes.enabled) {

@@ -11,6 +11,7 @@
 #include "checkpoint/load_state.h"
 #include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
+#include "mpu/launch/local_device.h"
 #include "mpu/mpu.h"
 #include "mpu/world.h"
 #include "oslo_cpp/config/config.h"

@@ -28,7 +28,12 @@ void check_has_bytes(const at::Tensor& tensor, const std::string& where) {
 }
 
 at::Tensor to_plain_bytes(const at::Tensor& tensor) {
-  return tensor.detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  if (plain.is_cpu()) return plain;
+  // A device copies to pinned memory at the bus's speed, to other memory by way of some of its own.
+  at::Tensor host = at::empty(
+      plain.sizes(), plain.options().device(at::kCPU).pinned_memory(true).requires_grad(false));
+  return host.copy_(plain);
 }
 
 void check_bool_bytes(const void* data, uint64_t bytes, const std::string& where) {

@@ -1,4 +1,7 @@
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <mutex>
 
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -15,9 +18,24 @@ bool per_rank(const Value& value) {
   return value.cut() && value.layout->mesh()->random_mode == RandomMode::per_rank;
 }
 
+/// What this rank draws from for a cut value. The mesh's generator is the CPU's: a value on a
+/// device gets a generator of that device whose seed it draws. So the one state is all that has to
+/// be kept.
 std::optional<at::Generator> sharded_generator(const Value& value) {
-  const at::Generator& generator = value.layout->mesh()->sharded_generator;
-  return generator.defined() ? std::optional(generator) : std::nullopt;
+  at::Generator generator = value.layout->mesh()->sharded_generator;
+  if (!generator.defined()) return std::nullopt;
+  const c10::Device device = value.local.device();
+  if (device.type() == generator.device().type() || device.is_meta()) return generator;
+  uint64_t seed = 0;
+  {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    seed = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+  }
+  at::Generator own = at::globalContext()
+                          .getAcceleratorHooksInterface(device.type())
+                          .getNewGenerator(device.index());
+  own.set_current_seed(seed);
+  return own;
 }
 
 /// A whole tensor like the one that one device would draw into: same shape, same memory order.
