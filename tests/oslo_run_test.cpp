@@ -105,6 +105,30 @@ TEST_F(OsloRun, StartsANewLineAfterAnotherRanksProgress) {
   EXPECT_EQ(result.output, "[rank 0] 50%\r\n[rank 1] hello\n");
 }
 
+TEST_F(OsloRun, LeavesVisibleDevicesAloneUnlessAskedForOneEach) {
+  const auto seen = [](const char* visible, bool asked) {
+    visible == nullptr ? unsetenv("CUDA_VISIBLE_DEVICES")
+                       : setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    Words words{"run", "-n", "2", "sh", "-c", "echo \"<$CUDA_VISIBLE_DEVICES>\""};
+    if (asked) words.insert(words.begin() + 1, "--gpu-per-rank");
+    const Result result = run(words);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    return result;
+  };
+  const auto lines = [&](const char* visible, bool asked) {
+    return lines_of(seen(visible, asked).output);
+  };
+  EXPECT_THAT(lines(nullptr, false), UnorderedElementsAre("[rank 0] <>", "[rank 1] <>"));
+  EXPECT_THAT(lines("3,1", false), UnorderedElementsAre("[rank 0] <3,1>", "[rank 1] <3,1>"));
+  EXPECT_THAT(lines(nullptr, true), UnorderedElementsAre("[rank 0] <0>", "[rank 1] <1>"));
+  EXPECT_THAT(lines("3,GPU-a1,2", true), UnorderedElementsAre("[rank 0] <3>", "[rank 1] <GPU-a1>"));
+  for (const char* few : {"5", "", ","}) {
+    const Result result = seen(few, true);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.error, AllOf(HasSubstr("CUDA_VISIBLE_DEVICES="), HasSubstr("2 ranks")));
+  }
+}
+
 TEST_F(OsloRun, NoPrefix) {
   const Result result = run({"run", "-n", "2", "--no-prefix", "echo", "plain"});
   EXPECT_EQ(result.output, "plain\nplain\n");

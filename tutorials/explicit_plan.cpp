@@ -1,6 +1,6 @@
 // Says by name where parameters go, instead of leaving it to the automatic plan.
 //
-//   oslo run -n 2 ./explicit_plan
+//   oslo run -n 2 ./explicit_plan [--device cuda]
 //
 // prints the plan: one line a parameter, with its placement, global and local shape. The blocks'
 // first layers are cut by columns, the second ones by rows, the head is left whole. Then it
@@ -9,6 +9,8 @@
 #include <oslo_cpp/oslo.h>
 
 #include <iostream>
+
+#include "device_option.h"
 
 // An ordinary model for one device.
 struct BlockImpl : torch::nn::Module {
@@ -43,11 +45,14 @@ static Net seeded_net() {
   return Net();
 }
 
-static bool run() {
+static bool run(const std::string& device_name) {
   const oslo::World world = oslo::World::from_environment();
+  const torch::Device device = oslo::local_device(world, device_name);
   Net net = seeded_net();
   const Net on_one_device = seeded_net();
-  const torch::Tensor x = torch::randn({4, 64});
+  net->to(device);
+  on_one_device->to(device);
+  const torch::Tensor x = torch::randn({4, 64}).to(device);
 
   oslo::Config config = oslo::Config::parse(R"({
     "model_parallelism": {"enable": true},
@@ -68,9 +73,9 @@ static bool run() {
   return verification.equal();
 }
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    return run() ? 0 : 1;
+    return run(device_option(argc, argv)) ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return 1;

@@ -10,6 +10,8 @@
 #include <iostream>
 #include <string_view>
 
+#include "device_option.h"
+
 // look(x, step): the mean of each token and the one `step` before it, feature by feature.
 // x: [.., tokens, features]; there are zeros outside. A rank may be given no feature at all.
 static torch::Tensor look_on_cpu(const torch::Tensor& x, int64_t step) {
@@ -26,6 +28,11 @@ static torch::Tensor look_on_cpu(const torch::Tensor& x, int64_t step) {
     }
   });
   return out;
+}
+
+// The same by LibTorch's operators, for tensors on a GPU.
+static torch::Tensor look_on_gpu(const torch::Tensor& x, int64_t step) {
+  return (x + torch::constant_pad_nd(x, {0, 0, step, -step})) / 2;
 }
 
 static torch::Tensor look(const torch::Tensor& x, int64_t step) {
@@ -54,6 +61,9 @@ TORCH_LIBRARY(mylib, library) {
 TORCH_LIBRARY_IMPL(mylib, CPU, library) {
   library.impl("look", look_on_cpu);
 }
+TORCH_LIBRARY_IMPL(mylib, CUDA, library) {
+  library.impl("look", look_on_gpu);
+}
 TORCH_LIBRARY_IMPL(mylib, Autograd, library) {
   library.impl("look", [](const torch::Tensor& x, int64_t step) { return Look::apply(x, step); });
 }
@@ -73,14 +83,17 @@ static Net seeded_net() {
   return Net();
 }
 
-static bool run(bool with_rule) {
+static bool run(bool with_rule, const std::string& device_name) {
   // Each feature for itself; a token needs its neighbours, so T must not be cut.
   if (with_rule) oslo::register_rule("mylib::look", "..TC -> ..TC", /*whole=*/"T");
 
   const oslo::World world = oslo::World::from_environment();
+  const torch::Device device = oslo::local_device(world, device_name);
   Net net = seeded_net();
   const Net on_one_device = seeded_net();
-  const torch::Tensor x = torch::randn({2, 5, 10});
+  net->to(device);
+  on_one_device->to(device);
+  const torch::Tensor x = torch::randn({2, 5, 10}).to(device);
 
   // Said by name: of layers as small as these the planner might leave some whole.
   oslo::Config config = oslo::Config::parse(R"({
@@ -103,7 +116,8 @@ static bool run(bool with_rule) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc < 2 || std::string_view(argv[1]) != "--no-rule") ? 0 : 1;
+    const bool with_rule = argc < 2 || std::string_view(argv[1]) != "--no-rule";
+    return run(with_rule, device_option(argc, argv)) ? 0 : 1;
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return 1;

@@ -1,6 +1,6 @@
 // A parallel model written by hand from the library's layers, in the manner of Megatron-LM.
 //
-//   oslo run -n 2 ./parallel_layers
+//   oslo run -n 2 ./parallel_layers [--device cuda]
 //
 // trains it for 10 steps and prints the loss, which does not depend on the number of ranks, and
 // this rank's part of the first weight:
@@ -9,6 +9,8 @@
 #include <oslo_cpp/oslo.h>
 
 #include <iostream>
+
+#include "device_option.h"
 
 struct ClassifierImpl : torch::nn::Module {
   ClassifierImpl(std::int64_t vocabulary, std::int64_t width, const oslo::MPU& mpu)
@@ -30,14 +32,16 @@ struct ClassifierImpl : torch::nn::Module {
 };
 TORCH_MODULE(Classifier);
 
-static void train() {
+static void train(const std::string& device_name) {
   const oslo::World world = oslo::World::from_environment();
+  const torch::Device device = oslo::local_device(world, device_name);
   const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(world.size()));
 
   torch::manual_seed(0);
   Classifier model(1000, 32, mpu);
+  model->to(device);
   torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(1e-2));
-  const torch::Tensor ids = torch::randint(1000, {64, 8});
+  const torch::Tensor ids = torch::randint(1000, {64, 8}).to(device);
   const torch::Tensor labels = ids.select(1, 0).remainder(2);
 
   for (int step = 0; step < 10; ++step) {
@@ -54,9 +58,9 @@ static void train() {
             << std::flush;
 }
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    train();
+    train(device_option(argc, argv));
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return 1;

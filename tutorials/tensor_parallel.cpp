@@ -8,9 +8,12 @@
 //       rank 0 of 4: x [16, 1024] -> [16, 1024]
 //   ./tensor_parallel
 //       the first example on one rank: [32, 2048] -> [32, 32768]
+// With --device cuda each rank computes on a GPU.
 #include <oslo_cpp/oslo.h>
 
 #include <iostream>
+
+#include "device_option.h"
 
 // Cut by columns, then by rows: the hidden values stay apart, one all-reduce ends the forward.
 struct MlpImpl : torch::nn::Module {
@@ -35,23 +38,25 @@ static void report(const oslo::World& world, const torch::Tensor& x, const torch
             << std::flush;
 }
 
-static void linear_example(const oslo::World& world) {
+static void linear_example(const oslo::World& world, const torch::Device& device) {
   const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(world.size()));
   oslo::nn::Linear linear(oslo::nn::LinearOptions(2048, 32768).parallel("col"), mpu);
-  const torch::Tensor x = torch::randn({32, 2048});
+  linear->to(device);
+  const torch::Tensor x = torch::randn({32, 2048}).to(device);
   report(world, x, linear->forward(x));
 }
 
-static void mlp_example(const oslo::World& world) {
+static void mlp_example(const oslo::World& world, const torch::Device& device) {
   const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(2));
   Mlp mlp(1024, 16384, mpu);
-  const torch::Tensor batch = torch::randn({32, 1024});
+  mlp->to(device);
+  const torch::Tensor batch = torch::randn({32, 1024}).to(device);
   const torch::Tensor x =
       batch.chunk(mpu.get_data_parallel_world_size())[mpu.get_data_parallel_rank()];
   report(world, x, mlp->forward(x));
 }
 
-int main() {
+int main(int argc, char** argv) {
   try {
     torch::NoGradGuard no_grad;
     torch::manual_seed(0);  // the same x on every rank
@@ -59,7 +64,8 @@ int main() {
     if (world.size() > 4 || world.size() == 3) {
       throw oslo::Error(c10::str("the examples are for 1, 2 or 4 ranks, not ", world.size()));
     }
-    world.size() == 4 ? mlp_example(world) : linear_example(world);
+    const torch::Device device = oslo::local_device(world, device_option(argc, argv));
+    world.size() == 4 ? mlp_example(world, device) : linear_example(world, device);
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return 1;

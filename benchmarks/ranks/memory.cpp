@@ -20,7 +20,9 @@ namespace {
 /// Counts what tensors of this thread take and give back.
 class TensorMemory : public c10::MemoryReportingInfoBase {
  public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+  explicit TensorMemory(c10::DeviceType type) : type_(type) {}
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device device) override {
+    if (device.type() != type_) return;
     held_ += size;
     most_ = std::max(most_, held_);
   }
@@ -30,6 +32,7 @@ class TensorMemory : public c10::MemoryReportingInfoBase {
   int64_t most() const { return most_; }
 
  private:
+  c10::DeviceType type_;
   int64_t held_ = 0, most_ = 0;
 };
 
@@ -43,20 +46,22 @@ struct Size {
   }
 };
 
-void run(const Size& size) {
+void run(const Size& size, const std::string& device_name) {
   at::set_num_threads(1);
   torch::manual_seed(0);  // initialize insists that the ranks of a model draw the same
   const oslo::World world = oslo::World::from_environment();
-  const auto memory = std::make_shared<TensorMemory>();
+  const torch::Device device = oslo::local_device(world, device_name);
+  const auto memory = std::make_shared<TensorMemory>(device.type());
   const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
   bench::Gpt model(size.vocabulary, size.positions, size.hidden, size.heads, size.layers);
+  model->to(device);
   oslo::InitializeOptions how;
   how.world = world;
   const oslo::ParallelModel parallel =
       oslo::initialize(model, bench::cut_like_the_peer(world.size()), how);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
   for (int step = 0; step < 3; ++step) {
-    const auto place = torch::arange(size.batch * size.positions) * 7 + step;
+    const auto place = torch::arange(size.batch * size.positions, device) * 7 + step;
     const auto tokens = place.remainder(size.vocabulary).view({size.batch, size.positions});
     const auto logits = model->forward(tokens).view({-1, size.vocabulary});
     optimizer.zero_grad();
@@ -74,12 +79,14 @@ void run(const Size& size) {
 
 int main(int argc, char** argv) {
   Size size;
+  std::string device = "cpu";
   CLI::App app("What a rank holds of a GPT trained with AdamW");
   app.add_option("--hidden", size.hidden)->capture_default_str();
   app.add_option("--layers", size.layers)->capture_default_str();
+  app.add_option("--device", device, "cpu, cuda or cuda:0")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
-    run(size);
+    run(size, device);
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what() << std::endl;
     return 1;

@@ -65,7 +65,7 @@ struct GptImpl : torch::nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) {
-    auto x = wte(tokens) + wpe(torch::arange(tokens.size(1)));
+    auto x = wte(tokens) + wpe(torch::arange(tokens.size(1), tokens.options()));
     for (const auto& block : *h) x = block->as<Block>()->forward(x);
     return torch::matmul(lnf(x), wte->weight.t());
   }

@@ -25,6 +25,7 @@ struct Options {
   int64_t hidden = 64, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
   double bucket_mb = 25;
   int warm_up = 5, steps = 40;
+  std::string device = "cpu";
 };
 
 Options parse(int argc, char** argv) {
@@ -37,6 +38,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--bucket-mb", options.bucket_mb, "DistributedDataParallel's buckets");
   app.add_option("--warm-up", options.warm_up);
   app.add_option("--steps", options.steps);
+  app.add_option("--device", options.device, "cpu, cuda (a GPU for each rank) or cuda:0");
   for (CLI::Option* option : app.get_options()) option->capture_default_str();
   try {
     app.parse(argc, argv);
@@ -50,12 +52,14 @@ void run(const Options& options) {
   at::set_num_threads(1);
   torch::manual_seed(0);  // initialize insists that the ranks of a model draw the same
   const oslo::World world = oslo::World::from_environment();
+  const torch::Device device = oslo::local_device(world, options.device);
   bench::Gpt model(options.vocabulary, options.positions, options.hidden, options.heads,
                    options.layers);
+  model->to(device);
   const bool by_data = options.parallel == "data";
   // Another batch on every data rank, the same on all tensor ranks.
   const int64_t shift = by_data ? world.rank() : 0;
-  const auto place = torch::arange(options.batch * options.positions) * 7 + shift;
+  const auto place = torch::arange(options.batch * options.positions, device) * 7 + shift;
   const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
   const auto targets = (place + 3).remainder(options.vocabulary);
 
@@ -100,6 +104,7 @@ void run(const Options& options) {
     everyone.data_group()->exchange(0);  // a barrier as tight as the peer's
     const auto start = std::chrono::steady_clock::now();
     step();
+    if (device.is_cuda()) torch::cuda::synchronize(device.index());
     const std::chrono::duration<double, std::milli> taken =
         std::chrono::steady_clock::now() - start;
     milliseconds.push_back(taken.count());

@@ -150,6 +150,10 @@ bool RankGroup::start(const std::vector<std::string>& argv) {
   try {
     meeting_ = reserve_loopback_port();
     std::vector<std::string> shared = inherited_environment();
+    if (!options_.gpus.empty()) {
+      std::erase_if(shared,
+                    [](const auto& text) { return text.starts_with("CUDA_VISIBLE_DEVICES="); });
+    }
     shared.push_back("OSLO_LAUNCHER=1");
     shared.push_back("WORLD_SIZE=" + std::to_string(options_.ranks));
     shared.push_back("LOCAL_WORLD_SIZE=" + std::to_string(options_.ranks));
@@ -163,6 +167,7 @@ bool RankGroup::start(const std::vector<std::string>& argv) {
       std::vector<std::string> own = shared;
       own.push_back("RANK=" + std::to_string(rank));
       own.push_back("LOCAL_RANK=" + std::to_string(rank));
+      if (!options_.gpus.empty()) own.push_back("CUDA_VISIBLE_DEVICES=" + options_.gpus[rank]);
       // A terminal stops a background process group that reads from it.
       const bool reads_input = rank == 0 && isatty(STDIN_FILENO) != 1;
       ranks_.push_back({start_rank(options_.path, argv, own, reads_input),

@@ -9,7 +9,8 @@ struct RunOptions {
   int ranks = 0;
   int grace_seconds = 5;
   bool prefix = true;
-  std::string path;  ///< the file to execute
+  std::vector<std::string> gpus;  ///< of each rank, for CUDA_VISIBLE_DEVICES; empty: as it is
+  std::string path;               ///< the file to execute
 };
 
 /// Starts `argv` on `options.ranks` ranks, passes their output on, and returns the exit code of the

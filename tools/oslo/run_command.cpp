@@ -1,11 +1,14 @@
 #include "tools/oslo/run_command.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <stdexcept>
 
 #include "tools/oslo/find_program.h"
 #include "tools/oslo/rank_group.h"
+#include "tools/oslo/visible_devices.h"
 
 namespace oslo::tool {
 namespace {
@@ -27,11 +30,21 @@ class RunFormatter : public CLI::Formatter {
   }
 };
 
-int run(const Invocation& invocation, RunOptions options) {
+int run(const Invocation& invocation, RunOptions options, bool own_gpu) {
   if (invocation.program.empty()) {
     std::cerr << "oslo run: no program given; write `oslo run -n " << options.ranks
               << " ./program arguments`\n";
     return 2;
+  }
+  if (own_gpu) {
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    try {
+      options.gpus = one_gpu_each(
+          options.ranks, visible == nullptr ? std::nullopt : std::optional<std::string>(visible));
+    } catch (const std::invalid_argument& error) {
+      std::cerr << "oslo run: --gpu-per-rank: " << error.what() << "\n";
+      return 2;
+    }
   }
   int exit_code = 0;
   options.path = find_program(invocation.program[0], "oslo run", exit_code);
@@ -54,10 +67,16 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
   command->add_flag_callback(
       "--no-prefix", [options] { options->prefix = false; },
       "do not put `[rank r] ` before each line");
+  const auto own_gpu = std::make_shared<bool>(false);
+  command->add_flag("--gpu-per-rank", *own_gpu,
+                    "let each rank see one GPU, by CUDA_VISIBLE_DEVICES, which stays as it is "
+                    "without this");
   command->formatter(std::make_shared<RunFormatter>());
   command->get_formatter()->column_width(26);
   command->footer(kExamples);
-  command->callback([&invocation, options] { invocation.exit_code = run(invocation, *options); });
+  command->callback([&invocation, options, own_gpu] {
+    invocation.exit_code = run(invocation, *options, *own_gpu);
+  });
 }
 
 }  // namespace oslo::tool

@@ -28,7 +28,8 @@ gpt2::GPT2Config read_config(const std::string& path) {
 
 int main(int argc, char** argv) {
   CLI::App app("Samples from a GPT-2 checkpoint");
-  std::string checkpoint = "merged_ckpt", prompt = "ROMEO:", data = OSLO_TUTORIAL_DATA;
+  std::string checkpoint = "merged_ckpt", prompt = "ROMEO:", data = OSLO_TUTORIAL_DATA,
+              device = "cpu";
   std::int64_t tokens = 60;
   std::uint64_t seed = 0;
   gpt2::GenerateOptions how;
@@ -40,6 +41,7 @@ int main(int argc, char** argv) {
   app.add_option("--temperature", how.temperature, "0: always the likeliest token");
   app.add_option("--top-k", how.top_k, "Sample among the k likeliest; 0: among all");
   app.add_option("--seed", seed);
+  app.add_option("--device", device, "cpu or cuda");
   app.add_option("--data", data, "Folder with gpt2-bpe/encoder.json and vocab.bpe");
   for (CLI::Option* option : app.get_options()) option->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -47,12 +49,15 @@ int main(int argc, char** argv) {
     gpt2::BpeTokenizer tokenizer(data + "/gpt2-bpe");
     gpt2::GPT2LMHeadModel model(read_config(checkpoint + "/config.json"));
     oslo::load_state(*model, checkpoint);
+    model->to(torch::Device(device));
 
     std::vector<std::int64_t> ids = tokenizer.encode(prompt);
     if (ids.empty()) ids.push_back(tokenizer.end_of_text());
     torch::manual_seed(seed);
     const torch::Tensor sample =
-        model->generate(torch::tensor(ids, torch::kInt64).unsqueeze(0), tokens, how).squeeze(0);
+        model->generate(torch::tensor(ids, torch::kInt64).to(device).unsqueeze(0), tokens, how)
+            .squeeze(0)
+            .cpu();
     std::cout << tokenizer.decode({sample.const_data_ptr<std::int64_t>(),
                                    sample.const_data_ptr<std::int64_t>() + sample.numel()})
               << std::endl;

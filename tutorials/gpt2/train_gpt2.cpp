@@ -46,6 +46,7 @@ struct Options {
   std::string data = OSLO_TUTORIAL_DATA;
   std::string out = ".";
   std::string losses;
+  std::string device = "cpu";
   bool resume = false;
   bool print_plan = false;
   bool verify = false;
@@ -68,6 +69,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.data, "Folder with tinyshakespeare.txt and the vocabulary");
   app.add_option("--out", options.out, "Folder for the checkpoints");
   app.add_option("--losses", options.losses, "File for the losses, one a line");
+  app.add_option("--device", options.device,
+                 "cpu, cuda (a GPU for each rank) or cuda:0 (one that the ranks share)");
   app.add_flag("--resume", options.resume, "Go on from OUT/parallel_ckpt (with new AdamW moments)");
   app.add_flag("--print-plan", options.print_plan, "Print where each parameter lives");
   app.add_flag("--verify", options.verify,
@@ -84,16 +87,6 @@ oslo::Config parallel_config(const Options& options) {
   return config;
 }
 
-// Memory that this process holds now, in MiB.
-long resident_mebibytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    long kibibytes = 0;
-    if (word == "VmRSS:" && status >> kibibytes) return kibibytes / 1024;
-  }
-  return 0;
-}
-
 // The mean of a number over the data-parallel ranks.
 double mean_over_data_ranks(const torch::Tensor& value, const oslo::MPU& mpu) {
   const torch::Tensor sum = mpu.data_group()->all_reduce(value.detach().clone());
@@ -102,8 +95,7 @@ double mean_over_data_ranks(const torch::Tensor& value, const oslo::MPU& mpu) {
 
 // The parallel model against an untouched one of the same seed.
 void verify(const oslo::ParallelModel& parallel, const gpt2::GPT2LMHeadModel& on_one_device,
-            const Options& options) {
-  const auto tokens = torch::arange(2 * options.seq_len).view({2, options.seq_len});
+            const torch::Tensor& tokens) {
   const oslo::Verification verification = oslo::verify(parallel, on_one_device, tokens);
   if (parallel.mpu().world().rank() == 0) std::cout << verification.to_string() << std::flush;
   if (!verification.equal()) throw std::runtime_error("--verify: the two models differ");
@@ -119,18 +111,22 @@ void train(const Options& options) {
   shape.n_layer = options.layers;
   shape.n_head = options.heads;
   shape.embd_pdrop = shape.attn_pdrop = shape.resid_pdrop = options.dropout;
+  const oslo::World world = oslo::World::from_environment();
+  const torch::Device device = oslo::local_device(world, options.device);
   const auto make_model = [&] {
     torch::manual_seed(options.seed);
-    return gpt2::GPT2LMHeadModel(shape);
+    gpt2::GPT2LMHeadModel made(shape);
+    made->to(device);
+    return made;
   };
   gpt2::GPT2LMHeadModel model = make_model();
 
   // --- 3. Parallelize it: this process keeps its shards only -------------------------------------
-  const oslo::World world = oslo::World::from_environment();
   oslo::InitializeOptions how;
   how.world = world;
   // So that the plan is found rather than guessed: shapes are all it takes from this.
-  how.example_inputs = [&] { model->forward(torch::zeros({2, options.seq_len}, torch::kLong)); };
+  const auto tokens_like = torch::dtype(torch::kLong).device(device);
+  how.example_inputs = [&] { model->forward(torch::zeros({2, options.seq_len}, tokens_like)); };
   oslo::ParallelModel parallel = oslo::initialize(model, parallel_config(options), how);
   const oslo::MPU& mpu = parallel.mpu();
   const bool speaker = world.rank() == 0;
@@ -139,7 +135,10 @@ void train(const Options& options) {
     const std::string plan = parallel.plan().to_string();
     if (speaker) std::cout << plan << std::endl;
   }
-  if (options.verify) verify(parallel, make_model(), options);
+  if (options.verify) {
+    verify(parallel, make_model(),
+           torch::arange(2 * options.seq_len, tokens_like).view({2, options.seq_len}));
+  }
 
   std::int64_t step = 0;
   if (options.resume) {
@@ -187,9 +186,9 @@ void train(const Options& options) {
       const auto start = std::chrono::steady_clock::now();
 
       optimizer.zero_grad();
-      const torch::Tensor logits = ddp.forward(batch.data);
+      const torch::Tensor logits = ddp.forward(batch.data.to(device));
       const torch::Tensor loss = torch::nn::functional::cross_entropy(
-          logits.view({-1, shape.vocab_size}), batch.target.view({-1}));
+          logits.view({-1, shape.vocab_size}), batch.target.to(device).view({-1}));
       loss.backward();
       parallel.clip_grad_norm_(1.0);
       optimizer.step();
@@ -201,7 +200,7 @@ void train(const Options& options) {
         const double tokens = static_cast<double>(options.batch_size) * options.seq_len;
         std::printf("step %ld/%ld  loss %.4f  %.0f tokens/s  %ld MiB on rank 0\n",
                     static_cast<long>(step), static_cast<long>(options.steps), mean_loss,
-                    tokens / seconds.count(), resident_mebibytes());
+                    tokens / seconds.count(), static_cast<long>(oslo::memory_held(device) >> 20));
         std::fflush(stdout);
         if (losses.is_open()) losses << std::setprecision(9) << mean_loss << std::endl;
       }

@@ -31,6 +31,7 @@ struct Options {
   std::uint64_t seed = 0;
   std::string data = OSLO_TUTORIAL_DATA;
   std::string losses;
+  std::string device = "cpu";
 };
 
 void train(const Options& options) {
@@ -44,6 +45,8 @@ void train(const Options& options) {
   shape.embd_pdrop = shape.attn_pdrop = shape.resid_pdrop = 0.0;
   torch::manual_seed(options.seed);
   gpt2::GPT2LMHeadModel model(shape);
+  const torch::Device device(options.device);
+  model->to(device);
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(options.learning_rate));
 
@@ -66,9 +69,9 @@ void train(const Options& options) {
     for (auto& batch : *loader) {
       if (step++ == options.steps) break;
       optimizer.zero_grad();
-      const torch::Tensor logits = model->forward(batch.data);
+      const torch::Tensor logits = model->forward(batch.data.to(device));
       const torch::Tensor loss = torch::nn::functional::cross_entropy(
-          logits.view({-1, shape.vocab_size}), batch.target.view({-1}));
+          logits.view({-1, shape.vocab_size}), batch.target.to(device).view({-1}));
       loss.backward();
       torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
       optimizer.step();
@@ -95,6 +98,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "Of the initial weights");
   app.add_option("--data", options.data, "Folder with tinyshakespeare.txt and the vocabulary");
   app.add_option("--losses", options.losses, "File for the losses, one a line");
+  app.add_option("--device", options.device, "cpu or cuda");
   for (CLI::Option* option : app.get_options()) option->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
