@@ -13,7 +13,11 @@ set_target_properties(oslo_cpp PROPERTIES
     INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH TRUE)
 
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/oslo_cpp")
-install(TARGETS oslo_cpp EXPORT oslo_cpp LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+set(libraries oslo_cpp)
+if(OSLO_CUDA)
+  list(APPEND libraries oslo_cpp_cuda)
+endif()
+install(TARGETS ${libraries} EXPORT oslo_cpp LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT oslo_cpp NAMESPACE oslo_cpp:: FILE oslo_cppTargets.cmake DESTINATION "${package}")
 configure_package_config_file(
     "${PROJECT_SOURCE_DIR}/cmake/oslo_cppConfig.cmake.in"
@@ -22,4 +26,12 @@ write_basic_package_version_file(
     "${PROJECT_BINARY_DIR}/oslo_cppConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/oslo_cppConfig.cmake"
               "${PROJECT_BINARY_DIR}/oslo_cppConfigVersion.cmake"
-              "${PROJECT_SOURCE_DIR}/cmake/OsloTorch.cmake" DESTINATION "${package}")
+              "${PROJECT_SOURCE_DIR}/cmake/OsloTorch.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/OsloTorchCuda.cmake" DESTINATION "${package}")
+
+# The build folder is a package too: cuda/ is built on it.
+export(EXPORT oslo_cpp NAMESPACE oslo_cpp:: FILE "${PROJECT_BINARY_DIR}/oslo_cppTargets.cmake")
+foreach(file IN ITEMS OsloTorch OsloTorchCuda)
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/${file}.cmake"
+                 "${PROJECT_BINARY_DIR}/${file}.cmake" COPYONLY)
+endforeach()

@@ -5,8 +5,8 @@
 # (a LibTorch folder, or the torch folder of a wheel), the .venv of the project being configured, the
 # .venv of oslo_cpp's own source tree, and, in an installed package, what it was built with.
 #
-# CPU mode does not call find_package(Torch): the config file in the PyPI wheel insists on nvcc, while
-# all that is linked here is libtorch_cpu and libc10. CUDA mode (OSLO_CUDA) does call it.
+# find_package(Torch) is not called: the config file in the PyPI wheel insists on nvcc, while all that is
+# linked here is libtorch_cpu and libc10. What CUDA tensors need beside them is in OsloTorchCuda.cmake.
 #
 # LibTorch uses the C++11 ABI of libstdc++ since 2.6, which is the compiler's default: no flag.
 
@@ -100,7 +100,7 @@ function(_oslo_torch_needs root out missing)
   set(${missing} "" PARENT_SCOPE)
 endfunction()
 
-# Defines oslo_torch for CPU tensors.
+# Defines oslo_torch.
 macro(_oslo_torch_cpu)
   _oslo_torch_needs("${OSLO_TORCH_ROOT}" _oslo_needs _oslo_missing)
   if(_oslo_missing)
@@ -117,27 +117,6 @@ or a CUDA 13 toolkit")
   endif()
 endmacro()
 
-# Defines oslo_torch for CPU and CUDA tensors, by LibTorch's own package.
-macro(_oslo_torch_cuda)
-  if(NOT DEFINED TORCH_CUDA_ARCH_LIST)
-    # LibTorch's default list holds architectures that nvcc 13 no longer knows.
-    set(TORCH_CUDA_ARCH_LIST "9.0")
-  endif()
-  set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
-  find_package(Torch QUIET CONFIG PATHS "${OSLO_TORCH_ROOT}/share/cmake/Torch" NO_DEFAULT_PATH)
-  unset(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL)
-  if(NOT TARGET torch_cuda)
-    set(OSLO_TORCH_ERROR "OSLO_CUDA needs a LibTorch built for CUDA, ${OSLO_TORCH_ROOT} is not")
-  else()
-    file(GLOB _oslo_nccl "${OSLO_TORCH_ROOT}/../nvidia/nccl/include")
-    add_library(oslo_torch INTERFACE IMPORTED GLOBAL)
-    target_include_directories(oslo_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS} ${_oslo_nccl})
-    target_compile_definitions(oslo_torch INTERFACE
-        USE_DISTRIBUTED USE_C10D_GLOO USE_C10D_NCCL OSLO_CUDA)
-    target_link_libraries(oslo_torch INTERFACE ${TORCH_LIBRARIES})
-  endif()
-endmacro()
-
 if(NOT TARGET oslo_torch)
   _oslo_find_torch()
   if(OSLO_TORCH_ROOT)
@@ -145,8 +124,6 @@ if(NOT TARGET oslo_torch)
     if(NOT _oslo_version MATCHES "^2\\.11\\.")
       set(OSLO_TORCH_ERROR "LibTorch ${OSLO_TORCH_VERSION} is needed, but ${OSLO_TORCH_ROOT} (from \
 ${OSLO_TORCH_SOURCE}) is ${_oslo_version}")
-    elseif(OSLO_CUDA)
-      _oslo_torch_cuda()
     else()
       _oslo_torch_cpu()
     endif()

@@ -89,11 +89,11 @@ TEST(Transport, RanksThatWantDifferentOnesAreTold) {
   EXPECT_THAT(errors, Each(HasSubstr("start all ranks with the same OSLO_BACKEND and config")));
 }
 
-#ifndef OSLO_CUDA
-TEST(Transport, NcclNeedsACudaBuild) {
+TEST(Transport, NcclNeedsACudaBuildAndADevice) {
+  if (at::hasCUDA()) GTEST_SKIP() << "there is a device";
   EXPECT_THAT(chosen({"a", "a"}, Transport::nccl), HasSubstr("-DOSLO_CUDA=ON"));
+  EXPECT_THAT(chosen({"a", "b"}, Transport::nccl), HasSubstr("ranks 0 1 have no CUDA device"));
 }
-#endif
 
 TEST(Transport, IsAnEntryOfTheConfig) {
   const auto config = Config::parse(R"({"model_parallelism": {"tensor_parallel_size": 2}})");

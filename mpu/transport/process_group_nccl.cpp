@@ -1,22 +1,51 @@
-#include "mpu/transport/process_group_nccl.h"
+#include <ATen/cuda/CUDAContextLight.h>
+#include <c10/cuda/CUDAFunctions.h>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-namespace oslo {
+#include "mpu/transport/cuda_support.h"
 
-void add_nccl_backend(CountedProcessGroup& group, const Rendezvous& rendezvous,
-                      const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
-  const auto make = [timeout = rendezvous.timeout, rank, size](const auto& over) {
-    auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = timeout;
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(over, rank, size, options);
-  };
-  group.setBackend(c10::kCUDA, c10d::ProcessGroup::BackendType::NCCL, make(store));
-  group.set_downward_messages([make, store] {
-    return make(
-        c10::intrusive_ptr<c10d::Store>(c10::make_intrusive<c10d::PrefixStore>("downward", store)));
-  });
+// The only file that needs the headers of CUDA and NCCL, and all of liboslo_cpp_cuda.
+namespace oslo {
+namespace {
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const CommunicatorGroup& group) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = group.timeout;
+  // What NCCL's watchdog calls the group by when an operation fails.
+  options->group_name = group.name;
+  options->global_ranks_in_group.assign(group.ranks.begin(), group.ranks.end());
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank,
+                                                     static_cast<int>(group.ranks.size()), options);
 }
 
+std::string device_identity(int number) {
+  const auto* properties = at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(number));
+  std::string text;
+  for (const char byte : properties->uuid.bytes) {
+    text += c10::str(static_cast<int>(static_cast<unsigned char>(byte)), ".");
+  }
+  return text;
+}
+
+std::string why_no_device() {
+  try {
+    c10::cuda::device_count_ensure_non_zero();
+  } catch (const c10::Error& error) {
+    const std::string reason = error.what_without_backtrace();
+    return reason.substr(0, reason.find('\n'));
+  }
+  return "";
+}
+
+constexpr CudaSupport kSupport{make_nccl, device_identity, why_no_device};
+
+/// LibTorch registers its own operators in the same way.
+[[maybe_unused]] const bool kRegistered = [] {
+  set_cuda_support(&kSupport);
+  return true;
+}();
+
+}  // namespace
 }  // namespace oslo
