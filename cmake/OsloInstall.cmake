@@ -29,7 +29,7 @@ install(FILES "${PROJECT_BINARY_DIR}/oslo_cppConfig.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/OsloTorch.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/OsloTorchCuda.cmake" DESTINATION "${package}")
 
-# The build folder is a package too: cuda/ is built on it.
+# The build folder is a package too: cmake/cuda/ is built on it.
 export(EXPORT oslo_cpp NAMESPACE oslo_cpp:: FILE "${PROJECT_BINARY_DIR}/oslo_cppTargets.cmake")
 foreach(file IN ITEMS OsloTorch OsloTorchCuda)
   configure_file("${PROJECT_SOURCE_DIR}/cmake/${file}.cmake"
