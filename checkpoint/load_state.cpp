@@ -74,6 +74,10 @@ std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFold
 
   std::vector<at::Tensor> values;
   for (size_t i = 0; i < saved.size(); ++i) {
+    if (!state.tensors[i].here) {
+      values.emplace_back();
+      continue;
+    }
     const LayoutPtr& layout = state.tensors[i].layout;
     values.push_back(folder.read(saved[i].front(), layout));
     for (size_t other = 1; other < saved[i].size(); ++other) {
@@ -90,14 +94,15 @@ void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
   const BelowDoor below;
   for (size_t i = 0; i < values.size(); ++i) {
     at::Tensor to = state.tensors[i].local;
-    to.copy_(values[i]);
+    if (state.tensors[i].here) to.copy_(values[i]);
   }
 }
 
 void load_state(const ModelView& model, const std::filesystem::path& path) {
   const ModelState state(model);
   for (const ModelState::Tensor& tensor : state.tensors) {
-    OSLO_CHECK(!tensor.layout, "load_state loads into an ordinary model; '", tensor.name,
+    OSLO_CHECK(!tensor.layout && tensor.stages.empty(),
+               "load_state loads into an ordinary model; '", tensor.name,
                "' is cut over ranks: use from_parallelized");
   }
   const CheckpointFolder folder(path);

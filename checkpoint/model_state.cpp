@@ -13,8 +13,12 @@ ModelState::ModelState(const ModelView& model) {
     const auto [found, fresh] = known.emplace(tensor.unsafeGetTensorImpl(), tensors.size());
     names.emplace_back(name, found->second);
     if (!fresh) return;
-    Tensor entry{name, tensor, nullptr, tensor.sizes().vec()};
+    Tensor entry{name, tensor, nullptr, tensor.sizes().vec(), {}};
     const Mark* mark = mark_of(tensor);
+    if (mark != nullptr) {
+      entry.stages = mark->layout->stages();
+      entry.here = mark->layout->here();
+    }
     if (mark != nullptr && !mark->layout->whole()) {
       entry.layout = mark->layout;
       const auto global = mark->layout->global_sizes(tensor.sizes());

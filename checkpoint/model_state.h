@@ -24,6 +24,8 @@ struct ModelState {
     at::Tensor local;            ///< the module's own tensor: this rank's part, or all of it
     LayoutPtr layout;            ///< how it is cut; null where this rank has all of it
     std::vector<int64_t> shape;  ///< global
+    StageSet stages;             ///< the pipeline stages that hold it; none: every rank does
+    bool here = true;            ///< whether this rank does
   };
 
   /// Throws `Error` for a tensor whose mark is damaged (`mark_of`).

@@ -67,12 +67,15 @@ bool cut_inside_model(const ModelState::Tensor& tensor, const RankGrid& grid) {
 
 /// Whether this rank's file holds the tensor: of the ranks with the same part, the first does.
 bool is_in_my_file(const ModelState::Tensor& tensor, const MPU& mpu) {
+  const int stage = tensor.stages.empty() ? 0 : tensor.stages.first();
   for (int i = 0; tensor.layout && i < tensor.layout->axes(); ++i) {
     if ((*tensor.layout)[i].whole() && tensor.layout->group(i)->rank() != 0) return false;
   }
   const std::set<std::string> cut = axes_that_cut(tensor, mpu.grid());
   for (const Axis& axis : mpu.grid().axes()) {
-    if (axis.name != "data" && cut.count(axis.name) == 0 && mpu.rank(axis.name) != 0) return false;
+    const int owner = axis.name == "pipeline" ? stage : 0;
+    if (axis.name == "data" || cut.count(axis.name) != 0) continue;
+    if (mpu.rank(axis.name) != owner) return false;
   }
   return true;
 }
@@ -233,7 +236,7 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
         write_part(*state, mpu, folder,
                    options.format().empty() ? "safetensors" : options.format());
       }
-    } else if (!inside || (replica && mpu.get_pipeline_parallel_rank() == 0)) {
+    } else if (!inside || replica) {
       const std::vector<at::Tensor> whole = gather(*state, world.rank() == 0);
       if (world.rank() == 0) index = write_merged(*state, whole, folder, options.format());
     }

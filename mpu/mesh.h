@@ -18,6 +18,7 @@ namespace oslo {
 struct KnownShapes;
 class CallObserver;
 class ContentProvider;
+class StageCarrier;
 
 /// Where the random numbers of an operator on a cut value come from.
 enum class RandomMode {
@@ -61,6 +62,14 @@ class Mesh {
   /// What is known of operators on shapes (placement/engine/shape_call.h). Null: every rank holds
   /// all values, and none has a stage.
   std::shared_ptr<KnownShapes> shapes;
+  /// The ranks that have this one's place on the stages, by stage. Null where values have none, and
+  /// where nothing but a test's schedule knows of stages.
+  std::shared_ptr<Group> stages;
+  /// Takes values to other stages outside a step, where no gradients are recorded
+  /// (placement/engine/stage_carrier.h). Null: nobody does.
+  std::shared_ptr<StageCarrier> evaluation;
+  /// A schedule is running the model's forward, whose gradients cross stages.
+  mutable std::atomic<bool> in_step = false;
   /// Gives content where no rank has any (placement/engine/content_provider.h). Null: reading
   /// values of other stages is refused.
   std::shared_ptr<ContentProvider> provider;

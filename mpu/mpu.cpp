@@ -39,6 +39,7 @@ struct MPU::State {
   RankGrid grid;
   Transport transport = Transport::automatic;
   RandomMode random_mode = RandomMode::like_one_device;
+  MpuOptions::PrepareMesh prepare_mesh;
   std::unique_ptr<RandomStreams> random;
   MeshPtr tensor_mesh;
 
@@ -71,6 +72,7 @@ MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State
   state_->world = world;
   state_->transport = options.backend();
   state_->random_mode = options.random_mode();
+  state_->prepare_mesh = options.prepare_mesh();
   // The one axis that cuts layers is the tensor group, whatever its name.
   const std::vector<std::string> cutting = state_->grid.layer_axes();
   if (cutting.size() == 1) state_->groups["tensor"] = state_->group_of(cutting[0]);
@@ -121,12 +123,14 @@ MeshPtr MPU::mesh(const std::vector<std::string>& axes) const {
                  " both hold the axis ", part);
     }
   }
+  const std::shared_ptr<Group> pipeline = group("pipeline");
   const std::lock_guard<std::mutex> lock(state_->mutex);
   MeshPtr& made = state_->meshes[groups];
   if (made) return made;
   auto mesh = std::make_shared<Mesh>(std::move(groups));
   mesh->random_mode = state_->random_mode;
   mesh->sharded_generator = state_->random->sharded();
+  if (state_->prepare_mesh) state_->prepare_mesh(*mesh, pipeline);
   return made = std::move(mesh);
 }
 

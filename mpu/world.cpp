@@ -216,6 +216,17 @@ void World::report_failure(const std::string& what) const {
   give_up(state_->deciders(), state_->decisions++, what);
 }
 
+std::string World::first_failure(const std::string& where, const std::string& what) const {
+  if (size() == 1 || state_->rendezvous.transport == Transport::fake) return what;
+  try {
+    const std::vector<uint8_t> first = state_->rendezvous.store->compareSet(
+        "failure/" + where, {}, std::vector<uint8_t>(what.begin(), what.end()));
+    return {first.begin(), first.end()};
+  } catch (const std::exception&) {
+    return what;  // the store has gone with its rank
+  }
+}
+
 std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<int> ranks,
                                          Transport transport) const {
   const auto here = std::find(ranks.begin(), ranks.end(), rank());

@@ -79,6 +79,10 @@ class World {
   /// Tells the ranks that wait for this one in `decide`, or will, that it has failed: they throw.
   void report_failure(const std::string& what) const;
 
+  /// What the first rank that failed in `where` said; `what`, if this is the first. Waits for
+  /// nobody: for errors that name where a job broke.
+  std::string first_failure(const std::string& where, const std::string& what) const;
+
   /// The group `name` of `ranks`, which must hold this rank. Collective over them.
   std::shared_ptr<Group> make_group(const std::string& name, std::vector<int> ranks,
                                     Transport transport = Transport::automatic) const;

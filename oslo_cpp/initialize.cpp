@@ -16,13 +16,18 @@
 #include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_only.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/evaluation_carrier.h"
+#include "parallelizers/pipeline/stage_plan.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/planned_results.h"
+#include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/engine/user_rule_registry.h"
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/role.h"
+#include "parallelizers/plan/stage_search.h"
 #include "parallelizers/plan/structural_plan.h"
 
 namespace oslo {
@@ -121,8 +126,9 @@ void check_decided_over(const ModelView& model, const MeshPtr& mesh) {
 }
 
 /// What ranks must have planned alike.
-std::string plan_text(const std::vector<LayerPlan>& layers) {
-  std::string text;
+std::string plan_text(const std::vector<LayerPlan>& layers, const StagePlan& stages,
+                      const ModelView& model) {
+  std::string text = stages.tensors.empty() ? "" : stages.to_string(model);
   for (const LayerPlan& layer : layers) {
     text += c10::str(layer.path, ": ", layer.style.name(), " ",
                      layer.weight_placement().to_string(), use_text(layer.use));
@@ -151,6 +157,7 @@ std::string placements_text(const LayerPlan& layer, const Mesh& mesh, bool weigh
 std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) {
   const Mark* mark = mark_of(parameter);
   if (mark == nullptr) return "replicate";
+  if (mark->layout->resident() && mark->layout->whole() && !mark->uses) return "replicate";
   if (layer == nullptr || layer->decided) return mark->layout->to_string();
   const bool weight = parameter.dim() > 1;
   if (!layer->other_styles.empty()) return placements_text(*layer, *mark->layout->mesh(), weight);
@@ -190,10 +197,17 @@ std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<Laye
       line.global_shape.assign(global.begin(), global.end());
     }
     const auto element = static_cast<int64_t>(parameter.element_size());
-    line.local_bytes = parameter.numel() * element;
+    line.local_bytes = is_here(parameter) ? parameter.numel() * element : 0;
+    if (mark != nullptr && mark->layout->resident()) {
+      const StageSet stages = mark->layout->stages();
+      line.stage = stages.first();
+      for (int stage = 0; stage < StageSet::kMost; ++stage) {
+        if (stages.contains(stage)) line.stages.push_back(stage);
+      }
+    }
     line.trains = parameter.requires_grad();
     line.global_bytes = c10::multiply_integers(line.global_shape) * element;
-    if (!parameter.is_same(each.registered)) {
+    if (!parameter.is_same(each.registered) && is_here(each.registered)) {
       line.unused_bytes =
           each.registered.numel() * static_cast<int64_t>(each.registered.element_size());
     }
@@ -248,11 +262,41 @@ MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
                      sizes.rank_order != RankOrder::pp_dp_tp;
   OSLO_CHECK(!sized, "initialize: the grid is given twice, by InitializeOptions::axes (",
              factors(axes), ") and by the config's sizes or rank_order; use one of the two");
-  for (const Axis& axis : axes) {
-    OSLO_CHECK(axis.name != "pipeline" || axis.size <= 1, "initialize: the axis pipeline has size ",
-               axis.size, ", which is not there yet: set it to 1");
-  }
   return MpuOptions().axes(axes);
+}
+
+/// What values of a model on several pipeline stages have to know.
+MpuOptions::PrepareMesh prepared_for_stages(at::Device device) {
+  return [device](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
+    if (pipeline->size() == 1) return;
+    mesh.stage = pipeline->rank();
+    mesh.stages = pipeline;
+    mesh.device = device;
+    mesh.shapes = std::make_shared<KnownShapes>();
+    mesh.evaluation = std::make_shared<EvaluationCarrier>(pipeline);
+  };
+}
+
+/// The stages of all parameters and buffers; of a pipeline of one stage none in particular.
+StagePlan stages_of(const ModelView& model, const Config& config, int stages) {
+  const ConfigValues& values = config.values();
+  if (stages == 1 && values.stages.empty()) return {};
+  StagePlan plan = plan_stages(
+      model, {stages, values.pipeline_num_layers, values.custom_pipeline_stage_id, values.stages});
+  return stages == 1 ? StagePlan() : plan;
+}
+
+/// Adds the stages on which the example's forward uses what other stages have.
+void add_stages_by_example(StagePlan& stages, const std::vector<LayerPlan>& layers,
+                           const ModelView& model, const PlanAxes& axes,
+                           const InitializeOptions& options, bool tells) {
+  if (stages.tensors.empty() || !options.example_inputs) return;
+  const std::string reason =
+      add_used_stages(stages.tensors, layers, model, axes, options.example_inputs);
+  if (reason.empty() || !tells) return;
+  std::cerr << "oslo: which parameters several pipeline stages use could not be seen, as "
+               "example_inputs could not be run on shapes: " +
+                   reason + "\n";
 }
 
 }  // namespace
@@ -270,7 +314,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     mpu_options = grid_options(sizes, config, options.axes)
                       .backend(sizes.backend)
                       .random_mode(options.random_mode)
-                      .seed(options.seed);
+                      .seed(options.seed)
+                      .prepare_mesh(prepared_for_stages(device_of(view)));
     mpu_options.grid(world.size());
     OSLO_CHECK(
         !is_all_initialized(view),
@@ -293,6 +338,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   }
 
   std::vector<LayerPlan> layers;
+  StagePlan stages;
+  const bool pipeline = mpu.size("pipeline") > 1;
   const PlanAxes axes(mpu.grid());
   const std::vector<std::string> classes = classes_of(view);
   Rates rates;
@@ -303,22 +350,25 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   agree_on_success(world, "the plan", [&] {
     check_decided_over(view, mpu.tensor_mesh());
     layers = plan_layers(view, config, options, axes);
-    if (axes.ranks() == 1) return;
+    stages = stages_of(view, config, mpu.size("pipeline"));
+    if (axes.ranks() == 1 && !pipeline) return;
     check_divides(layers, mpu.tensor_mesh());
-    if (options.example_inputs) {
+    if (axes.ranks() > 1 && options.example_inputs) {
       forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);
       check_memory_limit(forecast);
     }
-    check_cuttable(layers, view);
+    add_stages_by_example(stages, layers, view, axes, options, world.rank() == 0);
+    check_cuttable(layers, view, stages.tensors);
   });
-  if (axes.ranks() > 1) {
+  if (axes.ranks() > 1 || pipeline) {
     if (options.example_inputs) {
-      agree_on_text(world, "initialize: the plan", plan_text(layers),
+      agree_on_text(world, "initialize: the plan", plan_text(layers, stages, view),
                     "hand initialize example inputs of the same shapes on every rank");
     }
-    cut_parameters(layers, mpu.tensor_mesh());
+    cut_parameters(layers, mpu.tensor_mesh(), stages.tensors);
     cut_unused_parameters(layers, view);
-    rewrite_tree(layers, view);
+    if (axes.ranks() > 1) rewrite_tree(layers, view);
+    place_on_stages(view, mpu.tensor_mesh(), stages.tensors);
   }
   for (const LayerPlan& layer : layers) {
     if (layer.computed) set_computed(layer.weight());

@@ -233,8 +233,8 @@ TEST(Axes, WhatIsRefused) {
               Each(HasSubstr("shares its weight with")));
   EXPECT_THAT(refused(two, tensor_parallel(4)),
               Each(HasSubstr("the grid is given twice, by InitializeOptions::axes (row 2 x")));
-  EXPECT_THAT(refused({{"pipeline", 2}, {"row", 2}}, planned("{}")),
-              Each(HasSubstr("the axis pipeline has size 2, which is not there yet")));
+  EXPECT_THAT(refused({{"pipeline", 4}, {"row", 1}}, planned("{}")),
+              Each(HasSubstr("a pipeline of 4 stages needs as many layers, the model has")));
   EXPECT_THAT(refused({{"row", 2}, {"row", 2}}, planned("{}")),
               Each(HasSubstr("the axis row is given twice")));
 }

@@ -107,8 +107,8 @@ TEST(Initialize, SizesThatDoNotFitAreRefusedOnEveryRank) {
   };
   EXPECT_THAT(refused(3, kTwo),
               Each(AllOf(HasSubstr("world size 3"), HasSubstr("nearest choice"))));
-  EXPECT_THAT(refused(2, R"({"model_parallelism": {"pipeline_parallel_size": 2}})"),
-              Each(HasSubstr("'model_parallelism.pipeline_parallel_size' = 2")));
+  EXPECT_THAT(refused(2, R"({"train": {"dist": {"pipeline_parallel_size": 2}}})"),
+              Each(HasSubstr("'train.dist.pipeline_parallel_size' = 2")));
   EXPECT_THAT(refused(4, R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})"),
               Each(HasSubstr("2d")));
 }

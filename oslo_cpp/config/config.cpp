@@ -29,7 +29,7 @@ std::vector<Step> split_path(const std::string& path, const ConfigKey& schema) {
   std::string done;
   std::string rest = path;
   while (true) {
-    if (key.kind == ConfigKey::Kind::plan) {
+    if (key.kind == ConfigKey::Kind::plan || key.kind == ConfigKey::Kind::where) {
       steps.push_back({rest, key.kind});
       return steps;
     }

@@ -77,6 +77,7 @@ std::string expected(const ConfigKey& key) {
       text = c10::str("an integer from 1 to ", key.maximum, " or an object with a \"size\"");
       break;
     case Kind::plan:
+    case Kind::where:
       text = "an object of module path patterns";
       break;
   }
@@ -104,6 +105,7 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
   switch (key.kind) {
     case Kind::object:
     case Kind::plan:
+    case Kind::where:
       return value.is_object();
     case Kind::flag:
       return value.is_boolean();
@@ -119,13 +121,13 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
   return false;
 }
 
-void check_pattern(const std::string& pattern) {
+void check_pattern(const char* kind, const std::string& pattern) {
   std::string_view rest = pattern;
   while (true) {
     std::string_view component = rest.substr(0, rest.find('.'));
-    OSLO_CHECK(!component.empty(), "plan pattern ", in_quotes(pattern),
+    OSLO_CHECK(!component.empty(), kind, " pattern ", in_quotes(pattern),
                " has an empty path component: write module names and '*' joined by single dots");
-    OSLO_CHECK(component == "*" || component.find('*') == std::string_view::npos, "plan pattern ",
+    OSLO_CHECK(component == "*" || component.find('*') == std::string_view::npos, kind, " pattern ",
                in_quotes(pattern), ": '*' stands for one whole path component, seen ",
                in_quotes(component), "; write '*' or the full name");
     if (component.size() == rest.size()) {
@@ -133,6 +135,18 @@ void check_pattern(const std::string& pattern) {
     }
     rest.remove_prefix(component.size() + 1);
   }
+}
+
+/// A stage, or several: of what each of them computes with a copy of its own.
+void check_stages_of(const ConfigKey& key, const std::string& pattern, const Json& value) {
+  const std::vector<Json> stages =
+      value.is_array() ? value.get<std::vector<Json>>() : std::vector<Json>{value};
+  const bool good =
+      !stages.empty() && std::all_of(stages.begin(), stages.end(), [&](const Json& stage) {
+        return is_integer(stage, 0, key.maximum);
+      });
+  OSLO_CHECK(good, "stages pattern ", in_quotes(pattern), ": expected a stage from 0 to ",
+             key.maximum, ", or an array of stages; seen ", describe(value));
 }
 
 void check(const ConfigKey& key, const std::string& path, const Json& value) {
@@ -152,13 +166,18 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
   }
   for (const auto& [name, below] : value.items()) {
     if (key.kind == Kind::plan) {
-      check_pattern(name);
+      check_pattern("plan", name);
       const std::string where = "plan pattern " + in_quotes(name);
       OSLO_CHECK(below.is_string(), where, ": expected a placement, one of ", list(key.choices),
                  "; seen ", describe(below));
       const auto& text = below.get_ref<const std::string&>();
       OSLO_CHECK(printable(text) == text, where, " has no such placement: ", describe(below));
       parse_axis_styles(below.get<std::string>(), where);
+      continue;
+    }
+    if (key.kind == Kind::where) {
+      check_pattern("stages", name);
+      check_stages_of(key, name, below);
       continue;
     }
     const ConfigKey* child = key.find(name);

@@ -117,6 +117,10 @@ ConfigValues read_values(const Json& document) {
   for (const auto& [pattern, placement] : at(document, "plan").items()) {
     values.plan.emplace_back(pattern, placement.get<std::string>());
   }
+  for (const auto& [pattern, stages] : at(document, "stages").items()) {
+    values.stages.emplace_back(pattern, stages.is_array() ? stages.get<std::vector<int>>()
+                                                          : std::vector{stages.get<int>()});
+  }
   return values;
 }
 

@@ -1,8 +1,10 @@
 // Config::resolve: from what a user wrote to sizes that a world can have.
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "mpu/error.h"
+#include "mpu/stage_set.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/config/config_dialects.h"
 
@@ -36,11 +38,7 @@ bool fits_mode(int tensor, const std::string& mode, int depth) {
 }
 
 // What of these sizes the library cannot do yet; empty if nothing.
-std::string missing(int tensor, int pipeline, const std::string& mode, const SizeNames& names) {
-  if (pipeline > 1) {
-    return c10::str("'", names.pipeline, "' = ", pipeline,
-                    " is not there yet: set it to 1 and use ", "tensor and data parallelism");
-  }
+std::string missing(int tensor, const std::string& mode, const SizeNames& names) {
   if (tensor > 1 && mode != "1d") {
     return c10::str("'", names.mode, "' = ", mode, " with size ", tensor,
                     " is not there yet: set the mode to 1d");
@@ -65,6 +63,16 @@ void check_mode(int tensor, const std::string& mode, int depth, const SizeNames&
   q = root(tensor, 3);
   fail("mode 3d needs a cube '", names.tensor, "' (q * q * q), seen ", tensor, ": set it to ",
        q * q * q, " or ", (q + 1) * (q + 1) * (q + 1), ", or the mode to 1d");
+}
+
+/// LiBai's users say how many layers there are.
+void check_layers(const ConfigValues& values) {
+  const bool said =
+      values.pipeline_num_layers || values.custom_pipeline_stage_id || !values.stages.empty();
+  OSLO_CHECK(said || values.dialect != ConfigDialect::libai || values.pipeline_parallel_size == 1,
+             "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
+             " needs 'train.dist.pipeline_num_layers', as in LiBai: set it to the number of layers "
+             "of the model");
 }
 
 void check_stages(const ConfigValues& values) {
@@ -98,13 +106,14 @@ std::string nearest_sizes(const ConfigValues& values, const std::string& mode, i
     if (world_size % tensor != 0 || !fits_mode(tensor, mode, depth)) {
       continue;
     }
+    if (!missing(tensor, mode, names).empty()) continue;
     for (int pipeline = 1; pipeline <= world_size / tensor; ++pipeline) {
-      if (world_size / tensor % pipeline != 0 || !missing(tensor, pipeline, mode, names).empty()) {
-        continue;
-      }
+      if (world_size / tensor % pipeline != 0) continue;
       int distance = std::abs(tensor - values.tensor_parallel_size) +
                      std::abs(pipeline - values.pipeline_parallel_size);
-      if (best_tensor == 0 || distance < best_distance) {
+      // Of two as near, the one with fewer stages.
+      if (best_tensor == 0 ||
+          std::pair(distance, pipeline) < std::pair(best_distance, best_pipeline)) {
         best_tensor = tensor, best_pipeline = pipeline, best_distance = distance;
       }
     }
@@ -143,8 +152,11 @@ void check_features(const ConfigValues& values) {
   refuse(values.amp, "amp.enabled", "true", "false");
   refuse(values.activation_checkpoint, "activation_checkpoint.enabled", "true", "false");
   std::string steps = std::to_string(values.num_accumulation_steps);
-  refuse(values.num_accumulation_steps > 1, "num_accumulation_steps", steps.c_str(),
-         "1 and accumulate with DistributedDataParallel's no_sync()");
+  // With stages a model is run by a PipelineSchedule, which reads it.
+  refuse(values.num_accumulation_steps > 1 && values.pipeline_parallel_size == 1,
+         "num_accumulation_steps", steps.c_str(),
+         "1 and accumulate with DistributedDataParallel's no_sync(), or give PipelineOptions the "
+         "number of micro-batches");
 }
 
 }  // namespace
@@ -169,7 +181,10 @@ ParallelSizes Config::resolve(int world_size) const {
   check_mode(sizes.tensor, sizes.tensor_mode, sizes.depth, names);
   check_stages(values_);
   check_world(values_, sizes.tensor_mode, sizes.depth, names, world_size);
-  std::string not_yet = missing(sizes.tensor, sizes.pipeline, sizes.tensor_mode, names);
+  check_layers(values_);
+  OSLO_CHECK(sizes.pipeline <= StageSet::kMost, "'", names.pipeline, "' = ", sizes.pipeline, ": ",
+             StageSet::kMost, " stages are possible");
+  std::string not_yet = missing(sizes.tensor, sizes.tensor_mode, names);
   OSLO_CHECK(not_yet.empty(), not_yet);
   check_features(values_);
   sizes.data = world_size / (sizes.tensor * sizes.pipeline);

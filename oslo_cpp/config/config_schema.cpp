@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/stage_set.h"
 #include "mpu/time_limit.h"
 #include "oslo_cpp/config/config_json.h"
 
@@ -99,6 +100,7 @@ ConfigKey config_schema(ConfigDialect dialect) {
   root.keys.push_back(timeout);
   root.keys.push_back(
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
+  root.keys.push_back({.name = "stages", .kind = Kind::where, .maximum = StageSet::kMost - 1});
   return root;
 }
 

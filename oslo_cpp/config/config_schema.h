@@ -20,6 +20,7 @@ struct ConfigKey {
     choice,  ///< one of `choices`
     sized,   ///< a count, or an object of the keys below
     plan,    ///< an object of module path patterns, each a style (plan/style.h)
+    where,   ///< an object of module path patterns, each a stage or an array of stages
   };
 
   std::string name;

@@ -45,6 +45,8 @@ struct ConfigValues {
   std::optional<std::chrono::seconds> timeout;  ///< how long ranks wait for each other
   /// (pattern, "column" | "row" | "vocab" | "replicate") in the order written.
   std::vector<std::pair<std::string, std::string>> plan;
+  /// (pattern, pipeline stages) in the order written; see pipeline/stage_plan.h.
+  std::vector<std::pair<std::string, std::vector<int>>> stages;
 
   std::optional<int> pipeline_num_layers;
   std::optional<std::vector<int>> custom_pipeline_stage_id;  ///< one stage per layer

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "mpu/error.h"
@@ -32,6 +33,8 @@ class TotalNorm {
         Group* group = mark->layout->group(axis).get();
         if (!(*mark->layout)[axis].whole() && group->size() > 1) over.push_back(group);
       }
+      const Mesh& mesh = *mark->layout->mesh();
+      if (mark->layout->resident() && mesh.stages) over.push_back(mesh.stages.get());
     }
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (shares_[i].over == over) return i;
@@ -93,6 +96,13 @@ class TotalNorm {
   std::vector<Share> shares_;
 };
 
+/// Of a parameter that several pipeline stages have a copy of, the first one counts it.
+bool is_counted_here(const at::Tensor& parameter) {
+  const Mark* mark = mark_of(parameter);
+  return mark == nullptr || !mark->layout->resident() ||
+         mark->layout->stages().first() == mark->layout->mesh()->stage;
+}
+
 /// The elements of a gradient; of a sparse one, those that are there.
 at::Tensor elements_of(at::Tensor& gradient) {
   if (!gradient.is_sparse()) return gradient;
@@ -135,6 +145,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   const c10::AutoGradMode no_grad(false);
   TotalNorm total(norm_type);
   std::vector<at::Tensor> elements;
+  constexpr size_t kNotCounted = std::numeric_limits<size_t>::max();
   std::vector<size_t> shares;
   for (const at::Tensor& parameter : parameters) {
     if (!parameter.defined()) continue;
@@ -142,10 +153,12 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
     const size_t share = total.share_of(parameter);
     if (!parameter.grad().defined()) continue;
     elements.push_back(elements_of(parameter.mutable_grad()));
-    shares.push_back(share);
+    shares.push_back(is_counted_here(parameter) ? share : kNotCounted);
   }
   const std::vector<double> norms = norms_of(elements, norm_type);
-  for (size_t i = 0; i < norms.size(); ++i) total.add(shares[i], norms[i]);
+  for (size_t i = 0; i < norms.size(); ++i) {
+    if (shares[i] != kNotCounted) total.add(shares[i], norms[i]);
+  }
   const double norm = total.reduce();
   OSLO_CHECK(!error_if_nonfinite || std::isfinite(norm), "clip_grad_norm_: the norm of order ",
              norm_type, " of the gradients is ", norm, ", so they cannot be clipped");

@@ -47,7 +47,7 @@ std::string describe(const ReducedParameter& parameter) {
 std::vector<ReducedParameter> parameters_of(const ModelView& model) {
   std::vector<ReducedParameter> parameters;
   for (auto& [name, tensor, computed] : model.in_use()) {
-    if (computed) continue;  // never gets a gradient
+    if (computed || !is_here(tensor)) continue;  // never gets a gradient
     const bool marked = mark_of(tensor) != nullptr;
     parameters.push_back({std::move(name), tensor, tensor.requires_grad(), marked,
                           tensor.scalar_type(), tensor.device()});
@@ -142,6 +142,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     tensors.push_back(parameter.tensor);
   }
   for (const auto& [path, buffer] : model.buffers()) {
+    if (!is_here(buffer)) continue;
     lines.push_back(c10::str("buffer ", path, " ", buffer.sizes(), " ", buffer.scalar_type()));
     tensors.push_back(buffer);
   }
@@ -258,6 +259,7 @@ void DataParallelCore::State::settle_gradients() {
 
 void DataParallelCore::State::broadcast_buffers() {
   std::vector<at::Tensor> buffers = module->buffers();
+  std::erase_if(buffers, [](const at::Tensor& buffer) { return !is_here(buffer); });
   if (!buffers.empty()) broadcast_from_first(group, buffers);
 }
 
@@ -265,6 +267,10 @@ void DataParallelCore::State::check_parameters() const {
   constexpr const char* again = "; make DistributedDataParallel again, after such changes";
   for (const ReducedParameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
+    const LayoutPtr layout = oslo::layout(tensor);
+    OSLO_CHECK(!layout || !layout->mesh()->in_step,
+               "DistributedDataParallel in a step of a PipelineSchedule, which averages gradients "
+               "over data replicas itself, once a step; call the model there");
     const bool marked = mark_of(tensor) != nullptr;
     OSLO_CHECK(marked == parameter.marked, "parameter ", parameter.name,
                marked ? " was cut over ranks after DistributedDataParallel was made"

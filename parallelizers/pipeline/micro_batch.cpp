@@ -6,17 +6,13 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "mpu/error.h"
+#include "parallelizers/pipeline/crossing.h"
+#include "parallelizers/pipeline/read_message.h"
 
 namespace oslo {
 namespace {
 
 constexpr int kMostCrossings = 1000;
-
-/// Counts the writes to a tensor, alike on every rank.
-uint64_t version_of(const at::Tensor& tensor, const Mesh& mesh) {
-  const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? counter.current_version() : mesh.uncounted_writes();
-}
 
 }  // namespace
 
@@ -25,32 +21,48 @@ MicroBatch::MicroBatch(std::shared_ptr<Group> stages, int number)
 
 at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int to) {
   const Mesh& mesh = *value.layout->mesh();
-  const uint64_t version = version_of(tensor, mesh);
+  const uint64_t version = writes_to(tensor, mesh);
   Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];
   if (known.there.defined() && known.version == version) return known.there;
   // A value that several stages computed comes from the nearest.
   const int from = value.layout->stages().last_before(to);
-  const int tag = next_tag_;
-  next_tag_ += 2;
-  OSLO_CHECK(next_tag_ % (2 * kMostCrossings) != 0, "more than ", kMostCrossings - 1,
-             " values cross between pipeline stages in one micro-batch");
+  const int tag = new_tag();
   const at::Tensor& local = value.local;
-  const bool arrives = mesh.stage == to;
-  at::Tensor there = at::empty(
-      local.sizes(), at::TensorOptions(local.dtype()).device(arrives ? mesh.device : at::kMeta));
+  at::Tensor there = place_for(value, to);
   if (mesh.stage == from) {
     stages_->send({local.detach().contiguous()}, to, tag);
     const bool returns = local.requires_grad();
     sent_.push_back(
         {returns ? torch::autograd::impl::gradient_edge(local) : torch::autograd::Edge(),
          local.sizes().vec(), there.options().device(local.device()), to, tag});
-  } else if (arrives) {
+  } else if (mesh.stage == to) {
     there = stages_->receive(from, tag, {there}).front();
     received_.push_back({there, from, tag});
   }
   there.set_requires_grad(local.requires_grad());
   known = {tensor, there, version};
   return there;
+}
+
+std::vector<c10::IValue> MicroBatch::share_read(StageSet owners, std::vector<c10::IValue> results) {
+  const int tag = new_tag(), own = stages_->rank(), from = owners.first();
+  if (own == from) {
+    const std::vector<at::Tensor> message = message_of_read(results);
+    for (int stage = 0; stage < stages_->size(); ++stage) {
+      if (!owners.contains(stage)) stages_->send(message, stage, tag);
+    }
+  } else if (!owners.contains(own)) {
+    results = read_of_message(stages_->receive(from, tag));
+  }
+  return results;
+}
+
+int MicroBatch::new_tag() {
+  const int tag = next_tag_;
+  next_tag_ += 2;
+  OSLO_CHECK(next_tag_ % (2 * kMostCrossings) != 0, "more than ", kMostCrossings - 1,
+             " values cross between pipeline stages, or are read, in one micro-batch");
+  return tag;
 }
 
 void MicroBatch::backward(const at::Tensor& loss) {

@@ -29,6 +29,10 @@ class MicroBatch final : public StageCarrier {
   /// One message from the stage that holds the value to stage `to`; none for the other ranks.
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
 
+  /// One message from the first owner to each rank of its place that did not read.
+  std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results) override;
+  bool shares_reads() const override { return true; }
+
   /// This stage's part of the backward pass: receives the gradients of what it sent, runs autograd
   /// from there and from `loss` (the local one; undefined on stages that have none) into its
   /// parameters, and sends the gradients of what it received. Called once, on every stage.
@@ -56,6 +60,8 @@ class MicroBatch final : public StageCarrier {
     at::Tensor tensor, there;
     uint64_t version = 0;
   };
+
+  int new_tag();
 
   std::shared_ptr<Group> stages_;
   int next_tag_;

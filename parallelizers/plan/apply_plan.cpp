@@ -39,10 +39,11 @@ std::shared_ptr<torch::nn::Module> parallel_layer(const LayerPlan& layer) {
 
 /// `even_whole`: what nothing cuts is marked, too, so that its uses are met.
 void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
-         const std::string& name, const MeshPtr& mesh, bool even_whole = false) {
+         const std::string& name, const MeshPtr& mesh, StageSet stages, bool even_whole = false) {
   if (mark_of(parameter) != nullptr) return;  // tied to an earlier layer
   Layout layout = make_layout(mesh, placements, parameter.sizes());
-  if (layout.whole() && !even_whole) return;
+  layout.set_stages(stages);
+  if (layout.whole() && stages.empty() && !even_whole) return;
   const auto origin = std::make_shared<CutOrigin>(CutOrigin{name});
   for (int axis = 0; axis < layout.axes(); ++axis) {
     if (layout[axis].whole()) continue;
@@ -52,7 +53,9 @@ void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
   const auto shared = std::make_shared<Layout>(std::move(layout));
   const at::Tensor gradient = parameter.grad();
   mark_parameter(parameter, shared, name);
-  if (gradient.defined()) {  // goes on accumulating, as this rank's part
+  if (!shared->here()) {
+    parameter.mutable_grad().reset();
+  } else if (gradient.defined()) {  // goes on accumulating, as this rank's part
     parameter.mutable_grad() = marked_like(
         local_part(gradient.detach(), *shared).clone(at::MemoryFormat::Contiguous), parameter);
   }
@@ -90,7 +93,8 @@ void check_memory(const std::vector<NamedTensor>& cut, const ModelView& model) {
 
 }  // namespace
 
-void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model) {
+void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model,
+                    const StageMap& stages) {
   std::vector<NamedTensor> cut;
   const auto check = [&](const at::Tensor& parameter, const std::string& name) {
     OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter), "parameter ", name,
@@ -103,6 +107,12 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model
   for (const LayerPlan& layer : layers) {
     if (layer.cuts_weight()) check(layer.weight(), layer.weight_path());
     if (layer.bias().defined() && layer.cuts_bias()) check(layer.bias(), layer.bias_path());
+  }
+  for (const ParameterView& parameter : model.parameters()) {
+    if (!stages.of(parameter.in_use()).empty()) check(parameter.in_use(), parameter.path);
+  }
+  for (const BufferView& buffer : model.buffers()) {
+    if (!stages.of(buffer.tensor).empty()) cut.push_back({buffer.path, buffer.tensor});
   }
   check_memory(cut, model);
 }
@@ -121,21 +131,35 @@ void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
   }
 }
 
-void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
+void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
+                    const StageMap& stages) {
   const PlannedUses uses = planned_uses(layers, *mesh);
   for (const LayerPlan& layer : layers) {
     const auto use = uses.find(layer.weight().unsafeGetTensorImpl());
     cut(layer.weight(), layer.weight_placements(*mesh), layer.weight_path(), mesh,
-        use != uses.end());
+        stages.of(layer.weight()), use != uses.end());
     if (use != uses.end()) set_weight_uses(layer.weight(), use->second);
     if (layer.bias().defined()) {
-      cut(layer.bias(), layer.bias_placements(*mesh), layer.bias_path(), mesh);
+      cut(layer.bias(), layer.bias_placements(*mesh), layer.bias_path(), mesh,
+          stages.of(layer.bias()));
     }
     if (!layer.module) continue;
     if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
       nn::move_padding_to_mark(*embedding);
     }
   }
+}
+
+void place_on_stages(const ModelView& model, const MeshPtr& mesh, const StageMap& stages) {
+  const std::vector<Placement> whole(mesh->axes());
+  const auto place = [&](const at::Tensor& tensor, const std::string& name) {
+    if (!stages.of(tensor).empty()) cut(tensor, whole, name, mesh, stages.of(tensor));
+  };
+  for (const ParameterView& parameter : model.parameters()) {
+    place(parameter.in_use(), parameter.path);
+    place(parameter.registered, parameter.path);
+  }
+  for (const BufferView& buffer : model.buffers()) place(buffer.tensor, buffer.path);
 }
 
 void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model) {

@@ -162,7 +162,8 @@ void DryRun::place(const at::Tensor& tensor, const std::vector<Placement>& place
   own->set_backend_meta(nullptr);
   held.placements = placements;
   Layout layout = held.decided ? *held.decided : planned_layout(held, name, layer);
-  layout.set_stages(kElsewhere);
+  const StageSet stages = stages_.of(tensor);
+  layout.set_stages(stages.empty() ? kElsewhere : stages);
   held.placed = true;
   mark_parameter(held.tensor, std::make_shared<Layout>(std::move(layout)), name);
 }

@@ -13,6 +13,7 @@
 
 #include "mpu/mesh.h"
 #include "parallelizers/modules/parameters_in_use.h"
+#include "parallelizers/pipeline/stage_map.h"
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/call_digest.h"
@@ -63,6 +64,10 @@ class DryRun {
   /// `FirstWrites::check` throws.
   DryCost run(std::vector<LayerPlan>& layers);
 
+  /// Gives parameters and buffers their pipeline stages, of which this run sees all as elsewhere;
+  /// until then all are on one.
+  void set_stages(const StageMap& stages) { stages_ = stages; }
+
   /// Layers whose weight the forward computed so far.
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
@@ -108,6 +113,7 @@ class DryRun {
   std::vector<Padding> paddings_;
   /// By axis and parameter name.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<CutOrigin>> origins_;
+  StageMap stages_;
   int64_t runs_ = 0;
 };
 

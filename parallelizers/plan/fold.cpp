@@ -63,7 +63,8 @@ std::string why_of(const PlanEntry& entry) {
 std::string fold_key(const PlanEntry& entry) {
   return c10::str(starred(entry.parameter), "|", entry.module_before, "|", entry.module_after, "|",
                   entry.placement, "|", c10::IntArrayRef(entry.global_shape), "|",
-                  c10::IntArrayRef(entry.local_shape), "|", entry.local_bytes, "|", entry.stage,
+                  c10::IntArrayRef(entry.local_shape), "|", entry.local_bytes, "|",
+                  c10::IntArrayRef(std::vector<int64_t>(entry.stages.begin(), entry.stages.end())),
                   "|", starred_text(why_of(entry)));
 }
 

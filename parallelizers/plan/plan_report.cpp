@@ -28,6 +28,7 @@ nlohmann::json Plan::to_json() const {
                            {"global_bytes", entry.global_bytes},
                            {"trains", entry.trains},
                            {"stage", entry.stage}};
+    if (!entry.stages.empty()) line["stages"] = entry.stages;
     if (!entry.tied_to.empty()) line["tied_to"] = entry.tied_to;
     if (entry.unused_bytes > 0) line["unused_bytes"] = entry.unused_bytes;
     json["parameters"].push_back(std::move(line));

@@ -25,8 +25,9 @@ struct PlanEntry {
   /// Of what is registered under this name where the model computes with another tensor:
   /// `head->weight = wte->weight` leaves it in `parameters()`, where nothing uses it.
   int64_t unused_bytes = 0;
-  int stage = 0;
-  std::string tied_to;  ///< the first name of the same tensor, if this is not it
+  int stage = 0;            ///< of a pipeline; the first, where several have a copy
+  std::vector<int> stages;  ///< all of them; empty without a pipeline
+  std::string tied_to;      ///< the first name of the same tensor, if this is not it
 };
 
 /// One line of traffic: which group, collective and rule.

@@ -116,10 +116,22 @@ void print_summary(std::ostream& out, const Plan& plan) {
   out << wrapped_text(memory, "  ") << "\n";
 }
 
+/// "1", or "0, 3" of copies.
+std::string stages_text(const PlanEntry& entry) {
+  std::string text;
+  for (const int stage : entry.stages) {
+    text += (text.empty() ? "" : ", ") + std::to_string(stage);
+  }
+  return text;
+}
+
 /// One line for each kind of parameter, and beneath those of a layer why it is cut as it is.
 void print_parameters(std::ostream& out, const std::vector<PlanEntry>& entries) {
   const std::vector<FoldedEntry> lines = fold(entries);
+  const bool staged = std::any_of(entries.begin(), entries.end(),
+                                  [](const PlanEntry& entry) { return !entry.stages.empty(); });
   std::vector<std::vector<std::string>> rows{{"parameter", "cut", "global", "local", "bytes"}};
+  if (staged) rows.front().insert(rows.front().begin() + 1, "stage");
   for (const FoldedEntry& line : lines) {
     const PlanEntry& entry = *line.entries.front();
     const size_t count = line.entries.size();
@@ -127,6 +139,7 @@ void print_parameters(std::ostream& out, const std::vector<PlanEntry>& entries) 
                     c10::str(c10::IntArrayRef(entry.global_shape)),
                     c10::str(c10::IntArrayRef(entry.local_shape)),
                     std::to_string(entry.local_bytes)});
+    if (staged) rows.back().insert(rows.back().begin() + 1, stages_text(entry));
     if (!entry.tied_to.empty()) rows.back().push_back(line.why);
   }
   std::ostringstream table;

@@ -31,13 +31,6 @@ TEST_P(ConfigRefused, NotThereYet) {
 INSTANTIATE_TEST_SUITE_P(
     All, ConfigRefused,
     Values(
-        Refused{R"({"model_parallelism": {"pipeline_parallel_size": 2}})",
-                4,
-                {"'model_parallelism.pipeline_parallel_size' = 2", "to 1"}},
-        Refused{R"({"train": {"dist": {"pipeline_parallel_size": 2}}})",
-                2,
-                {"'train.dist.pipeline_parallel_size' = 2"}},
-        Refused{R"({"parallel": {"pipeline": {"size": 4}}})", 4, {"'parallel.pipeline' = 4"}},
         Refused{R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})",
                 4,
                 {"'parallel.tensor.mode' = 2d", "1d"}},
@@ -81,7 +74,36 @@ TEST(Config, StageIdsMustFit) {
   expect_contains(error(two + "[1, 1]"), {"1 first at layer 0"});
   expect_contains(error(two + "[0, 0]"), {"stage 1 without a layer"});
   expect_contains(error(two + "[]"), {"without a layer"});
-  expect_contains(error(two + "[0, 0, 1]"), {"not there yet"});
+  EXPECT_EQ(Config::parse(R"({"train": {"dist": {)" + two + "[0, 0, 1]}}}").resolve(4).pipeline, 2);
+}
+
+TEST(Config, APipelineOfLiBaisNeedsTheNumberOfLayers) {
+  expect_contains(resolve_error(R"({"train": {"dist": {"pipeline_parallel_size": 2}}})", 2),
+                  {"'train.dist.pipeline_parallel_size' = 2", "'train.dist.pipeline_num_layers'"});
+  const auto sizes = Config::parse(R"({"train": {"num_accumulation_steps": 8, "dist": {
+      "pipeline_parallel_size": 2, "pipeline_num_layers": 6}}})")
+                         .resolve(4);
+  EXPECT_EQ(sizes.pipeline, 2);
+  EXPECT_EQ(sizes.data, 2);
+  for (const char* text : {R"({"model_parallelism": {"pipeline_parallel_size": 2}})",
+                           R"({"parallel": {"pipeline": {"size": 2}}})"}) {
+    EXPECT_EQ(Config::parse(text).resolve(6).pipeline, 2);
+  }
+}
+
+TEST(Config, StagesByPatterns) {
+  Config config = Config::parse(R"({"stages": {"h.0-5.*": 0, "wte": [0, 1]}})");
+  config.set("stages.h.6-11=1");
+  const auto& stages = config.values().stages;
+  ASSERT_EQ(stages.size(), 3u);
+  EXPECT_EQ(stages[0], std::pair(std::string("h.0-5.*"), std::vector{0}));
+  EXPECT_EQ(stages[1], std::pair(std::string("wte"), std::vector{0, 1}));
+  EXPECT_EQ(stages[2], std::pair(std::string("h.6-11"), std::vector{1}));
+  expect_contains(parse_error(R"({"stages": {"h..0": 0}})"), {"stages pattern 'h..0'", "empty"});
+  expect_contains(parse_error(R"({"stages": {"h": -1}})"), {"stages pattern 'h'", "from 0 to 63"});
+  expect_contains(parse_error(R"({"stages": {"h": []}})"), {"stages pattern 'h'", "an array"});
+  expect_contains(parse_error(R"({"stages": {"h": "0"}})"), {"stages pattern 'h'", "\"0\""});
+  expect_contains(parse_error(R"({"stages": 1})"), {"'stages'", "an object"});
 }
 
 }  // namespace

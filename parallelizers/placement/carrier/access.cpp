@@ -1,5 +1,6 @@
 #include "parallelizers/placement/carrier/access.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include "mpu/error.h"
@@ -8,6 +9,26 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
+namespace {
+
+/// What the first stage that holds it has, on every rank.
+at::Tensor from_stage(const at::Tensor& whole, const Layout& layout) {
+  const Mesh& mesh = *layout.mesh();
+  OSLO_CHECK(!whole.requires_grad() || !c10::GradMode::is_enabled() || !mesh.in_step,
+             "full_tensor of a value that pipeline ", layout.stages().to_string(),
+             " holds gives it to all ranks without its history, and in a step a gradient would be "
+             "lost; compute with the value itself, or take it under torch::NoGradGuard");
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const int owner = layout.stages().first();
+  at::Tensor all = mesh.stage == owner
+                       ? whole.clone(at::MemoryFormat::Contiguous)
+                       : at::empty(whole.sizes(), whole.options().device(mesh.device));
+  mesh.stages->broadcast(all, owner);
+  return all;
+}
+
+}  // namespace
 
 Value value_of(const at::Tensor& tensor) {
   if (placed_impl(tensor) != nullptr) return unwrap(tensor);
@@ -20,9 +41,9 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
   const RuleScope scope("full_tensor");
   const Value value = value_of(tensor);
   Value whole = gather_all(value);
-  if (value.layout->resident()) {
-    whole.layout = std::make_shared<Layout>(value.layout->mesh(), value.layout->stages());
-  }
+  if (!value.layout->resident()) return wrap(std::move(whole));
+  if (value.layout->mesh()->stages) return from_stage(whole.local, *value.layout);
+  whole.layout = std::make_shared<Layout>(value.layout->mesh(), value.layout->stages());
   return wrap(std::move(whole));
 }
 

@@ -6,8 +6,8 @@ namespace oslo {
 
 /// The whole of a placed or marked tensor as an ordinary one, the same on every rank of its mesh.
 /// Differentiable (all-gather forward, this rank's part backward); collective; the tensor itself
-/// when it is an ordinary one. What a pipeline stage holds stays there, placed: nothing moves
-/// between stages.
+/// when it is an ordinary one. What pipeline stages hold is given to the ranks of all stages,
+/// without history: collective over them, too.
 at::Tensor full_tensor(const at::Tensor& tensor);
 
 /// This rank's part as an ordinary tensor; differentiable, no communication. The tensor itself when

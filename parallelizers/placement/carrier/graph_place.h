@@ -83,8 +83,10 @@ class GraphPlace final : public torch::autograd::AutogradMeta {
   at::Tensor base() const;
   void set_base(const at::Tensor& base);
   /// A view of a leaf may not be written while its gradient is recorded.
-  bool views_leaf() const { return views_leaf_; }
-  void set_views_leaf() { views_leaf_ = true; }
+  bool views_leaf() const { return leaf_.defined(); }
+  /// The parameter that it is a view of; undefined where it is none of any.
+  const at::Tensor& leaf() const { return leaf_; }
+  void set_leaf(const at::Tensor& leaf) { leaf_ = leaf; }
 
   bool requires_grad() const override {
     return pending_.load(std::memory_order_acquire) || AutogradMeta::requires_grad();
@@ -112,10 +114,10 @@ class GraphPlace final : public torch::autograd::AutogradMeta {
   /// Of this, of `node_`, and of LibTorch's `grad_fn_` where it is ours.
   mutable std::mutex lock_;
   std::atomic<bool> pending_{false};
-  bool views_leaf_ = false;
   bool bridges_ = false;  ///< what `node_` is
   /// The front, to which LibTorch's `grad_fn_` leads, or the bridge, which leads to `grad_fn_`.
   std::shared_ptr<torch::autograd::Node> node_;
+  at::Tensor leaf_;
   c10::weak_intrusive_ptr<c10::TensorImpl> base_{c10::intrusive_ptr<c10::TensorImpl>()};
 };
 

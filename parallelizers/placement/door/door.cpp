@@ -12,6 +12,7 @@
 #include "parallelizers/placement/door/part_operators.h"
 #include "parallelizers/placement/engine/call_observer.h"
 #include "parallelizers/placement/engine/pointwise.h"
+#include "parallelizers/placement/engine/stage_read.h"
 
 namespace oslo {
 namespace {
@@ -23,7 +24,7 @@ Met look_at(const at::Tensor& tensor) {
   return placed_impl(tensor) != nullptr ? Met::placed : Met::marked;
 }
 
-void run_rule(Call& call) {
+void run_own_rule(Call& call) {
   const OperatorEntry& op = call.op();
   if (op.rule != nullptr) {
     op.rule(call);
@@ -32,6 +33,11 @@ void run_rule(Call& call) {
   } else {
     gather_without_rule(call);
   }
+}
+
+void run_rule(Call& call) {
+  if (reads_for_all(call)) return read_for_all(call, [&] { run_own_rule(call); });
+  run_own_rule(call);
 }
 
 /// What no rank holds more of than another must be the same on all of them. What an operator writes

@@ -20,7 +20,7 @@ at::Tensor with_global_sizes(const at::Tensor& tensor) {
   const Mark* mark = mark_of(tensor);
   if (mark == nullptr) return tensor;
   at::Tensor whole = wrap(value_of_marked(tensor, *mark));
-  if (PlacedTensorImpl* impl = placed_impl(whole)) GraphPlace::of(*impl).set_views_leaf();
+  if (PlacedTensorImpl* impl = placed_impl(whole)) GraphPlace::of(*impl).set_leaf(tensor);
   return whole;
 }
 

@@ -44,6 +44,20 @@ StageSet stages_of(c10::ArrayRef<c10::IValue> arguments) {
   return highest < 0 || !common.empty() ? common : StageSet::of(highest);
 }
 
+/// The parameter or buffer that a tensor is, or is a view of, and its mark. Null for values, and
+/// for ordinary tensors that a stage's value was written into, which are values as well.
+std::pair<at::Tensor, const Mark*> parameter_of(const at::Tensor& tensor) {
+  at::Tensor parameter = tensor;
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
+    const GraphPlace* const place = GraphPlace::find(*impl);
+    if (place == nullptr || !place->views_leaf()) return {};
+    parameter = place->leaf();
+  }
+  const Mark* mark = mark_of(parameter);
+  if (mark == nullptr || !mark->accumulator) return {};
+  return {std::move(parameter), mark};
+}
+
 }  // namespace
 
 const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor) {
@@ -80,20 +94,25 @@ Value Call::seen(const at::Tensor& tensor) const {
 }
 
 Value Call::carried(const at::Tensor& tensor, Value value) const {
-  const std::string from = value.layout->stages().to_string(), to = stages_.to_string();
-  if (const Mark* mark = mark_of(tensor)) {
-    fail(name(), " on pipeline ", to, " uses ", mark->name, ", which lives on ", from,
-         "; plan it for both, or for the later one");
+  StageCarrier* carrier = StageCarrier::current();
+  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = mesh_->evaluation.get();
+  const auto place = [&] { return c10::str(name(), " on pipeline ", stages_.to_string(), " "); };
+  const std::string from = value.layout->stages().to_string();
+  if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
+    if (carrier != nullptr && carrier->lends(parameter, stages_.first())) return resident(value);
+    OSLO_CHECK(mark_of(tensor) == nullptr, place(), "uses ", mark->name, ", which lives on ", from,
+               "; plan it for both, or for the later one: \"stages\": {\"", mark->name, "\": [",
+               value.layout->stages().first(), ", ", stages_.first(),
+               "]}, or give initialize example_inputs, which shows it");
+    fail(place(), "uses a view of shape ", tensor.sizes(), " of ", mark->name,
+         ", a parameter that lives on ", from,
+         "; plan it for both, or for the later one: \"stages\": {\"", mark->name, "\": [",
+         value.layout->stages().first(), ", ", stages_.first(),
+         "]}, or give initialize example_inputs, which shows it");
   }
-  const GraphPlace* const place = GraphPlace::find(*placed_impl(tensor));
-  OSLO_CHECK(place == nullptr || !place->views_leaf(), name(), " on pipeline ", to,
-             " uses a view of shape ", tensor.sizes(), " of a parameter that lives on ", from,
-             "; plan the parameter for both, or for the later one");
-  StageCarrier* const carrier = StageCarrier::current();
-  OSLO_CHECK(
-      carrier != nullptr, name(), " on pipeline ", to, " needs a value of ", from,
-      ", and nobody carries values between stages here; run the forward pass in a pipeline's "
-      "step");
+  OSLO_CHECK(carrier != nullptr, place(), "needs a value of ", from,
+             ", and nobody carries values between stages here; train with oslo::PipelineSchedule, "
+             "and evaluate with it or under torch::NoGradGuard");
   value.local = carrier->carry(tensor, value, stages_.first());
   auto layout = std::make_shared<Layout>(*value.layout);
   layout->set_stages(stages_);
@@ -301,7 +320,7 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   if (of || aliases) share_version(view, base);
   GraphPlace& place = GraphPlace::of(*seen_as);
   if (!of && aliases && impl != nullptr) place.set_base(base);
-  if (impl == nullptr || GraphPlace::of(*impl).views_leaf()) place.set_views_leaf();
+  place.set_leaf(impl == nullptr ? base : GraphPlace::of(*impl).leaf());
   return view;
 }
 

@@ -74,6 +74,8 @@ class Call {
   void result(Value value, const Value* held = nullptr);
   void result(std::vector<Value> values, const Value* held = nullptr);
   void result_plain(c10::IValue value);
+  /// Those that were handed in.
+  c10::ArrayRef<c10::IValue> results() const { return results_; }
 
   /// The mesh that the placed arguments live on.
   const MeshPtr& mesh_of_call() const { return mesh_; }

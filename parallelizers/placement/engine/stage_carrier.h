@@ -1,5 +1,9 @@
 #pragma once
 
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
 #include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
@@ -15,6 +19,18 @@ class StageCarrier {
   /// it, in the same order. Called again for the same tensor and stage it moves nothing, unless the
   /// tensor was written since.
   virtual at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) = 0;
+
+  /// Whether a parameter or buffer (itself, or a view of it) may be used on stage `to` though other
+  /// stages hold it. A step refuses that: what several stages use each has a copy of. Whoever looks
+  /// for such uses notes them.
+  virtual bool lends(const at::Tensor& parameter, int to);
+
+  /// Hands the results of an operator that read elements from the first of `owners`, the stages
+  /// that computed them, to the ranks of all other stages: numbers as they are, of tensors the
+  /// shapes. `results` are those of an owner, and empty elsewhere; returned is what everybody goes
+  /// on with. Only where `shares_reads`: otherwise such an operator is refused elsewhere.
+  virtual std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results);
+  virtual bool shares_reads() const { return false; }
 
   /// That of this thread; null outside a step.
   static StageCarrier* current();

@@ -19,7 +19,7 @@ at::Tensor as_before(const at::Tensor& target) {
     const GraphPlace& from = GraphPlace::of(impl);
     GraphPlace& to = GraphPlace::of(*copy);
     if (const at::Tensor base = from.base(); base.defined()) to.set_base(base);
-    if (from.views_leaf()) to.set_views_leaf();
+    to.set_leaf(from.leaf());
     share_version(before, target);
   }
   return before;

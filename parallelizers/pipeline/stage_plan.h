@@ -1,0 +1,48 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/stage_map.h"
+
+namespace oslo {
+
+/// What a config says of pipeline stages.
+struct StageWishes {
+  int stages = 1;
+  std::optional<int> layers;            ///< how many the model has ("pipeline_num_layers")
+  std::optional<std::vector<int>> ids;  ///< a stage a layer ("custom_pipeline_stage_id")
+  /// A path and the stages of what lies beneath it: `*` is one component, `0-5` a range of numbers.
+  /// A longer pattern wins over a shorter one, then one of fewer stars, then the later one. Of
+  /// several stages each holds a copy.
+  std::vector<std::pair<std::string, std::vector<int>>> patterns;
+};
+
+/// The stage of every parameter and buffer of a model.
+struct StagePlan {
+  struct Layer {
+    std::string path;
+    int automatic = 0;  ///< by LiBai's rule
+    int actual = 0;     ///< as the user says; of what patterns place, where its first parameter is
+  };
+  std::vector<Layer> layers;
+  StageMap tensors;
+
+  /// What ranks must have planned alike.
+  std::string to_string(const ModelView& model) const;
+};
+
+/// Divides the layers (model_layers.h) over the stages, by LiBai's rule or as the user says.
+/// What is no layer goes with those of the innermost module around it that has some: what is
+/// registered before them with the first one, what comes later with the one before it, and heads,
+/// poolers and final norms, by their names, with the last one. Embeddings are on the first stage. A
+/// tensor of several names has the stages of all of them.
+///
+/// Throws, naming the numbers, for fewer layers than stages where no pattern says more, for another
+/// number of layers or stage ids than the model has layers, and for a pattern that nothing matches.
+StagePlan plan_stages(const ModelView& model, const StageWishes& wishes);
+
+}  // namespace oslo

@@ -1,0 +1,71 @@
+#include "parallelizers/placement/engine/stage_read.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/engine/stage_carrier.h"
+
+namespace oslo {
+namespace {
+
+/// Whether the kernels of an operator without tensors as results look at elements: those that
+/// stand for all devices look at sizes.
+bool has_kernel_for_shapes(const OperatorEntry& op) {
+  using c10::DispatchKey;
+  return op.handle.hasKernelForDispatchKey(DispatchKey::Meta) ||
+         op.handle.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+         op.handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+}
+
+/// Rows by a mask are as many as it has ones; rows by numbers as many as there are numbers.
+bool indexes_by_mask(const Call& call) {
+  bool mask = false;
+  for_each_tensor(call.arguments().slice(1), [&](const at::Tensor& index) {
+    mask |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+  });
+  return mask;
+}
+
+bool reads(const Call& call) {
+  const OperatorEntry& op = call.op();
+  if (!reads_elements(op)) return false;
+  if (op.name == "aten::index.Tensor") return indexes_by_mask(call);
+  if (op.name == "aten::equal") return !call.tensor(0).is_same(call.tensor(1));
+  if (op.handle.hasTag(at::Tag::dynamic_output_shape)) return true;
+  return !has_kernel_for_shapes(op);
+}
+
+}  // namespace
+
+bool reads_for_all(const Call& call) {
+  if (call.stages().empty() || call.mesh_of_call()->provider) return false;
+  const StageCarrier* const carrier = StageCarrier::current();
+  return carrier != nullptr && carrier->shares_reads() && reads(call);
+}
+
+void read_for_all(Call& call, const std::function<void()>& rule) {
+  StageCarrier& carrier = *StageCarrier::current();
+  call.operands();  // what comes from other stages comes before, and in one order on all ranks
+  if (call.elsewhere()) {
+    for (c10::IValue& result : carrier.share_read(call.stages(), {})) {
+      call.result_plain(std::move(result));
+    }
+    return;
+  }
+  rule();
+  std::vector<c10::IValue> results(call.results().begin(), call.results().end());
+  for (const c10::IValue& result : results) {
+    for_each_tensor_in(result, [&](const at::Tensor& tensor) {
+      const LayoutPtr layout = oslo::layout(tensor);
+      OSLO_CHECK(!layout || layout->whole(), call.name(), " reads elements on pipeline ",
+                 call.stages().to_string(), ", and its result there is cut over ranks (",
+                 layout ? layout->to_string() : "", "); take oslo::full_tensor(t) first");
+    });
+  }
+  carrier.share_read(call.stages(), std::move(results));
+}
+
+}  // namespace oslo

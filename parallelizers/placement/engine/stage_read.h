@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+
+#include "parallelizers/placement/engine/call.h"
+
+namespace oslo {
+
+/// Whether the call reads elements of a value that only some pipeline stages hold (`item()`,
+/// `nonzero`), and the thread's carrier lets all ranks know what was read. The same on all ranks.
+bool reads_for_all(const Call& call);
+
+/// Runs the rule of such a call where the value is, and hands what it found to everybody else.
+void read_for_all(Call& call, const std::function<void()>& rule);
+
+}  // namespace oslo
