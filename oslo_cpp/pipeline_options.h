@@ -1,0 +1,62 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace oslo {
+
+/// How a batch is run: see PipelineSchedule.
+class PipelineOptions {
+ public:
+  /// How many parts a batch is divided into; unset: the config's num_accumulation_steps (1 in
+  /// dialects that have none).
+  PipelineOptions& num_microbatches(int number) { return micro_batches_ = number, *this; }
+  /// The order of passes: "naive", "gpipe" or "1f1b" (pipeline/schedule/kinds.h).
+  PipelineOptions& kind(std::string kind) { return kind_ = std::move(kind), *this; }
+
+  const std::optional<int>& num_microbatches() const { return micro_batches_; }
+  const std::string& kind() const { return kind_; }
+
+ private:
+  std::optional<int> micro_batches_;
+  std::string kind_ = "1f1b";
+};
+
+/// What one step does.
+class StepOptions {
+ public:
+  /// No backward passes, and no gradients: an evaluation.
+  StepOptions& forward_only(bool on) { return forward_only_ = on, *this; }
+  /// Keeps the outputs, and the labels, of all micro-batches; of the form with forward and
+  /// criterion.
+  StepOptions& return_outputs(bool on) { return return_outputs_ = on, *this; }
+
+  bool forward_only() const { return forward_only_; }
+  bool return_outputs() const { return return_outputs_; }
+
+ private:
+  bool forward_only_ = false;
+  bool return_outputs_ = false;
+};
+
+/// What came out of a step.
+struct StepResult {
+  /// The mean over the batch (micro-batches weighted by their rows), one number without history,
+  /// the same on every rank that holds a part of this copy of the model. Data replicas have their
+  /// own.
+  at::Tensor loss;
+  /// With `return_outputs`, on the ranks of the stage that computed them: those of all
+  /// micro-batches, joined along dimension 0, whole, without history. Undefined elsewhere.
+  at::Tensor outputs;
+  /// Beside the outputs: the last tensor of the batch.
+  at::Tensor labels;
+  /// Messages with values that this rank sent to other stages in the forward passes.
+  int64_t sent = 0;
+  /// Micro-batches that this rank held for their backward passes at a time, at most.
+  int peak_in_flight = 0;
+};
+
+}  // namespace oslo

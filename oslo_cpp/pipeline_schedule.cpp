@@ -1,0 +1,150 @@
+#include "oslo_cpp/pipeline_schedule.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "mpu/error.h"
+#include "parallelizers/data/average_gradients.h"
+#include "parallelizers/data/replicas.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/copied_gradients.h"
+#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule_run.h"
+#include "parallelizers/pipeline/split_batch.h"
+#include "parallelizers/placement/carrier/access.h"
+
+namespace oslo {
+namespace {
+
+pipeline::Schedule schedule_of(const ParallelModel& parallel, const PipelineOptions& options) {
+  const int micro_batches =
+      options.num_microbatches().value_or(parallel.config().values().num_accumulation_steps);
+  OSLO_CHECK(micro_batches >= 1, "PipelineOptions::num_microbatches is ", micro_batches,
+             "; a batch is divided into at least 1");
+  pipeline::Schedule schedule = pipeline::make_schedule(
+      {options.kind(), parallel.mpu().size("pipeline"), micro_batches, /*chunks=*/0});
+  OSLO_CHECK(schedule.chunks == 1, "PipelineOptions::kind is \"", options.kind(), "\", which has ",
+             schedule.chunks, " stages a rank; a rank runs one so far: use 1f1b");
+  for (const auto& actions : schedule.actions) {
+    for (const pipeline::Action& action : actions) {
+      OSLO_CHECK(action.pass == pipeline::Pass::forward || action.pass == pipeline::Pass::backward,
+                 "PipelineOptions::kind is \"", options.kind(),
+                 "\", which runs backward passes in two halves; that is not there yet: use 1f1b");
+    }
+  }
+  return schedule;
+}
+
+}  // namespace
+
+struct PipelineSchedule::State {
+  ParallelModel parallel;
+  pipeline::Schedule schedule, evaluation;
+  int64_t steps = 0;
+
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> parameters;
+    for (NamedTensor& each : ModelView(parallel.module()).in_use()) {
+      if (!each.computed) parameters.push_back(std::move(each.tensor));
+    }
+    return parameters;
+  }
+  void agree_with_replicas() const;
+  void finish_gradients(CopiedGradients& copied, const std::vector<at::Tensor>& parameters) const;
+  at::Tensor shared_loss(const ScheduleRun& run) const;
+};
+
+/// As DistributedDataParallel does at its construction.
+void PipelineSchedule::State::agree_with_replicas() const {
+  Group& data = *parallel.mpu().data_group();
+  if (data.size() == 1) return;
+  const RuleScope scope("pipeline schedule");
+  std::vector<at::Tensor> tensors = parameters();
+  for (const BufferView& buffer : ModelView(parallel.module()).buffers()) {
+    tensors.push_back(buffer.tensor);
+  }
+  std::erase_if(tensors, [](const at::Tensor& tensor) { return !is_here(tensor); });
+  broadcast_from_first(data, tensors);
+}
+
+/// Averages first: what copies add up then is the same on all of them, bit for bit.
+void PipelineSchedule::State::finish_gradients(CopiedGradients& copied,
+                                               const std::vector<at::Tensor>& parameters) const {
+  average_gradients(*parallel.mpu().data_group(), parameters);
+  copied.add_up();
+}
+
+/// From the ranks of the stage that has it to all.
+at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
+  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
+  if (!mesh->stages) return run.loss();
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope("pipeline schedule");
+  // Every rank ran the same forward: all know the stage and the type.
+  at::Tensor loss = run.loss().defined() ? run.loss().reshape({}).contiguous().clone()
+                                         : at::empty({}, run.loss_options());
+  mesh->stages->broadcast(loss, run.loss_stage());
+  return loss;
+}
+
+PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions& options) {
+  pipeline::Schedule schedule = schedule_of(parallel, options);
+  pipeline::Schedule evaluation = pipeline::forward_only(schedule);
+  state_ = std::make_shared<State>(
+      State{std::move(parallel), std::move(schedule), std::move(evaluation)});
+  state_->agree_with_replicas();
+}
+
+const pipeline::Schedule& PipelineSchedule::schedule() const {
+  return state_->schedule;
+}
+
+StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const LossFunction& loss,
+                                                   const StepOptions& options) {
+  OSLO_CHECK(!options.return_outputs(),
+             "StepOptions::return_outputs: a loss function shows no outputs; pass forward and "
+             "criterion apart");
+  const MPU& mpu = state_->parallel.mpu();
+  MicroBatches micro_batches = split_batch(batch, state_->schedule.micro_batches);
+  const bool trains = !options.forward_only() && c10::GradMode::is_enabled();
+  OSLO_CHECK(trains || options.forward_only(),
+             "forward_backward_step under torch::NoGradGuard has nothing to do backward; say "
+             "StepOptions().forward_only(true)");
+  const std::vector<at::Tensor> parameters = trains ? state_->parameters() : Tensors();
+  CopiedGradients copied(mpu.tensor_mesh(), parameters);
+  ScheduleRun run(mpu.tensor_mesh(),
+                  {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights,
+                   !trains, std::to_string(state_->steps++)});
+  const pipeline::Schedule& list = trains ? state_->schedule : state_->evaluation;
+  run.run(list.actions[mpu.rank("pipeline")], mpu.world());
+  StepResult result;
+  result.loss = state_->shared_loss(run);
+  if (trains) state_->finish_gradients(copied, parameters);
+  result.sent = run.sent();
+  result.peak_in_flight = run.peak();
+  return result;
+}
+
+StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const Forward& forward,
+                                                   const Criterion& criterion,
+                                                   const StepOptions& options) {
+  Tensors outputs;
+  const auto loss = [&](const Tensors& micro_batch) {
+    const at::Tensor output = forward(micro_batch);
+    if (options.return_outputs() && is_here(output)) {
+      const c10::AutoGradMode no_grad(false);
+      outputs.push_back(gather_all(value_of(output)).local.detach());
+    }
+    return criterion(output, micro_batch);
+  };
+  StepResult result = forward_backward_step(batch, LossFunction(loss),
+                                            StepOptions().forward_only(options.forward_only()));
+  if (outputs.empty()) return result;
+  result.outputs = at::cat(outputs);
+  result.labels = batch.back();
+  return result;
+}
+
+}  // namespace oslo

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "oslo_cpp/parallel_model.h"
+#include "oslo_cpp/pipeline_options.h"
+#include "parallelizers/pipeline/schedule/schedule.h"
+
+namespace oslo {
+
+/// Trains and evaluates a model whose layers lie on several pipeline stages (and any other), a
+/// batch in micro-batches at a time:
+///
+///     oslo::PipelineSchedule schedule(parallel, oslo::PipelineOptions().num_microbatches(8));
+///     auto step = schedule.forward_backward_step({tokens, labels}, [&](const auto& micro) {
+///       return loss_of(model->forward(micro[0]), micro[1]);
+///     });
+///     parallel.clip_grad_norm_(1.0);
+///     optimizer.step();
+///
+/// Every rank runs the user's own forward for every micro-batch: operators of its stage compute,
+/// those of other stages run on shapes, and a value that a later stage needs is sent to it once.
+/// Gradients add up in `.grad` as `backward()` adds them, scaled so that a step is that of the
+/// whole batch: a mean loss over micro-batches weighted by their rows (8 rows in 3: 3, 3, 2). At
+/// the end copies of a parameter on several stages get the sum of their gradients, and data
+/// replicas the average (no DistributedDataParallel around the model then): once a step. Of
+/// pipeline size 1 this is gradient accumulation.
+///
+/// Make it on every rank, on models that `initialize` returned; it compares nothing but gives all
+/// data replicas the parameters and buffers of the first. A pipeline's steps are collective over
+/// all ranks of a model: call them with the same batch on all of those, as with tensor parallelism.
+/// What goes wrong in a step is thrown with the stage, the micro-batch and the pass in front, and
+/// on the other ranks within the time limit of their groups with what went wrong first.
+///
+/// GPipe: Huang et al. 2019 (arXiv 1811.06965); 1F1B: Narayanan et al. 2021 (arXiv 2104.04473).
+class PipelineSchedule {
+ public:
+  /// Throws for a schedule that cannot be (pipeline/schedule/kinds.h) and for one that has several
+  /// stages a rank or a backward pass in two halves, which are not there yet.
+  explicit PipelineSchedule(ParallelModel parallel, const PipelineOptions& options = {});
+
+  using Tensors = std::vector<at::Tensor>;
+  /// From the tensors of a micro-batch to its loss, one number.
+  using LossFunction = std::function<at::Tensor(const Tensors& micro_batch)>;
+  /// The same in two: what the model makes of a micro-batch, and the loss of that.
+  using Forward = std::function<at::Tensor(const Tensors& micro_batch)>;
+  using Criterion = std::function<at::Tensor(const at::Tensor& output, const Tensors& micro_batch)>;
+
+  /// One step. `batch` is divided along dimension 0 of its tensors, which are the same on all ranks
+  /// of a copy of the model. Throws for fewer rows than micro-batches, before anything is sent.
+  StepResult forward_backward_step(const Tensors& batch, const LossFunction& loss,
+                                   const StepOptions& options = {});
+  StepResult forward_backward_step(const Tensors& batch, const Forward& forward,
+                                   const Criterion& criterion, const StepOptions& options = {});
+
+  /// The lists of actions that the ranks follow.
+  const pipeline::Schedule& schedule() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace oslo

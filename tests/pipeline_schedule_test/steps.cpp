@@ -1,0 +1,254 @@
+// Steps of a schedule on pipeline stages against one device: losses, every gradient, weights after
+// AdamW's steps; messages and what is held at a time are counted.
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "tests/models/gpt2.h"
+#include "tests/support/error_of.h"
+#include "tests/support/pipeline_parity.h"
+
+namespace oslo::test {
+namespace {
+
+using pipeline_parity::expect_parity;
+using pipeline_parity::Grid;
+using pipeline_parity::Outcome;
+using pipeline_parity::Tensors;
+using pipeline_parity::Trial;
+using torch::Tensor;
+namespace F = torch::nn::functional;
+
+constexpr int kLayers = 8, kWidth = 5;
+
+torch::nn::Sequential eight_layers() {
+  torch::nn::Sequential layers;
+  for (int i = 0; i < kLayers; ++i) {
+    layers->push_back(torch::nn::Linear(kWidth, kWidth));
+    layers->push_back(torch::nn::Tanh());
+  }
+  return layers;
+}
+
+Tensors rows(int64_t number) {
+  return {torch::randn({number, kWidth}, torch::kDouble),
+          torch::randn({number, kWidth}, torch::kDouble)};
+}
+
+/// Its own words, not LibTorch's: mse_loss of 0 rows or 3 is a mean over rows either way.
+const auto mse = [](auto& model, const Tensors& micro) {
+  return F::mse_loss(model->forward(micro[0]), micro[1]);
+};
+
+/// How many micro-batches a rank holds at a time, at most.
+int peak(const std::string& kind, int rank, int stages, int micro_batches) {
+  if (kind == "naive") return 1;
+  return kind == "gpipe" ? micro_batches : std::min(micro_batches, stages - rank);
+}
+
+class Schedules : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
+
+TEST_P(Schedules, EightLayersTrainAsOnOneDevice) {
+  const auto [kind, stages, micro_batches] = GetParam();
+  Trial setup{Grid{1, 1, stages}, kind, micro_batches};
+  const auto check = [&](const Outcome& outcome) {
+    const int rank = outcome.world.rank();
+    EXPECT_EQ(outcome.last.sent, rank < stages - 1 ? micro_batches : 0);
+    EXPECT_EQ(outcome.last.peak_in_flight, peak(kind, rank, stages, micro_batches));
+    // An activation a micro-batch forward and its gradient back, over each boundary.
+    const auto& ledger = outcome.parallel.mpu().pipeline_group()->ledger();
+    const int boundaries = (rank > 0) + (rank < stages - 1);
+    EXPECT_EQ(ledger.total("send").calls, setup.steps * micro_batches * boundaries);
+    EXPECT_EQ(ledger.total("receive").calls, setup.steps * micro_batches * boundaries);
+    EXPECT_EQ(ledger.total("receive").elements, setup.steps * 12 * kWidth * boundaries);
+  };
+  expect_parity(
+      setup, eight_layers, [](int) { return rows(12); }, mse, check);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Schedules,
+                         testing::Combine(testing::Values("naive", "gpipe", "1f1b"),
+                                          testing::Values(2, 3, 4), testing::Values(1, 2, 4, 6)),
+                         [](const auto& info) {
+                           return c10::str(std::string("of_") + std::get<0>(info.param), "_pp",
+                                           std::get<1>(info.param), "_m", std::get<2>(info.param));
+                         });
+
+TEST(PipelineSchedule, MicroBatchesOfUnequalSizeCountByTheirRows) {
+  for (const int stages : {1, 2}) {
+    expect_parity(
+        Trial{Grid{1, 1, stages}, "1f1b", 3}, eight_layers, [](int) { return rows(8); }, mse);
+  }
+}
+
+TEST(PipelineSchedule, AtOneStageItAccumulatesAndReplicasMeetOnceAStep) {
+  const Trial setup{Grid{2, 1, 1}, "1f1b", 4};
+  const auto check = [&](const Outcome& outcome) {
+    const auto& ledger = outcome.parallel.mpu().data_group()->ledger();
+    EXPECT_EQ(ledger.total("all_reduce").calls, setup.steps);  // one bucket
+    EXPECT_EQ(ledger.total("broadcast").calls, 1);             // at the beginning
+    EXPECT_EQ(outcome.last.peak_in_flight, 1);
+  };
+  expect_parity(
+      setup, eight_layers, [](int) { return rows(16); }, mse, check);
+}
+
+TEST(PipelineSchedule, DataReplicasOfAPipelineMeetOnceAStep) {
+  const Trial setup{Grid{2, 1, 2}, "1f1b", 2};
+  const auto check = [&](const Outcome& outcome) {
+    const auto& ledger = outcome.parallel.mpu().data_group()->ledger();
+    EXPECT_EQ(ledger.total("all_reduce").calls, setup.steps);
+  };
+  expect_parity(
+      setup, eight_layers, [](int) { return rows(12); }, mse, check);
+}
+
+models::GPT2 small_gpt2() {
+  models::GPT2Options options;
+  options.vocabulary = 23;
+  options.hidden = 12;
+  options.heads = 3;
+  options.layers = 4;
+  return models::GPT2(options);
+}
+
+Tensors text(int64_t number) {
+  return {torch::randint(23, {number, 7}), torch::randint(23, {number, 7})};
+}
+
+const auto next_token = [](auto& model, const Tensors& micro) {
+  return F::cross_entropy(model->forward(micro[0]).view({-1, 23}), micro[1].view({-1}));
+};
+
+/// The head is the transposed table, on the other end of the pipeline.
+TEST(PipelineSchedule, CopiesOfATiedTableStayEqualBitForBit) {
+  for (const int stages : {2, 4}) {
+    Trial setup{Grid{1, 1, stages}, "1f1b", 4};
+    setup.steps = 10;
+    const auto check = [&](const Outcome& outcome) {
+      const auto model = outcome.parallel.module_as<models::GPT2Impl>();
+      const Tensor& table = model->wte->weight;
+      const int rank = outcome.world.rank();
+      ASSERT_EQ(is_here(table), rank == 0 || rank == stages - 1);
+      EXPECT_EQ(layout(table)->stages(), StageSet::of(0) | StageSet::of(stages - 1));
+      const Tensor first = full_tensor(table);  // of stage 0
+      if (is_here(table)) {
+        EXPECT_TRUE(torch::equal(local_tensor(table), first));
+      }
+      // Two forward a micro-batch (x, and nothing of the table), and the table's gradient once.
+      const auto& ledger = outcome.parallel.mpu().pipeline_group()->ledger();
+      const int boundaries = (rank > 0) + (rank < stages - 1);
+      EXPECT_EQ(ledger.total("send").calls,
+                setup.steps * (4 * boundaries + (is_here(table) ? 1 : 0)));
+    };
+    expect_parity(
+        setup, small_gpt2, [](int) { return text(8); }, next_token, check);
+  }
+}
+
+TEST(PipelineSchedule, LengthsMayChangeFromStepToStep) {
+  const auto batch = [](int step) {
+    return Tensors{torch::randint(23, {6, 3 + 2 * step}), torch::randint(23, {6, 3 + 2 * step})};
+  };
+  expect_parity(Trial{Grid{1, 1, 2}, "1f1b", 3}, small_gpt2, batch, next_token);
+}
+
+/// Everything that may cross: a skip over two stages, two tensors at a boundary, integers and
+/// masks, a branch without gradient, several outputs of one operator, a module that all stages use,
+/// values that the forward reads, shapes that depend on values, and a stage without parameters.
+struct GraphImpl : torch::nn::Module {
+  GraphImpl() {
+    table = register_module("table", torch::nn::Embedding(11, kWidth));
+    a = register_module("a", torch::nn::Linear(kWidth, 3 * kWidth));
+    shared = register_module("shared", torch::nn::LayerNorm(std::vector<int64_t>{kWidth}));
+    b = register_module("b", torch::nn::Linear(kWidth, kWidth));
+    c = register_module("c", torch::nn::Linear(kWidth, kWidth));
+    scale = register_buffer("scale", torch::linspace(0.5, 1.5, kWidth, torch::kDouble));
+  }
+
+  Tensor forward(const Tensor& tokens) {
+    const Tensor start = table(tokens);
+    const auto parts = a(start).chunk(3, -1);
+    const auto top = parts[0].max(-1, /*keepdim=*/true);
+    const Tensor order = std::get<1>(top), mask = parts[1] > 0;
+    const Tensor frozen = parts[2].detach().abs() * scale;
+    Tensor x = b(shared(parts[0] + parts[1] * parts[2]));
+    x = x.masked_fill(mask, 0.25) + order.to(x.dtype()) * 0.01 + frozen;
+    if (x.abs().max().item<double>() > 1.5) x = x / 2;
+    reads += 1;
+    const int64_t above = (x > 0).nonzero().size(0);
+    x = c(shared(x) * scale + start) + 1e-3 * static_cast<double>(above);
+    return x.sum(-1);
+  }
+
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear a{nullptr}, b{nullptr}, c{nullptr};
+  torch::nn::LayerNorm shared{nullptr};
+  Tensor scale;
+  int reads = 0;
+};
+TORCH_MODULE(Graph);
+
+TEST(PipelineSchedule, AnyGraphTrainsAsOnOneDevice) {
+  const auto batch = [](int) {
+    return Tensors{torch::randint(11, {6, 4}), torch::randn({6, 4}, torch::kDouble)};
+  };
+  for (const char* kind : {"naive", "gpipe", "1f1b"}) {
+    Trial setup{Grid{1, 1, 4}, kind, 3};
+    setup.config = R"({"parallel": {"pipeline": 4},
+        "stages": {"table": 0, "a": 0, "b": 1, "c": 3, "shared": 1, "scale": 0}})";
+    setup.batch_coupled = true;  // it looks at the largest value of all
+    expect_parity(
+        setup, [] { return Graph(); }, batch, mse);
+  }
+}
+
+TEST(PipelineSchedule, AnEvaluationLeavesGradientsAloneAndShowsOutputs) {
+  run_as_threads(2, [](World world) {
+    const auto make = [] {
+      auto model = eight_layers();
+      model->to(torch::kDouble);
+      return model;
+    };
+    auto reference = make_seeded(7, make), model = make_seeded(7, make);
+    const Tensors batch = make_seeded(1, [] { return rows(7); });
+    InitializeOptions how;
+    how.world = world;
+    const ParallelModel parallel =
+        initialize(model, Config::parse(pipeline_parity::config_of({1, 1, 2})), how);
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(3));
+    const auto forward = [&](const Tensors& micro) { return model->forward(micro[0]); };
+    const auto criterion = [](const Tensor& output, const Tensors& micro) {
+      return F::mse_loss(output, micro[1]);
+    };
+    const Tensor output = reference->forward(batch[0]);
+    const double expected = F::mse_loss(output, batch[1]).item<double>();
+    const auto step = [&](bool forward_only) {
+      return schedule.forward_backward_step(
+          batch, forward, criterion, StepOptions().forward_only(forward_only).return_outputs(true));
+    };
+    const StepResult evaluated = step(true);
+    EXPECT_NEAR(evaluated.loss.item<double>(), expected, 1e-12);
+    for (const Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    EXPECT_EQ(evaluated.outputs.defined(), world.rank() == 1);
+    EXPECT_EQ(evaluated.labels.defined(), world.rank() == 1);
+    const StepResult trained = step(false);
+    EXPECT_NEAR(trained.loss.item<double>(), expected, 1e-12);
+    if (world.rank() == 1) {
+      EXPECT_TRUE(torch::allclose(evaluated.outputs, output.detach()));
+      EXPECT_TRUE(torch::allclose(trained.outputs, output.detach()));
+      EXPECT_TRUE(torch::equal(trained.labels, batch[1]));
+    }
+    // A second step adds to the gradients, as backward() does.
+    const Tensor own = world.rank() == 0 ? model[0]->as<torch::nn::Linear>()->weight
+                                         : model[14]->as<torch::nn::Linear>()->weight;
+    const Tensor once = local_tensor(own.grad()).clone();
+    step(true);
+    EXPECT_TRUE(torch::equal(local_tensor(own.grad()), once));
+    step(false);
+    EXPECT_TRUE(torch::allclose(local_tensor(own.grad()), 2 * once));
+  });
+}
+
+}  // namespace
+}  // namespace oslo::test

@@ -1,0 +1,153 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <oslo_cpp/oslo.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/parity.h"
+#include "tests/support/seeded.h"
+
+// One model on pipeline stages, with or without tensor and data parallelism beside them, against
+// the same model on one device, which never saw `initialize`.
+namespace pipeline_parity {
+
+using parity::expect_close;
+using parity::make_seeded;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+
+struct Grid {
+  int data = 1, tensor = 1, pipeline = 1;
+  int size() const { return data * tensor * pipeline; }
+  std::string name() const {
+    return "dp" + std::to_string(data) + "tp" + std::to_string(tensor) + "pp" +
+           std::to_string(pipeline);
+  }
+};
+
+struct Trial {
+  Grid grid;
+  std::string kind = "1f1b";
+  int micro_batches = 4;
+  int steps = 3;
+  /// In place of OSLO's dialect with the grid's sizes.
+  std::string config = {};
+  bool example = true;
+  /// The model's samples see each other: one device, too, runs a micro-batch at a time.
+  bool batch_coupled = false;
+  double clip = 0.5;
+  std::function<void(oslo::InitializeOptions&)> tweak = {};
+};
+
+inline std::string config_of(const Grid& grid) {
+  return c10::str(R"({"model_parallelism": {"enable": true, "tensor_parallel_size": )", grid.tensor,
+                  R"(, "pipeline_parallel_size": )", grid.pipeline, "}}");
+}
+
+/// All of a tensor of this rank's stage, whatever its tensor ranks hold of it.
+inline Tensor whole_here(const Tensor& tensor) {
+  return oslo::gather_all(oslo::value_of(tensor)).local.detach();
+}
+
+inline void expect_gradients(const torch::nn::Module& model, const torch::nn::Module& reference) {
+  parity::for_each_parameter(
+      model, reference, [&](const std::string& name, const Tensor& mine, const Tensor& expected) {
+        if (!oslo::is_here(mine)) {
+          EXPECT_FALSE(mine.grad().defined()) << name;
+          return;
+        }
+        ASSERT_EQ(mine.grad().defined(), expected.grad().defined()) << name;
+        if (!mine.grad().defined()) return;
+        expect_close(whole_here(mine.grad()), expected.grad(), "gradient of " + name);
+      });
+}
+
+/// Rows that `parts` divides.
+inline std::vector<Tensors> divided(const Tensors& batch, int parts) {
+  std::vector<Tensors> found(parts);
+  for (const Tensor& tensor : batch) {
+    const auto split = tensor.tensor_split(parts, 0);
+    for (int i = 0; i < parts; ++i) found[i].push_back(split[i]);
+  }
+  return found;
+}
+
+/// What a test may look at on every rank after the last step.
+struct Outcome {
+  const oslo::ParallelModel& parallel;
+  const oslo::PipelineSchedule& schedule;
+  const oslo::StepResult& last;
+  const oslo::World& world;
+};
+
+/// `make()` builds a model (any TORCH_MODULE holder), `batch(step)` a batch, as tensors with a row
+/// a sample, `loss(model, micro_batch)` a mean over the rows.
+template <typename Make, typename MakeBatch, typename Loss>
+void expect_parity(const Trial& setup, const Make& make, const MakeBatch& batch, const Loss& loss,
+                   const std::function<void(const Outcome&)>& after = {}) {
+  oslo::run_as_threads(setup.grid.size(), [&](oslo::World world) {
+    at::set_num_threads(1);
+    auto reference = make_seeded(7, make);
+    auto model = make_seeded(7, make);
+    reference->to(torch::kDouble);
+    model->to(torch::kDouble);
+    std::vector<Tensors> batches;
+    for (int step = 0; step < setup.steps; ++step) {
+      batches.push_back(make_seeded(100 + step, [&] { return batch(step); }));
+    }
+    const torch::optim::AdamWOptions adam(1e-3);
+    torch::optim::AdamW optimizer(model->parameters(), adam);  // made before
+    torch::optim::AdamW reference_optimizer(reference->parameters(), adam);
+    oslo::InitializeOptions how;
+    how.world = world;
+    if (setup.example) how.example_inputs = [&] { loss(model, batches.front()); };
+    if (setup.tweak) setup.tweak(how);
+    const auto config =
+        oslo::Config::parse(setup.config.empty() ? config_of(setup.grid) : setup.config);
+    oslo::ParallelModel parallel = oslo::initialize(model, config, how);
+    const oslo::MPU& mpu = parallel.mpu();
+    oslo::PipelineSchedule schedule(
+        parallel, oslo::PipelineOptions().num_microbatches(setup.micro_batches).kind(setup.kind));
+    const auto own = [&](const Tensors& whole) {
+      Tensors part;
+      for (const Tensor& tensor : whole) {
+        part.push_back(tensor.tensor_split(mpu.get_data_parallel_world_size(),
+                                           0)[mpu.get_data_parallel_rank()]);
+      }
+      return part;
+    };
+    oslo::StepResult result;
+    for (const Tensors& whole : batches) {
+      optimizer.zero_grad();
+      reference_optimizer.zero_grad();
+      const int parts = setup.batch_coupled ? setup.micro_batches : 1;
+      double expected_own = 0;
+      for (const Tensors& part : divided(whole, parts)) {
+        const Tensor expected = loss(reference, part) / parts;
+        expected.backward();
+        expected_own += expected.template item<double>();
+      }
+      if (mpu.get_data_parallel_world_size() > 1) {
+        const torch::NoGradGuard no_grad;
+        expected_own = loss(reference, own(whole)).template item<double>();
+      }
+      result = schedule.forward_backward_step(
+          own(whole), [&](const Tensors& micro) { return loss(model, micro); });
+      ASSERT_FALSE(oslo::is_placed(result.loss));
+      EXPECT_NEAR(result.loss.item<double>(), expected_own, 1e-9);
+      expect_gradients(*model, *reference);
+      const double norm = torch::nn::utils::clip_grad_norm_(reference->parameters(), setup.clip);
+      EXPECT_NEAR(parallel.clip_grad_norm_(setup.clip), norm, 1e-6 * norm);
+      optimizer.step();
+      reference_optimizer.step();
+    }
+    parity::expect_weights(*model, *reference);
+    if (after) after({parallel, schedule, result, world});
+  });
+}
+
+}  // namespace pipeline_parity
