@@ -108,6 +108,20 @@ TEST(PipelineScheduleTimelines, WhatInterruptsAnActionIsNoWork) {
   EXPECT_EQ(use_of(pipeline::Timeline{{{}, {}}})[1].bubble(), 0);
 }
 
+// Sums of times that no binary number is exactly.
+TEST(PipelineScheduleTimelines, RoundingLeavesNothingNegative) {
+  for (int third = 1; third < 200; ++third) {
+    pipeline::Timeline timeline{{{}}};
+    for (int i = 0; i < 10; ++i) {
+      const double begin = i * third / 3.0;
+      timeline.ranks[0].push_back(
+          {i % 2 == 0 ? Doing::compute : Doing::wait, {}, begin, begin + third / 3.0});
+    }
+    timeline.ranks[0].back().doing = Doing::compute;
+    EXPECT_GE(use_of(timeline)[0].idle, 0);
+  }
+}
+
 TEST(PipelineScheduleTimelines, AChromeTraceReadsBack) {
   for (const std::string& kind : pipeline::schedule_kinds()) {
     const pipeline::Timeline timeline = example(kind);

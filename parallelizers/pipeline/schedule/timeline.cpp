@@ -52,7 +52,8 @@ RankUse use_of_rank(const std::vector<Timeline::Event>& events, double span) {
       use.communicating += passed;
     }
   }
-  use.idle = span - use.busy - use.waiting - use.communicating;
+  // What is left, but for rounding.
+  use.idle = std::max(0.0, span - use.busy - use.waiting - use.communicating);
   return use;
 }
 
