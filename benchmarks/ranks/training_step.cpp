@@ -31,7 +31,8 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Times forward and backward of a GPT on this rank");
-  app.add_option("--parallel", options.parallel)->check(CLI::IsMember({"tensor", "automatic", "data", "none"}));
+  app.add_option("--parallel", options.parallel)
+      ->check(CLI::IsMember({"tensor", "automatic", "data", "none"}));
   app.add_option("--hidden", options.hidden);
   app.add_option("--layers", options.layers);
   app.add_option("--batch", options.batch, "Sequences a rank");
