@@ -207,6 +207,75 @@ std::vector<Case> recurrent_cases() {
   };
 }
 
+/// Weights cut by hidden unit, beside states, features and batches that are whole or cut.
+std::vector<Case> hidden_unit_cases() {
+  const auto weights = [](int64_t gates, int64_t features, int64_t units) {
+    const int64_t rows = gates * units;
+    const std::vector<Placement> cuts{cut(0, gates)};
+    return std::vector<Operand>{random({rows, features}, cuts), random({rows, units}, cuts),
+                                random({rows}, cuts), random({rows}, cuts)};
+  };
+  const auto with = [](std::vector<Operand> operands, const std::vector<Operand>& weights) {
+    operands.insert(operands.end(), weights.begin(), weights.end());
+    return operands;
+  };
+  const auto lstm = [](X x) -> Tensors {
+    const auto [y, h, c] =
+        at::lstm(x[0], {x[1], x[2]}, {x[3], x[4], x[5], x[6]}, true, 1, 0.0, true, false, false);
+    return {y, h, c};
+  };
+  const auto gru = both([](X x) {
+    return at::gru(x[0], x[1], {x[2], x[3], x[4], x[5]}, true, 1, 0.0, true, false, true);
+  });
+  auto bias_whole = weights(3, 3, 5);
+  bias_whole[2].placements = bias_whole[3].placements = {};
+  auto other_blocks = weights(3, 3, 4);
+  for (Operand& weight : other_blocks) weight.placements = {cut(0)};
+  const auto x = [](std::vector<Placement> cuts = {}) { return random({2, 5, 3}, cuts); };
+  const auto state = [](std::vector<Placement> cuts = {}) { return random({1, 5, 7}, cuts); };
+  return {
+      {"lstm, by hidden unit: copies of the input and the state",
+       with({x(), state(), state()}, weights(4, 3, 7)), lstm, 0, 2},
+      {"lstm, states cut", with({x(), state({cut(2)}), state({cut(2)})}, weights(4, 3, 7)), lstm, 0,
+       1},
+      {"lstm, features cut", with({x({cut(2)}), state(), state()}, weights(4, 3, 7)), lstm, 0, 1},
+      {"lstm, batch cut on the same ranks",
+       with({x({cut(1)}), state({cut(1)}), state({cut(1)})}, weights(4, 3, 7)), lstm, 0},
+      {"lstm, no gradient of the state",
+       with({random({1, 5, 3}), state(), state()}, weights(4, 3, 7)),
+       [lstm](X x) {
+         Tensors detached = x;
+         detached[1] = x[1].detach();
+         detached[2] = x[2].detach();
+         return lstm(detached);
+       },
+       0, 1},
+      {"gru, whole biases keep their part",
+       with({random({5, 2, 3}), random({1, 5, 5})}, bias_whole), gru, 0, 2},
+      {"gru, cut in other blocks: gathered",
+       with({random({5, 2, 3}), random({1, 5, 4})}, other_blocks), gru, 4},
+      {"rnn, a rank of three without units",
+       with({random({2, 5, 3}), random({1, 5, 2})}, weights(1, 3, 2)), both([](X x) {
+         return at::rnn_relu(x[0], x[1], {x[2], x[3], x[4], x[5]}, true, 1, 0.0, true, false,
+                             false);
+       }),
+       0, 2},
+      {"gru, packed", with({random({9, 3}), random({1, 4, 5})}, weights(3, 3, 5)), both([](X x) {
+         return at::gru(x[0], at::tensor({4, 3, 2}, at::kLong), x[1], {x[2], x[3], x[4], x[5]},
+                        true, 1, 0.0, true, false);
+       }),
+       0, 2},
+      {"lstm cell, states cut",
+       with({random({5, 3}), random({5, 7}, {cut(1)}), random({5, 7}, {cut(1)})}, weights(4, 3, 7)),
+       both([](X x) {
+         return at::lstm_cell(x[0], {x[1], x[2]}, x[3], x[4], x[5], x[6]);
+       }),
+       0, 1},
+      {"gru cell, state cut", with({random({5, 3}), random({5, 5}, {cut(1)})}, weights(3, 3, 5)),
+       of([](X x) { return at::gru_cell(x[0], x[1], x[2], x[3], x[4], x[5]); }), 0, 1},
+  };
+}
+
 std::vector<Case> spectral_cases() {
   const auto x = [] { return random({5, 6}, {cut(0)}); };
   const auto stft = of([](X t) {
@@ -260,6 +329,9 @@ TEST_P(RulesContraction, Contractions) {
 TEST_P(RulesContraction, Recurrent) {
   expect({GetParam()}, recurrent_cases());
 }
+TEST_P(RulesContraction, RecurrentByHiddenUnit) {
+  expect({GetParam()}, hidden_unit_cases());
+}
 TEST_P(RulesContraction, Spectral) {
   expect({GetParam()}, spectral_cases());
 }
@@ -303,35 +375,52 @@ TEST(RulesContraction, UnusualEquations) {
 }
 
 TEST(RulesContraction, TwoAxes) {
-  expect({2, 2}, {
-                     {"einsum over two axes",
-                      {random({5, 6}, {cut(0), cut(1)}), random({6, 4}, {whole(), cut(0)})},
-                      of([](X x) {
-                        return at::einsum("ik,kj->ij", {x[0], x[1]});
-                      }),
-                      0,
-                      2},
+  expect({2, 2},
+         {
+             {"einsum over two axes",
+              {random({5, 6}, {cut(0), cut(1)}), random({6, 4}, {whole(), cut(0)})},
+              of([](X x) {
+                return at::einsum("ik,kj->ij", {x[0], x[1]});
+              }),
+              0,
+              2},
 
-                     {"bilinear, rows and outputs",
-                      {random({5, 3}, {cut(0), whole()}), random({5, 4}),
-                       random({6, 3, 4}, {whole(), cut(0)})},
-                      of([](X x) { return at::bilinear(x[0], x[1], x[2]); }),
-                      0,
-                      3},
-                     {"lstm, batch on both axes",
-                      {random({2, 7, 3}, {cut(1), cut(1)}), random({1, 7, 4}), random({16, 3}),
-                       random({16, 4})},
-                      of([](X x) {
-                        return std::get<0>(at::lstm(x[0], {x[1], x[1]}, {x[2], x[3]}, false, 1, 0.0,
-                                                    true, false, false));
-                      }),
-                      0,
-                      4},
-                     {"rfft beside one axis, along the other: gathered",
-                      {random({5, 6, 2}, {cut(0), cut(1)})},
-                      of([](X x) { return at::fft_rfft(x[0], {}, 1).abs(); }),
-                      1},
-                 });
+             {"bilinear, rows and outputs",
+              {random({5, 3}, {cut(0), whole()}), random({5, 4}),
+               random({6, 3, 4}, {whole(), cut(0)})},
+              of([](X x) { return at::bilinear(x[0], x[1], x[2]); }),
+              0,
+              3},
+             {"lstm, batch on both axes",
+              {random({2, 7, 3}, {cut(1), cut(1)}), random({1, 7, 4}), random({16, 3}),
+               random({16, 4})},
+              of([](X x) {
+                return std::get<0>(
+                    at::lstm(x[0], {x[1], x[1]}, {x[2], x[3]}, false, 1, 0.0, true, false, false));
+              }),
+              0,
+              4},
+             {"lstm, batch on one axis, hidden units on the other",
+              {random({2, 7, 3}, {cut(1), whole()}), random({1, 7, 5}),
+               random({20, 3}, {whole(), cut(0, 4)}), random({20, 5}, {whole(), cut(0, 4)})},
+              of([](X x) {
+                return std::get<0>(
+                    at::lstm(x[0], {x[1], x[1]}, {x[2], x[3]}, false, 1, 0.0, true, false, false));
+              }),
+              0},
+             {"gru, hidden units on both axes",
+              {random({2, 3, 3}), random({1, 3, 5}), random({15, 3}, {cut(0, 3), cut(0, 3)}),
+               random({15, 5}, {cut(0, 3), cut(0, 3)})},
+              of([](X x) {
+                return std::get<0>(
+                    at::gru(x[0], x[1], {x[2], x[3]}, false, 1, 0.0, true, false, false));
+              }),
+              0},
+             {"rfft beside one axis, along the other: gathered",
+              {random({5, 6, 2}, {cut(0), cut(1)})},
+              of([](X x) { return at::fft_rfft(x[0], {}, 1).abs(); }),
+              1},
+         });
 }
 
 }  // namespace

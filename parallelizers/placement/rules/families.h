@@ -29,6 +29,7 @@ void add_lookup_rules(RuleTable& table);
 void add_indexed_write_rules(RuleTable& table);
 void add_scan_rules(RuleTable& table);
 void add_recurrent_rules(RuleTable& table);
+void add_recurrent_cell_rules(RuleTable& table);
 void add_spectral_rules(RuleTable& table);
 void add_convolution_rules(RuleTable& table);
 void add_pooling_rules(RuleTable& table);

@@ -29,6 +29,7 @@ void register_rules(RuleTable& table) {
   add_indexed_write_rules(table);
   add_scan_rules(table);
   add_recurrent_rules(table);
+  add_recurrent_cell_rules(table);
   add_spectral_rules(table);
   add_convolution_rules(table);
   add_pooling_rules(table);

@@ -6,7 +6,8 @@
 namespace operator_examples {
 
 constexpr const char* kEveryStep =
-    "every step needs the whole state and all gates; cells keep weights that are cut by gate";
+    "every step needs the whole state and all gates; weights of which all are cut by hidden unit "
+    "stay, and cells keep those that are cut by gate";
 
 inline Family recurrent() {
   const auto layer = [](const char* names, int64_t gates, c10::IValue state) {
@@ -17,11 +18,13 @@ inline Family recurrent() {
                    kEveryStep);
   };
   const auto packed = [](const char* names, int64_t gates, c10::IValue state) {
-    return Example(names,
-                   {x({9, 7}), numbers({4, 3, 2}), std::move(state),
-                    list({x({gates * 6, 7}), x({gates * 6, 6}), x({gates * 6}), x({gates * 6})}),
-                    true, 1, 0.0, true, false},
-                   "which rows belong together follows from the values of the batch sizes");
+    return Example(
+        names,
+        {x({9, 7}), numbers({4, 3, 2}), std::move(state),
+         list({x({gates * 6, 7}), x({gates * 6, 6}), x({gates * 6}), x({gates * 6})}), true, 1, 0.0,
+         true, false},
+        "which rows belong together follows from the values of the batch sizes; weights of "
+        "which all are cut by hidden unit stay");
   };
   const auto cell = [](const char* names, int64_t gates, c10::IValue state, const char* why = "") {
     return Example(names,
@@ -30,7 +33,8 @@ inline Family recurrent() {
                    why);
   };
   return {"Recurrent networks",
-          "Sequences of a batch may lie on different ranks.",
+          "Sequences of a batch may lie on different ranks. Weights of which all are cut by hidden "
+          "unit stay (plan.md, recurrent layers); below, one operand at a time is cut.",
           {
               layer("lstm.input", 4, list({x({1, 5, 6}), x({1, 5, 6})})),
               layer("gru.input", 3, x({1, 5, 6})),

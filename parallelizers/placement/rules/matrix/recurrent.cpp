@@ -1,25 +1,117 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/index/indexing.h"
+#include "parallelizers/placement/rules/matrix/recurrent_layer.h"
 #include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {
 namespace {
 
-/// lstm, gru, rnn (input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-/// batch_first): sequences of a batch may lie on different ranks. Every step needs the whole hidden
-/// state and all gates, so that features, time and the weights must be whole.
-void recurrent(Call& call) {
-  auto operands = call.operands();
-  if (operands[0].dim() != 3) return call.gather("one sequence without a batch");
-  if (call.number(5) > 0 && call.boolean(6)) {
-    return call.gather("draws the same dropout on every rank");
+/// What the operators on sequences have after the input, and after the lengths of packed ones:
+/// states, parameters, has_biases, num_layers, dropout, train, bidirectional.
+class Arguments {
+ public:
+  explicit Arguments(const Call& call, bool packed) : call_(call), first_(packed ? 2 : 1) {}
+
+  bool biases() const { return call_.boolean(first_ + 2); }
+  int64_t layers() const { return call_.integer(first_ + 3); }
+  double dropout() const { return call_.boolean(first_ + 5) ? call_.number(first_ + 4) : 0; }
+  size_t directions() const { return call_.boolean(first_ + 6) ? 2 : 1; }
+  /// Of one direction of a layer.
+  size_t tensors() const { return biases() ? 4 : 2; }
+
+  std::vector<Value> states() const {
+    return call_.is_tensor(first_) ? std::vector{call_.value(first_)} : call_.values(first_);
   }
+  std::vector<Value> parameters() const { return call_.values(first_ + 1); }
+  /// Whether these are the weights and biases of so many layers, and nothing else (projections).
+  bool complete(c10::ArrayRef<Value> parameters) const {
+    const size_t each = tensors() * directions();
+    if (layers() < 1 || parameters.size() != each * static_cast<size_t>(layers())) return false;
+    const auto states = this->states();
+    return std::all_of(states.begin(), states.end(), [&](const Value& state) {
+      return state.dim() == 3 && state.size(0) == layers() * static_cast<int64_t>(directions()) &&
+             state.size(2) == states[0].size(2);
+    });
+  }
+
+ private:
+  const Call& call_;
+  size_t first_;
+};
+
+std::vector<Value> matrices_of(c10::ArrayRef<Value> parameters) {
+  std::vector<Value> matrices;
+  for (const Value& parameter : parameters) {
+    if (parameter.dim() == 2) matrices.push_back(parameter);
+  }
+  return matrices;
+}
+
+/// Layer by layer and step by step, with weights that are cut by hidden unit or whole.
+template <Recurrence kind>
+void run_layers(Call& call, bool packed, const std::vector<int64_t>& lengths) {
+  const Arguments arguments(call, packed);
+  const auto placed = [&](const Value& value) { return wrap(call.resident(value)); };
+  const auto parameters = arguments.parameters();
+  std::vector<std::vector<at::Tensor>> before, after;
+  for (const Value& state : arguments.states()) before.push_back(placed(state).unbind(0));
+  after.resize(before.size());
+  const bool batch_first = !packed && call.boolean(8);
+  at::Tensor x = placed(call.value(0));
+  if (batch_first) x = x.transpose(0, 1);
+  auto next = parameters.begin();
+  for (int64_t layer = 0; layer < arguments.layers(); ++layer) {
+    if (layer > 0 && arguments.dropout() > 0) x = at::dropout(x, arguments.dropout(), true);
+    std::vector<RecurrentDirection> directions;
+    for (size_t d = 0; d < arguments.directions(); ++d) {
+      const size_t place = static_cast<size_t>(layer) * arguments.directions() + d;
+      RecurrentDirection direction{next[0], next[1]};
+      if (arguments.biases()) {
+        direction.b_ih = next[2];
+        direction.b_hh = next[3];
+      }
+      direction.h = value_of(before[0][place]);
+      if (kind == Recurrence::lstm) direction.c = value_of(before[1][place]);
+      direction.reverse = d == 1;
+      directions.push_back(std::move(direction));
+      next += static_cast<int64_t>(arguments.tensors());
+    }
+    RecurrentOutput output = run_recurrent_layer(call, kind, value_of(x), directions, lengths);
+    x = wrap(std::move(output.all));
+    for (Value& h : output.h) after[0].push_back(wrap(std::move(h)));
+    for (Value& c : output.c) after[1].push_back(wrap(std::move(c)));
+  }
+  call.result_plain(batch_first ? x.transpose(0, 1) : x);
+  for (const auto& states : after) call.result_plain(at::stack(states));
+}
+
+/// lstm, gru, rnn (input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+/// batch_first): weights may be cut by hidden unit, and sequences of a batch may lie on different
+/// ranks. Otherwise features, time and the weights must be whole, as every step needs the whole
+/// hidden state and all gates.
+template <Recurrence kind>
+void recurrent(Call& call) {
+  if (call.dim(0) != 3) return call.gather("one sequence without a batch");
+  const Arguments arguments(call, /*packed=*/false);
+  const auto parameters = arguments.parameters();
+  const bool drops = arguments.dropout() > 0 && arguments.layers() > 1;
+  if (arguments.complete(parameters)) {
+    if (drops || by_hidden_unit(matrices_of(parameters), gates_of(kind))) {
+      return run_layers<kind>(call, /*packed=*/false, {});
+    }
+  }
+  if (drops) return call.gather("draws the same dropout on every rank");
   const bool batch_first = call.boolean(8);
-  const size_t states = call.argument(1).isTensor() ? 1 : call.argument(1).toTensorVector().size();
+  const size_t states = arguments.states().size();
   DimensionMap map{{batch_first ? "bti" : "tbi"}, {batch_first ? "bto" : "tbo", "lbh"}, "tilhWZ"};
+  auto operands = call.operands();
   for (size_t i = 1; i < operands.size(); ++i) {
     map.operands.push_back(i <= states ? "lbh" : operands[i].dim() == 2 ? "WZ" : "W");
   }
@@ -61,76 +153,45 @@ void pad_packed(Call& call) {
   run_with_lengths(call, {{"R" + features, "S"}, {padded}, "RS"});
 }
 
-/// Sequences of different lengths in one tensor: which rows belong together follows from values.
-void packed(Call& call) {
-  call.gather("packed sequences");
-}
-
-// Cells, (input, hx, w_ih, w_hh, b_ih, b_hh): operands, of which weights are all but the states.
-
-/// A cell with whole weights, rows of the batch cut. False when a weight is cut.
-template <size_t States>
-bool run_rows(Call& call) {
-  const auto operands = call.operands();
-  if (operands[0].dim() != 2) return false;
-  DimensionMap map{{"bi"}, {"bh"}, "ihWZ"};
-  for (size_t i = 1; i < operands.size(); ++i) {
-    if (i > States && operands[i].cut()) return false;
-    map.operands.push_back(i <= States ? "bh" : operands[i].dim() == 2 ? "WZ" : "W");
+/// How many rows of packed sequences each step has. In the planner's run, as elsewhere, all
+/// sequences are as long as the longest.
+std::vector<int64_t> lengths_of(const Call& call) {
+  const Value lengths = call.value(1);
+  const int64_t steps = lengths.size(0), rows = call.value(0).size(0);
+  if (call.elsewhere()) {
+    if (!call.mesh_of_call()->provider) call.read_elsewhere();  // throws
+    return std::vector<int64_t>(steps, rows / std::max<int64_t>(1, steps));
   }
-  run_on_elements(call, map);
-  return true;
+  const at::Tensor whole = gather_all(lengths).local.to(at::kCPU, at::kLong).contiguous();
+  return {whole.const_data_ptr<int64_t>(), whole.const_data_ptr<int64_t>() + whole.numel()};
 }
 
-at::Tensor tensor_at(const Call& call, size_t i) {
-  return call.none(i) ? at::Tensor() : call.tensor(i);
-}
-
-/// What a cell makes of its input (`i` = 0) or state (1). Weights cut by gate stay cut.
-at::Tensor gates(const Call& call, const at::Tensor& x, size_t i) {
-  return at::linear(x, call.tensor(2 + i), tensor_at(call, 4 + i));
-}
-
-void lstm_cell(Call& call) {
-  if (run_rows<2>(call)) return;
-  const std::vector<at::Tensor> state = call.argument(1).toTensorVector();
-  const auto all = (gates(call, call.tensor(0), 0) + gates(call, state[0], 1)).chunk(4, -1);
-  const at::Tensor cell = all[1].sigmoid() * state[1] + all[0].sigmoid() * all[2].tanh();
-  call.result_plain(all[3].sigmoid() * cell.tanh());
-  call.result_plain(cell);
-}
-
-void gru_cell(Call& call) {
-  if (run_rows<1>(call)) return;
-  const at::Tensor state = call.tensor(1);
-  const auto ours = gates(call, call.tensor(0), 0).chunk(3, -1);
-  const auto before = gates(call, state, 1).chunk(3, -1);
-  const at::Tensor reset = (ours[0] + before[0]).sigmoid();
-  const at::Tensor keep = (ours[1] + before[1]).sigmoid();
-  const at::Tensor fresh = (ours[2] + reset * before[2]).tanh();
-  call.result_plain(fresh + keep * (state - fresh));
-}
-
-template <bool relu>
-void simple_cell(Call& call) {
-  if (run_rows<1>(call)) return;
-  const at::Tensor sum = gates(call, call.tensor(0), 0) + gates(call, call.tensor(1), 1);
-  call.result_plain(relu ? sum.relu() : sum.tanh());
+/// lstm, gru, rnn (data, batch_sizes, hx, params, ..) on sequences of different lengths in one
+/// tensor: which rows belong together follows from values, so that they are whole. Weights may be
+/// cut by hidden unit.
+template <Recurrence kind>
+void packed(Call& call) {
+  const Arguments arguments(call, /*packed=*/true);
+  const auto parameters = arguments.parameters();
+  const bool cut =
+      arguments.complete(parameters) && by_hidden_unit(matrices_of(parameters), gates_of(kind));
+  if (!cut) return call.gather("packed sequences");
+  run_layers<kind>(call, /*packed=*/true, lengths_of(call));
 }
 
 }  // namespace
 
 void add_recurrent_rules(RuleTable& table) {
-  table.add({"aten::lstm.input", "aten::gru.input", "aten::rnn_tanh.input", "aten::rnn_relu.input"},
-            recurrent);
-  table.add({"aten::lstm.data", "aten::gru.data", "aten::rnn_tanh.data", "aten::rnn_relu.data"},
-            packed);
+  table.add({"aten::lstm.input"}, recurrent<Recurrence::lstm>);
+  table.add({"aten::gru.input"}, recurrent<Recurrence::gru>);
+  table.add({"aten::rnn_tanh.input"}, recurrent<Recurrence::rnn_tanh>);
+  table.add({"aten::rnn_relu.input"}, recurrent<Recurrence::rnn_relu>);
+  table.add({"aten::lstm.data"}, packed<Recurrence::lstm>);
+  table.add({"aten::gru.data"}, packed<Recurrence::gru>);
+  table.add({"aten::rnn_tanh.data"}, packed<Recurrence::rnn_tanh>);
+  table.add({"aten::rnn_relu.data"}, packed<Recurrence::rnn_relu>);
   table.add({"aten::_pack_padded_sequence"}, pack);
   table.add({"aten::_pad_packed_sequence"}, pad_packed);
-  table.add({"aten::lstm_cell"}, lstm_cell);
-  table.add({"aten::gru_cell"}, gru_cell);
-  table.add({"aten::rnn_tanh_cell"}, simple_cell<false>);
-  table.add({"aten::rnn_relu_cell"}, simple_cell<true>);
 }
 
 }  // namespace oslo
