@@ -40,10 +40,12 @@ std::string holders(const std::map<std::string, int64_t>& whole_by_class) {
 /// What may cut more, for what stays whole.
 std::string remedies(const std::vector<LayerPlan>& layers, bool example, bool cut_own) {
   const LayerPlan* own = nullptr;
-  bool guessed = false;
+  bool guessed = false, recurrent = false;
   for (const LayerPlan& layer : layers) {
     if (layer.cuts_weight() || !layer.free()) continue;
-    if (!layer.parameter()) {
+    if (layer.recurrent()) {
+      recurrent = true;
+    } else if (!layer.parameter()) {
       guessed = true;
     } else if (own == nullptr || layer.weight().numel() > own->weight().numel()) {
       own = &layer;
@@ -61,6 +63,11 @@ std::string remedies(const std::vector<LayerPlan>& layers, bool example, bool cu
   }
   if (guessed && !example) {
     remedies.push_back("InitializeOptions::example_inputs, for layers planned by name");
+  }
+  if (recurrent && !example) {
+    remedies.push_back(
+        "InitializeOptions::example_inputs, by which recurrent layers are cut where that is "
+        "quicker; parallel.plan() says why each is whole");
   }
   if (remedies.empty()) remedies.push_back("parallel.plan() says why each is whole");
   return joined(remedies, "; ");

@@ -22,6 +22,7 @@ enum class LayerKind {
   embedding,    ///< table [rows, features]
   convolution,  ///< Conv1d, 2d, 3d: weight [out, in / groups, ...]
   attention,    ///< MultiheadAttention's fused in_proj_weight [3 x features, features]
+  recurrent,    ///< LSTM, GRU, RNN and their cells: weights [gates x hidden units, features]
   parameter,    ///< a matrix (two or more dimensions) that a user's own module registered
 };
 
@@ -53,6 +54,10 @@ struct BufferView {
   at::Tensor tensor;
 };
 
+struct NamedSlot : ParameterSlot {
+  std::string name;  ///< "weight_hh_l0"
+};
+
 /// A module whose weight can be cut, as far as a plan has to know it.
 struct LayerView {
   LayerKind kind = LayerKind::linear;
@@ -61,6 +66,11 @@ struct LayerView {
   int64_t groups = 1;     ///< of a convolution
   bool disjoint = false;  ///< a convolution's windows: kernel and stride are the same
   int64_t head_size = 1;  ///< of attention
+  int64_t gates = 1;      ///< of a recurrent layer: stretches of hidden units in its weights
+  /// A recurrent layer's other weights and biases, which are cut as its weight is.
+  std::vector<NamedSlot> others = {};
+  std::string weight_name = "weight", bias_name = "bias";
+  std::string stays_whole = {};  ///< why it cannot be cut; empty: it can
 };
 
 /// One registration of a module. One that is registered twice is there under both paths.

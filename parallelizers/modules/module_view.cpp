@@ -3,6 +3,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
 
 #include "mpu/error.h"
 #include "parallelizers/modules/model_view.h"
@@ -36,10 +37,43 @@ bool read_attention(const Module& module, LayerView& layer) {
   if (attention == nullptr || !attention->_qkv_same_embed_dim) return false;
   layer.kind = LayerKind::attention;
   layer.head_size = attention->head_dim;
+  layer.weight_name = "in_proj_weight";
+  layer.bias_name = "in_proj_bias";
   return true;
 }
 
-bool read_kind(const Module& module, LayerView& layer) {
+template <typename... Impls>
+bool is_any(const Module& module) {
+  return ((module.as<Impls>() != nullptr) || ...);
+}
+
+/// "weight_ih", of layers with "_l0" and "_l0_reverse" behind it; "weight_hr_l0" of projections.
+bool is_recurrent_name(const std::string& name) {
+  return name.starts_with("weight_ih") || name.starts_with("weight_hh") ||
+         name.starts_with("weight_hr") || name.starts_with("bias_ih") ||
+         name.starts_with("bias_hh");
+}
+
+bool read_recurrent(Module& module, LayerView& layer) {
+  using namespace torch::nn;
+  const bool cell = is_any<LSTMCellImpl, GRUCellImpl, RNNCellImpl>(module);
+  if (!cell && !is_any<LSTMImpl, GRUImpl, RNNImpl>(module)) return false;
+  layer.kind = LayerKind::recurrent;
+  if (is_any<LSTMImpl, LSTMCellImpl>(module)) layer.gates = 4;
+  if (is_any<GRUImpl, GRUCellImpl>(module)) layer.gates = 3;
+  layer.weight_name = cell ? "weight_ih" : "weight_ih_l0";
+  layer.bias_name.clear();
+  if (const auto* lstm = module.as<LSTMImpl>(); lstm != nullptr && lstm->options.proj_size() > 0) {
+    layer.stays_whole = "an LSTM with proj_size, whose states are sums over all hidden units";
+  }
+  for (const auto& item : registered_parameters(module)) {
+    if (item.key() == layer.weight_name || !is_recurrent_name(item.key())) continue;
+    layer.others.push_back({slot_of(module, item.key()), item.key()});
+  }
+  return true;
+}
+
+bool read_kind(Module& module, LayerView& layer) {
   if (module.as<torch::nn::LinearImpl>() != nullptr) return true;
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) {
     layer.kind = LayerKind::embedding;
@@ -47,15 +81,15 @@ bool read_kind(const Module& module, LayerView& layer) {
   }
   return read_convolution<torch::nn::Conv1dImpl>(module, layer) ||
          read_convolution<torch::nn::Conv2dImpl>(module, layer) ||
-         read_convolution<torch::nn::Conv3dImpl>(module, layer) || read_attention(module, layer);
+         read_convolution<torch::nn::Conv3dImpl>(module, layer) || read_attention(module, layer) ||
+         read_recurrent(module, layer);
 }
 
 std::optional<LayerView> layer_of(Module& module) {
   LayerView layer;
   if (!read_kind(module, layer)) return std::nullopt;
-  const bool attention = layer.kind == LayerKind::attention;
-  layer.weight = slot_of(module, attention ? "in_proj_weight" : "weight");
-  layer.bias = slot_of(module, attention ? "in_proj_bias" : "bias");
+  layer.weight = slot_of(module, layer.weight_name);
+  if (!layer.bias_name.empty()) layer.bias = slot_of(module, layer.bias_name);
   return layer;
 }
 

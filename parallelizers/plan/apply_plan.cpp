@@ -105,8 +105,9 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model
     cut.push_back({name, parameter});
   };
   for (const LayerPlan& layer : layers) {
-    if (layer.cuts_weight()) check(layer.weight(), layer.weight_path());
-    if (layer.bias().defined() && layer.cuts_bias()) check(layer.bias(), layer.bias_path());
+    for (const LayerPlan::Part& part : layer.parts()) {
+      if (part.bias ? layer.cuts_bias() : layer.cuts_weight()) check(part.tensor, part.path);
+    }
   }
   for (const ParameterView& parameter : model.parameters()) {
     if (!stages.of(parameter.in_use()).empty()) check(parameter.in_use(), parameter.path);
@@ -121,9 +122,8 @@ void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
   for (const LayerPlan& layer : layers) {
     if (layer.decided) continue;
     try {
-      make_layout(mesh, layer.weight_placements(*mesh), layer.weight().sizes());
-      if (layer.bias().defined()) {
-        make_layout(mesh, layer.bias_placements(*mesh), layer.bias().sizes());
+      for (const LayerPlan::Part& part : layer.parts()) {
+        make_layout(mesh, layer.placements(part, *mesh), part.tensor.sizes());
       }
     } catch (const Error& error) {
       fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ", error.what());
@@ -135,13 +135,11 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
                     const StageMap& stages) {
   const PlannedUses uses = planned_uses(layers, *mesh);
   for (const LayerPlan& layer : layers) {
-    const auto use = uses.find(layer.weight().unsafeGetTensorImpl());
-    cut(layer.weight(), layer.weight_placements(*mesh), layer.weight_path(), mesh,
-        stages.of(layer.weight()), use != uses.end());
-    if (use != uses.end()) set_weight_uses(layer.weight(), use->second);
-    if (layer.bias().defined()) {
-      cut(layer.bias(), layer.bias_placements(*mesh), layer.bias_path(), mesh,
-          stages.of(layer.bias()));
+    for (const LayerPlan::Part& part : layer.parts()) {
+      const auto use = uses.find(part.tensor.unsafeGetTensorImpl());
+      cut(part.tensor, layer.placements(part, *mesh), part.path, mesh, stages.of(part.tensor),
+          use != uses.end());
+      if (use != uses.end()) set_weight_uses(part.tensor, use->second);
     }
     if (!layer.module) continue;
     if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {

@@ -78,9 +78,17 @@ class Search {
         const bool whole = choice[r] == bare({});
         if (roles_[r].free && roles_[r].shares_work && whole) seconds *= kWorthWhole;
       }
-      return std::tuple(excess, cost.bytes > most_bytes_, cost.gathers, seconds, cost.bytes);
+      const bool over = cost.bytes > most_bytes_ && !cuts_recurrent(choice);
+      return std::tuple(excess, over, cost.gathers, seconds, cost.bytes);
     };
     return key(a) < key(b);
+  }
+
+  bool cuts_recurrent(const Styles& styles) const {
+    for (size_t r = 0; r < roles_.size(); ++r) {
+      if (roles_[r].recurrent && roles_[r].free && styles[r] != bare({})) return true;
+    }
+    return false;
   }
 
   /// What a step takes with every layer whole. The search ends with this run.

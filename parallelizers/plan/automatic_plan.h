@@ -13,7 +13,8 @@ namespace oslo {
 /// What the search found out beside the plan itself.
 struct PlanSearch {
   DryCost structural;  ///< of the plan it started from
-  /// Never more bytes than that, but for what cutting large parameters adds that it leaves whole.
+  /// Never more bytes than that, but for what cutting large parameters and recurrent layers adds,
+  /// which it leaves whole.
   DryCost found;
   /// Where every layer is whole and one rank has the model: what a step would take on one device.
   double one_device = 0;
@@ -28,9 +29,11 @@ struct PlanSearch {
 /// model's own forward: seconds of operators and collectives by the machine's `rates`. `layers`
 /// come with a first plan (by structure, with what patterns and policies ask for, which stays).
 ///   - Roles that hold 2% of the parameters or more are cut, for their memory. Smaller ones stay
-///     whole only where cutting them takes over 10% of the step, or more gathers; tables, which
-///     have no work to share, and what the first plan leaves whole, wherever that is quicker.
-///   - Never more bytes than the first plan moves; then the fewest gathers; then the least time.
+///     whole only where cutting them takes over 10% of the step, or more gathers; so do recurrent
+///     layers of any size, which communicate at every step; tables, which have no work to share,
+///     and what the first plan leaves whole, wherever that is quicker.
+///   - Never more bytes than the first plan moves, but where recurrent layers are cut, which it
+///     leaves whole; then the fewest gathers; then the least time.
 ///     Layers of the same role (h.0.mlp.c_fc, h.1.mlp.c_fc, ...) are planned once. Each role in
 ///     turn takes its quickest cut, from nothing; the better of that and the first plan is
 ///     improved, one role and two neighbouring roles at a time, until nothing helps.

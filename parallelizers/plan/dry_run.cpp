@@ -178,11 +178,10 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
   };
   const PlannedUses uses = planned_uses(layers, *mesh_);
   for (const LayerPlan& layer : layers) {
-    place_first(layer.weight(), layer.weight_placements(*mesh_), layer.weight_path(), layer);
-    const auto use = uses.find(layer.weight().unsafeGetTensorImpl());
-    if (use != uses.end() && mark_of(layer.weight())) set_weight_uses(layer.weight(), use->second);
-    if (layer.bias().defined()) {
-      place_first(layer.bias(), layer.bias_placements(*mesh_), layer.bias_path(), layer);
+    for (const LayerPlan::Part& part : layer.parts()) {
+      place_first(part.tensor, layer.placements(part, *mesh_), part.path, layer);
+      const auto use = uses.find(part.tensor.unsafeGetTensorImpl());
+      if (use != uses.end() && mark_of(part.tensor)) set_weight_uses(part.tensor, use->second);
     }
     if (!layer.embedding() || !layer.module) continue;
     auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>();
@@ -270,12 +269,13 @@ bool DryRun::take_wishes(std::vector<LayerPlan>& layers) const {
   bool changed = false;
   const auto take = [&](const LayerPlan& layer, const std::string& axis, LayerStyle& style) {
     LayerStyle wanted = style;
-    for (const std::string& name : {layer.weight_path(), layer.bias_path()}) {
-      const auto found = origins_.find({axis, name});
+    for (const LayerPlan::Part& part : layer.parts()) {
+      const auto found = origins_.find({axis, part.path});
       if (found == origins_.end()) continue;
       wanted.blocks = std::max(wanted.blocks, found->second->wanted_blocks);
       wanted.unit = std::lcm(wanted.unit, found->second->wanted_unit);
     }
+    if (layer.recurrent() && wanted.blocks % layer.view.gates != 0) wanted.blocks = style.blocks;
     if (wanted == style || !wanted.divides()) return;
     if (layer.cut_size(style) % (wanted.blocks * wanted.unit) != 0) return;
     style = wanted;

@@ -54,15 +54,23 @@ std::string nearest_path(const std::vector<LayerPlan>& layers, const std::string
 /// A broad pattern speaks of layers or of parameters, by its style.
 bool speaks_of(const std::string& pattern, const AxisStyles& styles, const LayerPlan& layer) {
   if (stars(pattern) == 0) return true;
-  if (layer.computed || layer.decided) return false;
+  if (layer.computed || layer.decided || !layer.view.stays_whole.empty()) return false;
   return std::all_of(styles.begin(), styles.end(), [&](const auto& style) {
     if (style.second.style == Style::replicate) return true;
+    if (layer.recurrent()) return style.second.style == Style::column;
     return layer.parameter() == (style.second.style == Style::shard);
   });
 }
 
 void plan_one(LayerPlan& layer, const AxisStyles& styles, const std::string& why) {
   layer.set_styles(styles);
+  if (layer.recurrent()) {  // gate by gate, without being told
+    const auto by_gate = [&](LayerStyle& style) {
+      if (style.style == Style::column && style.blocks == 1) style.blocks = layer.view.gates;
+    };
+    by_gate(layer.style);
+    for (auto& [axis, style] : layer.other_styles) by_gate(style);
+  }
   layer.why = why;
   layer.asked_for = true;
 }
@@ -128,6 +136,13 @@ void check_style(const LayerPlan& layer, const LayerStyle& style) {
              layer.path,
              " projects queries, keys and values, whose input is whole; use "
              "column blocks=3");
+  OSLO_CHECK(layer.view.stays_whole.empty() || style.style == Style::replicate, layer.why, ": ",
+             layer.path, " is ", layer.view.stays_whole, ", and stays whole; use replicate");
+  OSLO_CHECK(!layer.recurrent() || style.style == Style::replicate ||
+                 (style.style == Style::column && style.blocks == layer.view.gates),
+             layer.why, ": ", layer.path, " is a recurrent layer with ", layer.view.gates,
+             " gates, which is cut by hidden unit: use column or replicate; seen ", style.name(),
+             " blocks=", style.blocks);
   OSLO_CHECK(layer.groups() == 1 || style.style != Style::row, layer.why, ": ", layer.path,
              " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
   OSLO_CHECK(!layer.parameter() || style.style == Style::shard || style.style == Style::replicate,

@@ -11,11 +11,17 @@
 namespace oslo {
 namespace {
 
+bool belongs_to(const LayerView& layer, const at::Tensor& parameter) {
+  return layer.weight.registered.is_same(parameter) ||
+         std::any_of(layer.others.begin(), layer.others.end(),
+                     [&](const NamedSlot& other) { return other.registered.is_same(parameter); });
+}
+
 /// A parameter of two or more dimensions (ones do not count) that an author registered, in a module
 /// of theirs or beside those of a layer: what is multiplied with, rather than a scale or a bias.
 bool is_bare_matrix(const ModuleView& module, const ParameterView& parameter) {
   if (!module.own_matrices || parameter.member != nullptr) return false;
-  if (module.layer && module.layer->weight.registered.is_same(parameter.registered)) return false;
+  if (module.layer && belongs_to(*module.layer, parameter.registered)) return false;
   if (parameter.registered.layout() != at::kStrided) return false;
   const auto sizes = parameter.registered.sizes();
   return std::count_if(sizes.begin(), sizes.end(), [](int64_t size) { return size > 1; }) > 1;
@@ -36,6 +42,9 @@ void add_layer(std::vector<LayerPlan>& layers, const ModuleView& entry) {
     if (!weight.registered.defined()) return;
     if (weight.member != nullptr) layer.set_computed();
   }
+  for (const NamedSlot& other : layer.view.others) {
+    if (other.computed() && !layer.computed) layer.set_computed();
+  }
   layers.push_back(std::move(layer));
 }
 
@@ -48,6 +57,7 @@ void add_matrix(std::vector<LayerPlan>& layers, const ModuleView& entry,
   layer.parent = entry.parent;
   layer.kind = layer.view.kind = LayerKind::parameter;
   layer.view.weight = parameter;
+  layer.view.weight_name = parameter.name;
   layers.push_back(std::move(layer));
 }
 
@@ -90,21 +100,31 @@ void LayerPlan::set_computed() {
   why = "computed in forward from other parameters, which are planned in its place";
 }
 
-std::string LayerPlan::weight_name() const {
-  return kind == LayerKind::attention ? "in_proj_weight" : "weight";
-}
-
-std::string LayerPlan::bias_name() const {
-  return kind == LayerKind::attention ? "in_proj_bias" : "bias";
-}
-
 std::string LayerPlan::weight_path() const {
   if (parameter()) return path;
   return join_path(path, weight_name());
 }
 
-std::string LayerPlan::bias_path() const {
-  return join_path(path, bias_name());
+std::vector<LayerPlan::Part> LayerPlan::parts() const {
+  std::vector<Part> parts{{weight_name(), weight_path(), weight(), view.weight.member}};
+  if (const at::Tensor own = bias(); own.defined()) {
+    parts.push_back(
+        {view.bias_name, join_path(path, view.bias_name), own, view.bias.member, /*bias=*/true});
+  }
+  for (const NamedSlot& other : view.others) {
+    const at::Tensor& own = computed ? other.registered : other.in_use();
+    if (!own.defined()) continue;  // a cell without biases
+    parts.push_back({other.name, join_path(path, other.name), own, other.member, own.dim() == 1});
+  }
+  return parts;
+}
+
+int64_t LayerPlan::weight_elements() const {
+  int64_t elements = weight().numel();
+  for (const NamedSlot& other : view.others) {
+    if (other.in_use().defined()) elements += other.in_use().numel();
+  }
+  return elements;
 }
 
 const LayerStyle& LayerPlan::style_on(const std::string& name) const {
@@ -230,13 +250,28 @@ std::vector<LayerPlan> plannable_layers(const ModelView& model, const std::strin
   return layers;
 }
 
+namespace {
+
+/// Whether `member` is a weight of the layer.
+bool computes_weight(const LayerPlan& layer, const MemberKeeper::Computed& member) {
+  if (member.module != layer.module.get()) return false;
+  const std::vector<LayerPlan::Part> parts = layer.parts();
+  return std::any_of(parts.begin(), parts.end(), [&](const LayerPlan::Part& part) {
+    return !part.bias && part.name == member.name;
+  });
+}
+
+}  // namespace
+
 bool set_computed(std::vector<LayerPlan>& layers,
                   const std::vector<MemberKeeper::Computed>& computed) {
   bool found = false;
   for (LayerPlan& layer : layers) {
     if (layer.parameter() || layer.computed) continue;
-    const MemberKeeper::Computed weight{layer.module.get(), layer.weight_name()};
-    if (std::find(computed.begin(), computed.end(), weight) == computed.end()) continue;
+    if (std::none_of(computed.begin(), computed.end(),
+                     [&](const auto& member) { return computes_weight(layer, member); })) {
+      continue;
+    }
     layer.set_computed();
     found = true;
   }
@@ -247,9 +282,11 @@ void forget_computed(const std::vector<LayerPlan>& layers,
                      const std::vector<MemberKeeper::Computed>& computed) {
   for (const LayerPlan& layer : layers) {
     if (!layer.computed) continue;
-    const MemberKeeper::Computed weight{layer.module.get(), layer.weight_name()};
-    if (std::find(computed.begin(), computed.end(), weight) == computed.end()) continue;
-    *layer.view.weight.member = layer.weight();
+    for (const LayerPlan::Part& part : layer.parts()) {
+      const MemberKeeper::Computed own{layer.module.get(), part.name};
+      if (part.bias || std::find(computed.begin(), computed.end(), own) == computed.end()) continue;
+      *part.member = part.tensor;
+    }
   }
 }
 

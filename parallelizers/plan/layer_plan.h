@@ -44,7 +44,25 @@ struct LayerPlan {
   at::Tensor bias() const;
   bool parameter() const { return kind == LayerKind::parameter; }
   /// Whether the search may choose.
-  bool free() const { return !asked_for && !computed && !decided && !axis.empty(); }
+  bool free() const {
+    return !asked_for && !computed && !decided && !axis.empty() && view.stays_whole.empty();
+  }
+  bool recurrent() const { return kind == LayerKind::recurrent; }
+  /// One parameter of the layer.
+  struct Part {
+    std::string name;  ///< in its module
+    std::string path;  ///< "h.0.attn.c_attn.bias"
+    at::Tensor tensor;
+    at::Tensor* member = nullptr;  ///< where forward reads it; null: what is registered
+    bool bias = false;             ///< cut as the bias is, else as the weight
+  };
+  /// The weight, the bias where there is one, and the others of a recurrent layer.
+  std::vector<Part> parts() const;
+  std::vector<Placement> placements(const Part& part, const Mesh& mesh) const {
+    return part.bias ? bias_placements(mesh) : weight_placements(mesh);
+  }
+  /// Elements of the weight, and of what is cut as it is.
+  int64_t weight_elements() const;
   const LayerStyle& style_on(const std::string& axis) const;
   const AxisUse& use_on(const std::string& axis) const;
   /// Takes over these styles; whole on other axes.
@@ -58,12 +76,10 @@ struct LayerPlan {
   bool cuts_bias() const;
   /// Leaves the layer whole, as its weight is computed. Throws when a pattern asks for a cut.
   void set_computed();
-  /// "weight", "bias", and of attention "in_proj_weight", "in_proj_bias".
-  std::string weight_name() const;
-  std::string bias_name() const;
+  /// "weight", of attention "in_proj_weight", of a recurrent layer "weight_ih_l0".
+  const std::string& weight_name() const { return view.weight_name; }
   /// "h.0.attn.c_attn.weight".
   std::string weight_path() const;
-  std::string bias_path() const;
   /// Of the weight, on `axis`.
   Placement weight_placement() const { return weight_placement(style); }
   /// Of the bias, on `axis`: cut like the output features, else whole.

@@ -47,6 +47,11 @@ std::vector<LayerStyle> options_of(const LayerPlan& layer, int ranks) {
     case LayerKind::attention:
       options = {layer.style};
       break;
+    case LayerKind::recurrent:
+      if (layer.weight().size(0) / layer.view.gates >= ranks) {
+        options = {{Style::column, layer.view.gates}};
+      }
+      break;
     case LayerKind::parameter:
       for (int64_t dim = 0; dim < layer.weight().dim(); ++dim) {
         options.push_back({Style::shard, 1, 1, dim});
@@ -93,10 +98,15 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
     const LayerPlan& layer = layers[i];
     if (!known.emplace(layer.weight().unsafeGetTensorImpl(), true).second) continue;
     if (layer.computed) continue;  // nobody uses it
-    total += layer.weight().numel();
+    total += layer.weight_elements();
     const auto [found, added] = by_name.emplace(role_name(layer), roles.size());
     if (added) {
-      roles.push_back({{}, options_of(layer, ranks), layer.free(), false, layer.parameter()});
+      roles.push_back({{},
+                       options_of(layer, ranks),
+                       layer.free(),
+                       false,
+                       layer.parameter(),
+                       layer.recurrent()});
     }
     roles[found->second].layers.push_back(i);
   }
@@ -105,11 +115,12 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
     // The first plan's own cut is always one: the result must not be worse.
     const bool cut = layer.style.style != Style::replicate;
     if (cut && !role.offers(bare(layer.style))) role.options.push_back(layer.style);
-    const int64_t size = layer.weight().numel() * static_cast<int64_t>(role.layers.size());
+    const int64_t size = layer.weight_elements() * static_cast<int64_t>(role.layers.size());
     role.large = static_cast<double>(size) >= kSmall * static_cast<double>(total);
-    role.shares_work = cut && !layer.embedding() && !role.parameter;
+    role.shares_work = role.recurrent || (cut && !layer.embedding() && !role.parameter);
     const bool table = (layer.embedding() || layer.embeds_patches()) && !cut;
-    if ((table || role.parameter || !role.large) && !role.offers_whole()) {
+    const bool may_stay = table || role.parameter || role.recurrent || !role.large;
+    if (may_stay && !role.offers_whole()) {
       role.options.insert(role.options.begin(), LayerStyle{});
     }
   }

@@ -21,8 +21,9 @@ struct Role {
   bool free = true;        ///< for the search to decide
   bool large = false;      ///< enough of the model to be worth cutting
   bool parameter = false;  ///< of a user's own module
+  bool recurrent = false;
   /// The ranks would all do its work where it stays whole: a layer that multiplies, and that the
-  /// first plan cuts.
+  /// first plan cuts; recurrent layers, which it leaves whole.
   bool shares_work = false;
 
   bool has(const LayerStyle& style) const;
@@ -34,7 +35,7 @@ struct Role {
 
 /// The roles of a first plan, in the tree's order, with the cuts that each can have. A layer that
 /// is tied to an earlier one has no role of its own. Roles of less than 2% of the parameters,
-/// tables that the first plan leaves whole, and parameters may stay whole as well.
+/// tables that the first plan leaves whole, recurrent layers and parameters may stay whole as well.
 std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks);
 
 /// "9999 B", "12.3 KB".

@@ -80,6 +80,7 @@ void plan_by_structure(std::vector<LayerPlan>& layers) {
     if (layer.axis.empty() && layer.why.empty()) {
       layer.why = "several axes cut layers, and the plan says of none how";
     }
+    if (!layer.view.stays_whole.empty() && layer.why.empty()) layer.why = layer.view.stays_whole;
     if (!layer.free()) continue;
     const std::string name = lower(layer.name);
     switch (layer.kind) {
@@ -101,6 +102,9 @@ void plan_by_structure(std::vector<LayerPlan>& layers) {
         layer.style.style = Style::column;
         if (layer.groups() > 1) layer.style.unit = layer.weight().size(0) / layer.groups();
         layer.why = "by output channels";
+        break;
+      case LayerKind::recurrent:
+        layer.why = "recurrent: a gather at every step, whose worth an example tells";
         break;
       case LayerKind::parameter:
         layer.why = "a parameter of the module itself, which its code may read the sizes of";
