@@ -229,6 +229,31 @@ TEST_P(RecurrentLayers, StatesAreCarriedCut) {
   });
 }
 
+/// Whole weights, sequences of the batch on different ranks: dropout draws as on one device.
+TEST_P(RecurrentLayers, DropoutBesideACutBatch) {
+  oslo::run_as_threads(GetParam(), [&](oslo::World world) {
+    const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(GetParam()));
+    Net net = oslo::test::make_seeded(5, [] {
+      return Net(Variant{"", Kind::gru, 2, true, true, false, false, false, 0.5});
+    });
+    net->to(torch::kFloat64);
+    const Tensor x = numbers({kSteps, 5, kInputs}, 1);
+    const auto run = [&](const Tensor& input) {
+      const SeededDraws draws;
+      net->zero_grad();
+      const Tensor y = std::get<0>(net->gru(input));
+      loss_of({y}).backward();
+      return std::pair{y, net->gru->parameters()[1].grad().clone()};
+    };
+    const auto expected = run(x);
+    const auto actual = run(oslo::distribute(x, mpu.tensor_mesh(), {oslo::Placement::shard(1)}));
+    EXPECT_TRUE(oslo::is_placed(actual.first));
+    expect_close(oslo::full_tensor(actual.first), expected.first, "states");
+    expect_close(actual.second, expected.second, "gradient of a weight");
+    EXPECT_EQ(mpu.tensor_mesh()->gathers().calls(), 0);
+  });
+}
+
 /// More ranks than units, a batch of one, one step.
 TEST(RecurrentLayers, RanksWithoutUnits) {
   for (Variant variant : {Variant{"lstm"}, Variant{"gru", Kind::gru}, Variant{"rnn", Kind::tanh}}) {

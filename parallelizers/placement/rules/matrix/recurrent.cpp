@@ -101,7 +101,10 @@ void recurrent(Call& call) {
   if (call.dim(0) != 3) return call.gather("one sequence without a batch");
   const Arguments arguments(call, /*packed=*/false);
   const auto parameters = arguments.parameters();
-  const bool drops = arguments.dropout() > 0 && arguments.layers() > 1;
+  auto operands = call.operands();
+  const bool cut = std::any_of(operands.begin(), operands.end(),
+                               [](const Value& operand) { return operand.cut(); });
+  const bool drops = cut && arguments.dropout() > 0 && arguments.layers() > 1;
   if (arguments.complete(parameters)) {
     if (drops || by_hidden_unit(matrices_of(parameters), gates_of(kind))) {
       return run_layers<kind>(call, /*packed=*/false, {});
@@ -111,7 +114,6 @@ void recurrent(Call& call) {
   const bool batch_first = call.boolean(8);
   const size_t states = arguments.states().size();
   DimensionMap map{{batch_first ? "bti" : "tbi"}, {batch_first ? "bto" : "tbo", "lbh"}, "tilhWZ"};
-  auto operands = call.operands();
   for (size_t i = 1; i < operands.size(); ++i) {
     map.operands.push_back(i <= states ? "lbh" : operands[i].dim() == 2 ? "WZ" : "W");
   }
