@@ -9,7 +9,10 @@
 #include <map>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 namespace {
@@ -103,6 +106,17 @@ bool is_counted_here(const at::Tensor& parameter) {
          mark->layout->stages().first() == mark->layout->mesh()->stage;
 }
 
+/// What a user assigned, `p.mutable_grad() = p.grad() / 4`, is a value of the global shape, and so
+/// may be the gradient of a parameter that is whole. What this rank has of the parameter takes its
+/// place.
+void take_assigned(const at::Tensor& parameter) {
+  at::Tensor& gradient = parameter.mutable_grad();
+  if (placed_impl(gradient) == nullptr) return;
+  const RuleScope scope("clip_grad_norm");
+  gradient = local_in(gradient, layout(parameter));
+  if (mark_of(parameter) != nullptr) mark_gradient(gradient, parameter);
+}
+
 /// The elements of a gradient; of a sparse one, those that are there.
 at::Tensor elements_of(at::Tensor& gradient) {
   if (!gradient.is_sparse()) return gradient;
@@ -152,6 +166,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
     // Before looking for a gradient: every rank must see the same groups in the same order.
     const size_t share = total.share_of(parameter);
     if (!parameter.grad().defined()) continue;
+    take_assigned(parameter);
     elements.push_back(elements_of(parameter.mutable_grad()));
     shares.push_back(is_counted_here(parameter) ? share : kNotCounted);
   }

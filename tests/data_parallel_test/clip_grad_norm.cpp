@@ -121,6 +121,32 @@ INSTANTIATE_TEST_SUITE_P(Orders, ClipGradNorm, testing::Values(1.0, 2.0, 3.0, kI
                                       : std::to_string(static_cast<int>(info.param));
                          });
 
+/// `p.mutable_grad() = p.grad() / 4` is a value of the global shape; so may be the gradient of a
+/// parameter that is whole.
+TEST(ClipGradNorm, TakesGradientsThatWereAssigned) {
+  for (const int ranks : {2, 3}) {
+    oslo::run_as_threads(ranks, [&](World world) {
+      const MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(ranks));
+      for (const double p : {2.0, kInfinity}) {
+        Case example = over_one_axis(mpu.tensor_mesh());
+        for (auto* parameters : {&example.one, &example.placed}) {
+          for (Tensor& parameter : *parameters) {
+            parameter.mutable_grad() = parameter.grad() / 4;
+          }
+        }
+        example.placed[0].mutable_grad() =
+            oslo::distribute(example.placed[0].grad(), mpu.tensor_mesh(), {Placement::shard(1)});
+        const double expected = torch::nn::utils::clip_grad_norm_(example.one, 0.1, p);
+        EXPECT_NEAR(oslo::clip_grad_norm_(example.placed, 0.1, p), expected, 1e-5 * expected);
+        expect_same_gradients(example);
+        // What a log computes of them is global.
+        EXPECT_NEAR(example.placed[1].grad().norm().item<double>(),
+                    example.one[1].grad().norm().item<double>(), 1e-6);
+      }
+    });
+  }
+}
+
 TEST(ClipGradNormPlain, NeedsNoRanks) {
   const Tensor gradient = random({3, 4}, 1);
   std::vector<Tensor> ours{whole(gradient), torch::zeros({2}).requires_grad_(), Tensor()};

@@ -7,6 +7,7 @@
 #include "mpu/ledger.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/whole_gradients.h"
 
 namespace oslo {
 namespace {
@@ -41,7 +42,11 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
   const RuleScope scope("full_tensor");
   const Value value = value_of(tensor);
   Value whole = gather_all(value);
-  if (!value.layout->resident()) return wrap(std::move(whole));
+  if (!value.layout->resident()) {
+    at::Tensor result = wrap(std::move(whole));
+    gather_gradients_of({result});
+    return result;
+  }
   if (value.layout->mesh()->stages) return from_stage(whole.local, *value.layout);
   whole.layout = std::make_shared<Layout>(value.layout->mesh(), value.layout->stages());
   return wrap(std::move(whole));

@@ -13,6 +13,7 @@
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
@@ -387,6 +388,7 @@ bool Call::restart_on_zeros() {
 }
 
 void Call::finish() {
+  gather_gradients_of(results_);
   torch::jit::drop(stack_, size());
   for (c10::IValue& result : results_) stack_.push_back(std::move(result));
 }
