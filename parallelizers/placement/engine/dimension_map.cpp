@@ -68,8 +68,17 @@ class AxisResolver {
 
   Resolution::Axis of_first() const {
     const char letter = letter_of(0);
-    if (letter == 0 || letter == kFree || contains(map_.whole, letter)) return {};
-    return {letter, shared_cut(0, letter)};
+    return can_stay(letter) ? Resolution::Axis{letter, shared_cut(0, letter)} : Resolution::Axis();
+  }
+
+  /// Whether the operands can be cut on it. Of a sparse tensor that is whole no part can be taken.
+  bool can_stay(char letter) const {
+    if (letter == 0 || letter == kFree || contains(map_.whole, letter)) return false;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const bool sparse = operands_[i].defined() && operands_[i].local.layout() != at::kStrided;
+      if (sparse && letter_of(i) == 0 && contains(map_.operands[i], letter)) return false;
+    }
+    return true;
   }
 
   bool in_results(char letter) const {
@@ -96,14 +105,13 @@ class AxisResolver {
   Resolution::Axis cheapest() const {
     if (weight_ >= 0) {
       const char letter = letter_of(weight_);
-      const bool stays = letter != 0 && !contains(map_.whole, letter) && in_results(letter);
-      if (stays) return {letter, shared_cut(weight_, letter)};
+      if (can_stay(letter) && in_results(letter)) return {letter, shared_cut(weight_, letter)};
     }
     Resolution::Axis best;
     int64_t best_cost = std::numeric_limits<int64_t>::max();
     for (size_t i = 0; i < operands_.size(); ++i) {
       const char letter = letter_of(i);
-      if (letter == 0 || letter == kFree || contains(map_.whole, letter)) continue;
+      if (!can_stay(letter)) continue;
       CutPtr cut = shared_cut(i, letter);
       if (!cut || (letter == best.letter && *cut == *best.cut)) continue;
       Resolution::Axis candidate{letter, std::move(cut)};
