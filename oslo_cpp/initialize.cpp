@@ -369,6 +369,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     cut_unused_parameters(layers, view);
     if (axes.ranks() > 1) rewrite_tree(layers, view);
     place_on_stages(view, mpu.tensor_mesh(), stages.tensors);
+    keep_gradients_whole(view);
   }
   for (const LayerPlan& layer : layers) {
     if (layer.computed) set_computed(layer.weight());

@@ -14,6 +14,7 @@
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/planned_uses.h"
 
@@ -176,6 +177,14 @@ void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView
     if (registered.storage().use_count() > 1) continue;
     if (torch::autograd::impl::try_get_grad_accumulator(registered)) continue;
     mark_parameter(registered, mark->layout, layer.weight_path());
+  }
+}
+
+void keep_gradients_whole(const ModelView& model) {
+  for (const NamedTensor& parameter : model.in_use()) {
+    if (mark_of(parameter.tensor) == nullptr && parameter.tensor.is_leaf()) {
+      gather_gradients_of_leaf(parameter.tensor);
+    }
   }
 }
 

@@ -30,6 +30,10 @@ void place_on_stages(const ModelView& model, const MeshPtr& mesh, const StageMap
 /// nobody reads it, but it has memory. Whatever else may hold it stays whole.
 void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model);
 
+/// Gradients of parameters that stay whole are ordinary tensors, though a user's autograd::Function
+/// may compute them of cut values.
+void keep_gradients_whole(const ModelView& model);
+
 /// Replaces planned layers by the parallel layers that share their parameters, in the tree and in
 /// `model`. Models of other kinds than torch::nn::Module have no tree to rewrite.
 void rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model);

@@ -6,8 +6,10 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "mpu/ledger.h"
 #include "parallelizers/placement/carrier/arguments.h"
@@ -33,9 +35,10 @@ struct GatherPlaced final : FunctionPreHook {
   }
 };
 
-bool gathers_already(Node& node) {
-  const auto& hooks = node.pre_hooks();
-  return !hooks.empty() && dynamic_cast<const GatherPlaced*>(hooks.back().get()) != nullptr;
+bool gathers_already(const std::vector<std::unique_ptr<FunctionPreHook>>& hooks) {
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    return dynamic_cast<const GatherPlaced*>(hook.get()) != nullptr;
+  });
 }
 
 }  // namespace
@@ -45,8 +48,16 @@ void gather_gradients_of(c10::ArrayRef<c10::IValue> results) {
   for_each_tensor(results, [](const at::Tensor& result) {
     if (!result.requires_grad() || result.key_set().has(kPlacedKey)) return;
     const std::shared_ptr<Node>& node = result.grad_fn();
-    if (node && !gathers_already(*node)) node->add_pre_hook(std::make_unique<GatherPlaced>());
+    if (node && !gathers_already(node->pre_hooks()))
+      node->add_pre_hook(std::make_unique<GatherPlaced>());
   });
+}
+
+void gather_gradients_of_leaf(const at::Tensor& leaf) {
+  if (leaf.is_inference()) return;
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
+  if (meta != nullptr && gathers_already(meta->hooks_)) return;
+  torch::autograd::impl::add_hook(leaf, std::make_unique<GatherPlaced>());
 }
 
 }  // namespace oslo

@@ -13,4 +13,8 @@ namespace oslo {
 /// otherwise.
 void gather_gradients_of(c10::ArrayRef<c10::IValue> results);
 
+/// The same for an ordinary leaf, such as a parameter that is whole: its gradient is an ordinary
+/// tensor, as optimizers keep, and DDP's buckets take. Again on the same tensor: nothing.
+void gather_gradients_of_leaf(const at::Tensor& leaf);
+
 }  // namespace oslo
