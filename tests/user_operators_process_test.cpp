@@ -1,5 +1,6 @@
 // The tutorial of an operator of one's own on 3 ranks that are processes: with its rule, without,
 // and with one on some ranks only.
+#include <ATen/Context.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -34,6 +35,15 @@ TEST(OwnOperator, RulesThatDifferBetweenRanksAreRefusedOnAllOfThem) {
   EXPECT_NE(job.finish(), 0);
   expect_contains(job.error(), {"InitializeOptions differs between ranks",
                                 "rule of mylib::look: \"..TC -> ..TC\", whole \"T\""});
+}
+
+TEST(OwnOperator, OnGpusSaysOnEveryRankWhyThereIsNone) {
+  if (at::hasCUDA()) GTEST_SKIP() << "there is one";
+  ToolProcess job({"run", "-n", "2", "--", OWN_OPERATOR, "--device", "cuda"});
+  EXPECT_EQ(job.finish(), 1);
+  expect_contains(
+      job.error(),
+      {"[rank 0] error: device 'cuda': ", "[rank 1] error: device 'cuda': ", "docs/gpu.md"});
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ static bool run(bool with_rule, const std::string& device_name) {
   const oslo::World world = oslo::World::from_environment();
   const torch::Device device = oslo::local_device(world, device_name);
   Net net = seeded_net();
-  const Net on_one_device = seeded_net();
+  Net on_one_device = seeded_net();
   net->to(device);
   on_one_device->to(device);
   const torch::Tensor x = torch::randn({2, 5, 10}).to(device);
