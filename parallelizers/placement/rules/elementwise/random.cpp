@@ -51,7 +51,13 @@ at::Tensor dropout_noise(const Call& call, const Value& x, double p) {
   if (per_rank(x)) {
     return at::empty_like(x.local).bernoulli_(1 - p, sharded_generator(x)).div_(1 - p);
   }
-  at::Tensor noise = whole_like(call.tensor(0), x).bernoulli_(1 - p).div_(1 - p);
+  at::Tensor noise = whole_like(call.tensor(0), x);
+  if (x.local.is_cuda() && !call.op().in_place) {
+    // A GPU's kernel draws for several elements at once, in an order of its own.
+    noise = std::get<0>(at::native_dropout(noise.fill_(1), p, /*train=*/true));
+  } else {
+    noise.bernoulli_(1 - p).div_(1 - p);
+  }
   return x.cut() ? local_part(noise, *x.layout).contiguous() : noise;
 }
 
