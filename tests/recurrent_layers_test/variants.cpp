@@ -7,6 +7,7 @@
 
 #include "parallelizers/placement/carrier/access.h"
 #include "tests/recurrent_layers_test/recurrent_net.h"
+#include "tests/support/bf16.h"
 
 namespace recurrent_test {
 namespace {
@@ -281,6 +282,26 @@ TEST(RecurrentLayers, OtherTypes) {
                  "float", {1e-4, 1e-5});
     parallel.check();
   });
+}
+
+/// Results have one device's types, and numbers that are as near to those of floats.
+TEST(RecurrentLayers, UnderAutocast) {
+  for (const Kind kind : {Kind::lstm, Kind::gru, Kind::tanh}) {
+    const Variant variant{"", kind, 2};
+    oslo::run_as_threads(2, [&](oslo::World world) {
+      const auto make = [&] { return Net(variant); };
+      Net reference = oslo::test::make_seeded(5, make), net = oslo::test::make_seeded(5, make);
+      const auto parallel = oslo::initialize(net, config_of(variant, 2), oslo::test::in(world));
+      const Tensor x = input_of(variant, 1).to(torch::kFloat32);
+      const Tensors exact = reference->forward(x);
+      const oslo::test::Autocast autocast;
+      const Tensors expected = reference->forward(x), actual = net->forward(x);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        oslo::test::expect_rounded_alike(actual[i], expected[i], exact[i], 2,
+                                         c10::str(static_cast<int>(kind), ", result ", i));
+      }
+    });
+  }
 }
 
 }  // namespace

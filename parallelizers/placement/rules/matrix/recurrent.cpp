@@ -1,4 +1,6 @@
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
 
 #include <algorithm>
 
@@ -54,6 +56,14 @@ std::vector<Value> matrices_of(c10::ArrayRef<Value> parameters) {
   return matrices;
 }
 
+/// Under autocast the oneDNN kernel by which LibTorch runs an LSTM of floats on a CPU gives numbers
+/// of the narrow type, and by steps some are wide.
+bool kernel_narrows(const at::Tensor& result) {
+  const at::Context& context = at::globalContext();
+  return at::hasMKLDNN() && context.userEnabledMkldnn() && result.is_cpu() &&
+         result.scalar_type() == at::kFloat && at::autocast::is_autocast_enabled(at::kCPU);
+}
+
 /// Layer by layer and step by step, with weights that are cut by hidden unit or whole.
 template <Recurrence kind>
 void run_layers(Call& call, bool packed, const std::vector<int64_t>& lengths) {
@@ -88,8 +98,13 @@ void run_layers(Call& call, bool packed, const std::vector<int64_t>& lengths) {
     for (Value& h : output.h) after[0].push_back(wrap(std::move(h)));
     for (Value& c : output.c) after[1].push_back(wrap(std::move(c)));
   }
+  const auto finished = [&](const at::Tensor& result) {
+    const bool narrow = kind == Recurrence::lstm && !packed && kernel_narrows(result);
+    return narrow ? result.to(at::autocast::get_autocast_dtype(at::kCPU)) : result;
+  };
+  x = finished(x);
   call.result_plain(batch_first ? x.transpose(0, 1) : x);
-  for (const auto& states : after) call.result_plain(at::stack(states));
+  for (const auto& states : after) call.result_plain(finished(at::stack(states)));
 }
 
 /// lstm, gru, rnn (input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
