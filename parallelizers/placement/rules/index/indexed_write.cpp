@@ -185,6 +185,11 @@ void index_put(Call& call) {
   write(call, map);
 }
 
+/// fill_diagonal_, whose definition speaks of one storage.
+void fill_diagonal(Call& call) {
+  gather_in_place(call, "a diagonal needs both of its dimensions");
+}
+
 }  // namespace
 
 void add_indexed_write_rules(RuleTable& table) {
@@ -201,6 +206,7 @@ void add_indexed_write_rules(RuleTable& table) {
   table.add({"aten::select_scatter"}, select_scatter);
   table.add({"aten::slice_scatter"}, slice_scatter);
   table.add({"aten::diagonal_scatter"}, diagonal_scatter);
+  table.add({"aten::fill_diagonal_"}, fill_diagonal);
   table.add({"aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}, index_put);
 }
 
