@@ -21,7 +21,7 @@
 namespace oslo {
 namespace {
 
-thread_local bool in_scope = false;
+thread_local std::optional<bool> in_scope;
 
 constexpr int64_t kTextBytes = 192;
 
@@ -77,10 +77,10 @@ bool checks_ranks() {
     const char* value = std::getenv("OSLO_CHECK");
     return value != nullptr && *value != 0 && std::string_view(value) != "0";
   }();
-  return asked || in_scope;
+  return in_scope.value_or(asked);
 }
 
-RankCheckScope::RankCheckScope() : outer_(std::exchange(in_scope, true)) {}
+RankCheckScope::RankCheckScope(bool on) : outer_(std::exchange(in_scope, on)) {}
 
 RankCheckScope::~RankCheckScope() {
   in_scope = outer_;

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "mpu/group.h"
 
@@ -12,16 +13,17 @@ namespace oslo {
 /// environment says `OSLO_CHECK=1`, or inside a RankCheckScope. Reads one flag when off.
 bool checks_ranks();
 
-/// Turns the comparison on for this thread until it goes out of scope. All ranks must do so.
+/// Turns the comparison on, or off, for this thread until it goes out of scope. All ranks must do
+/// so.
 class RankCheckScope {
  public:
-  RankCheckScope();
+  explicit RankCheckScope(bool on = true);
   ~RankCheckScope();
   RankCheckScope(const RankCheckScope&) = delete;
   RankCheckScope& operator=(const RankCheckScope&) = delete;
 
  private:
-  bool outer_;
+  std::optional<bool> outer_;
 };
 
 /// Throws on every rank of `group` when its ranks call this for different operators (the current

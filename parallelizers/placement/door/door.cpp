@@ -2,6 +2,8 @@
 
 #include <torch/library.h>
 
+#include <optional>
+
 #include "mpu/rank_check.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
@@ -68,7 +70,14 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   Call call(op, stack);
   call.mesh_of_call()->check_not_ended();
   const CallObserver::Scope observed(call.mesh_of_call()->observer.get(), op, call.arguments());
-  if (checks_ranks()) check_plain_operands(call);
+  std::optional<RankCheckScope> not_compared;
+  if (checks_ranks()) {
+    if (some_rank_runs_on_parts(op, call.arguments())) {
+      not_compared.emplace(false);
+    } else {
+      check_plain_operands(call);
+    }
+  }
   try {
     try {
       run_rule(call);

@@ -6,7 +6,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/call_observer.h"
 #include "parallelizers/placement/engine/initializer_guard.h"
@@ -152,7 +154,31 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
   return run_below(op, stack);
 }
 
+bool has_sizes_of_a_part(const at::Tensor& tensor, const Layout& layout, c10::IntArrayRef global) {
+  if (tensor.dim() != static_cast<int64_t>(global.size())) return false;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    const Axes cutting = layout.axes_cutting(d);
+    const bool fits = cutting.empty() ? tensor.size(d) == global[d]
+                                      : layout[cutting.back()].cut->gives_a_rank(tensor.size(d));
+    if (!fits) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+bool some_rank_runs_on_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (!op.on_parts || !op.writes_pointwise || !arguments[0].isTensor()) return false;
+  const at::Tensor& target = arguments[0].toTensor();
+  const Mark* mark = target.defined() ? mark_of(target) : nullptr;
+  if (mark == nullptr) return false;
+  const auto global = mark->layout->global_sizes(target.sizes());
+  bool found = false;
+  for_each_tensor(arguments.slice(1), [&](const at::Tensor& tensor) {
+    found |= !is_placed(tensor) && has_sizes_of_a_part(tensor, *mark->layout, global);
+  });
+  return found;
+}
 
 bool run_on_parts(const OperatorEntry& op, torch::jit::Stack& stack) {
   if (!op.on_parts) return false;

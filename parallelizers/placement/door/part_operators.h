@@ -15,4 +15,10 @@ namespace oslo {
 /// false, with the stack unchanged, when the call is of that kind.
 bool run_on_parts(const OperatorEntry& op, torch::jit::Stack& stack);
 
+/// Whether an ordinary tensor among these arguments has the sizes of some rank's part, which takes
+/// it for one: a row beside parts of 2, 2 and 1 rows. It means the same on that rank as the whole
+/// does on the others, and nothing moves, but ranks cannot be compared in such a call. The same
+/// answer on every rank.
+bool some_rank_runs_on_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+
 }  // namespace oslo
