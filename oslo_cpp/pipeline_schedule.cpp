@@ -62,7 +62,8 @@ void PipelineSchedule::State::agree_with_replicas() const {
   if (data.size() == 1) return;
   const RuleScope scope("pipeline schedule");
   std::vector<at::Tensor> tensors = parameters();
-  for (const BufferView& buffer : ModelView(parallel.module()).buffers()) {
+  const ModelView view(parallel.module());
+  for (const BufferView& buffer : view.buffers()) {
     tensors.push_back(buffer.tensor);
   }
   std::erase_if(tensors, [](const at::Tensor& tensor) { return !is_here(tensor); });
