@@ -1,3 +1,5 @@
+#include <c10/core/AutogradState.h>
+
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -15,6 +17,12 @@ namespace {
 /// at once (a crash in recordWithResetEnabled); ranks as threads are just that.
 void switch_off_flight_recorder() {
   setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+}
+
+/// Autograd has one thread for each device of the process. Ranks that share a GPU would share it
+/// too, and the first of them to wait there for another rank would wait forever.
+void keep_backward_in_this_thread() {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
 }  // namespace
@@ -35,6 +43,7 @@ void run_as_threads(int size, const std::function<void(World)>& body,
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.emplace_back([&, rank] {
+      keep_backward_in_this_thread();
       const World world = World::over_store(store, rank, size, timeout);
       // What `body` made is gone when it has thrown: closing its connections is what wakes the
       // ranks that wait for this one in a collective.

@@ -1,6 +1,7 @@
 // Exchanges over the store, which lives in rank 0's process.
 #include "mpu/world.h"
 
+#include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -101,6 +102,13 @@ TEST(World, ExchangesLeaveNoKeysButTheLast) {
   };
   const int64_t once = keys_after(1);
   EXPECT_EQ(keys_after(5) - once, once - 3);  // three keys count the worlds of each rank
+}
+
+TEST(World, RanksThatAreThreadsKeepBackwardToThemselves) {
+  // On a device that several share, one thread would run the backward passes of all of them.
+  run_as_threads(2, [](const World&) {
+    EXPECT_FALSE(c10::AutogradState::get_tls_state().get_multithreading_enabled());
+  });
 }
 
 }  // namespace
