@@ -152,6 +152,13 @@ TEST(SharedGpu, DropoutDrawsWhatOneDeviceDraws) {
   const Tensor expected = at::dropout(whole, 0.5, true);
   at::manual_seed(5);
   EXPECT_TRUE(at::equal(local_tensor(at::dropout(cut, 0.5, true)), expected.narrow(1, 0, 4)));
+  // In place LibTorch draws in another way.
+  Tensor written = whole.clone(), cut_written = cut;
+  at::manual_seed(6);
+  at::dropout_(written, 0.5, true);
+  at::manual_seed(6);
+  at::dropout_(cut_written, 0.5, true);
+  EXPECT_TRUE(at::equal(local_tensor(cut_written), written.narrow(1, 0, 4)));
 }
 
 }  // namespace

@@ -100,8 +100,9 @@ void fill_at_random(Call& call) {
   for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
   if (per_rank(x)) {
     arguments[0] = at::empty_like(x.local);
-    if (arguments.back().isNone() && sharded_generator(x)) {
-      arguments.back() = *sharded_generator(x);
+    if (arguments.back().isNone()) {
+      // Each call draws a seed where the value is on a device.
+      if (const auto generator = sharded_generator(x)) arguments.back() = *generator;
     }
     write_to(target, {call.call_with(arguments)[0].toTensor(), x.layout}, call.name());
   } else {
