@@ -103,7 +103,9 @@ c10::Device local_device(const World& world, std::string_view name) {
 int64_t memory_held(c10::Device device) {
   if (!device.is_cpu()) {
     if (!device.has_index()) device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
-    const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+    auto* const allocator = c10::getDeviceAllocator(device.type());
+    if (!allocator->initialized()) return 0;  // it knows no device before the first tensor
+    const auto stats = allocator->getDeviceStats(device.index());
     return stats.allocated_bytes[0].current;  // [0]: of large and small blocks together
   }
   int64_t pages = 0, resident = 0;

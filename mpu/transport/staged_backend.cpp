@@ -54,6 +54,7 @@ WorkPtr run_on(c10::ThreadPool& line, int rank, c10d::OpType type, const Staging
       [staging, future, results, inner = std::move(inner), steps = std::move(steps)]() mutable {
         const c10::AutoGradMode no_grad(false);
         try {
+          staging.make_current();
           steps(*inner);
           steps = nullptr;  // what it holds goes before others are told
           staging.complete(*future, results);
@@ -79,9 +80,9 @@ StagedBackend::~StagedBackend() {
   // What has been started still arrives, unless this rank is failing.
   if (std::uncaught_exceptions() > 0) abort();
   shutdown();
-  for (Line* line : {&collectives_, &sends_, &receives_}) {
+  for (auto& [_, line] : lines_) {
     // A thread cannot end itself: a future's callback may have dropped the last reference.
-    if (*line && (*line)->inThreadPool()) std::thread([line = std::move(*line)] {}).detach();
+    if (line->inThreadPool()) std::thread([ended = std::move(line)] {}).detach();
   }
 }
 
@@ -90,8 +91,13 @@ void StagedBackend::abort() {
 }
 
 void StagedBackend::shutdown() {
-  for (const Line& line : {collectives_, sends_, receives_}) {
-    if (line && !line->inThreadPool()) line->waitWorkComplete();
+  std::vector<Line> made;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [_, line] : lines_) made.push_back(line);
+  }
+  for (const Line& line : made) {
+    if (!line->inThreadPool()) line->waitWorkComplete();
   }
 }
 
@@ -105,13 +111,15 @@ void StagedBackend::or_abort(const std::function<void()>& stage) {
   }
 }
 
-c10::ThreadPool& StagedBackend::thread_of(Line& line) {
+/// A send waits for its receiver where it is large: those to other ranks must not wait with it.
+c10::ThreadPool& StagedBackend::line_of(c10d::OpType direction, int peer) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  Line& line = lines_[{direction, peer}];
   if (!line) line = std::make_shared<c10::ThreadPool>(1);
   return *line;
 }
 
-WorkPtr StagedBackend::run(Line& line, c10d::OpType type, Steps steps) {
+WorkPtr StagedBackend::run(c10::ThreadPool& line, c10d::OpType type, Steps steps) {
   const c10::AutoGradMode no_grad(false);
   const auto& like = steps.inputs.empty() ? steps.outputs[0] : steps.inputs[0];
   const Staging staging(like.device());
@@ -121,7 +129,7 @@ WorkPtr StagedBackend::run(Line& line, c10d::OpType type, Steps steps) {
     for (const at::Tensor& tensor : steps.inputs) out->push_back(staging.copy_out(tensor));
     for (const at::Tensor& tensor : steps.outputs) in->push_back(staging.room_for(tensor));
   });
-  return run_on(thread_of(line), rank_, type, staging, steps.outputs, inner_,
+  return run_on(line, rank_, type, staging, steps.outputs, inner_,
                 [staging, out, in, move = std::move(steps.move)](c10d::Backend& inner) {
                   for (const auto& copy : *out) Staging::wait_out(copy);
                   Tensors inputs = hosts_of(*out), outputs = hosts_of(*in);
@@ -146,7 +154,7 @@ WorkPtr StagedBackend::run_in_chunks(c10d::OpType type, const at::Tensor& tensor
       chunks->push_back(reads ? staging.copy_out(chunk) : staging.room_for(chunk));
     }
   });
-  return run_on(thread_of(collectives_), rank_, type, staging, {tensor}, inner_,
+  return run_on(collectives(), rank_, type, staging, {tensor}, inner_,
                 [staging, chunks, writes, move = std::move(move)](c10d::Backend& inner) {
                   for (const auto& chunk : *chunks) {
                     Staging::wait_out(chunk);
@@ -165,7 +173,7 @@ WorkPtr StagedBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions&
 
 WorkPtr StagedBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& options) {
-  return run(collectives_, c10d::OpType::ALLREDUCE_COALESCED,
+  return run(collectives(), c10d::OpType::ALLREDUCE_COALESCED,
              {tensors, tensors, [options](c10d::Backend& inner, Tensors& from, Tensors& to) {
                 for (size_t i = 0; i < from.size(); ++i) to[i].copy_(from[i]);
                 return inner.allreduce_coalesced(to, options);
@@ -182,7 +190,7 @@ WorkPtr StagedBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions&
 WorkPtr StagedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& options) {
   only(inputs, "all_gather");
-  return run(collectives_, c10d::OpType::ALLGATHER,
+  return run(collectives(), c10d::OpType::ALLGATHER,
              {inputs, outputs.at(0), [options](c10d::Backend& inner, Tensors& from, Tensors& to) {
                 std::vector<Tensors> parts{to};
                 return inner.allgather(parts, from, options);
@@ -191,7 +199,7 @@ WorkPtr StagedBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 WorkPtr StagedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& options) {
-  return run(collectives_, c10d::OpType::_ALLGATHER_BASE,
+  return run(collectives(), c10d::OpType::_ALLGATHER_BASE,
              {{input}, {output}, [options](c10d::Backend& inner, Tensors& from, Tensors& to) {
                 return inner._allgather_base(to[0], from[0], options);
               }});
@@ -200,7 +208,7 @@ WorkPtr StagedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 WorkPtr StagedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                       const c10d::ReduceScatterOptions& options) {
   only(outputs, "reduce_scatter");
-  return run(collectives_, c10d::OpType::REDUCE_SCATTER,
+  return run(collectives(), c10d::OpType::REDUCE_SCATTER,
              {inputs.at(0), outputs, [options](c10d::Backend& inner, Tensors& from, Tensors& to) {
                 std::vector<Tensors> parts{from};
                 return inner.reduce_scatter(to, parts, options);
@@ -209,7 +217,7 @@ WorkPtr StagedBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& in
 
 WorkPtr StagedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                             const c10d::ReduceScatterOptions& options) {
-  return run(collectives_, c10d::OpType::_REDUCE_SCATTER_BASE,
+  return run(collectives(), c10d::OpType::_REDUCE_SCATTER_BASE,
              {{input}, {output}, [options](c10d::Backend& inner, Tensors& from, Tensors& to) {
                 return inner._reduce_scatter_base(to[0], from[0], options);
               }});
@@ -219,7 +227,7 @@ WorkPtr StagedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& output_rows,
                                      std::vector<int64_t>& input_rows,
                                      const c10d::AllToAllOptions& options) {
-  return run(collectives_, c10d::OpType::ALLTOALL_BASE,
+  return run(collectives(), c10d::OpType::ALLTOALL_BASE,
              {{input},
               {output},
               [options, output_rows, input_rows](c10d::Backend& inner, Tensors& from,
@@ -229,12 +237,14 @@ WorkPtr StagedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
 }
 
 WorkPtr StagedBackend::barrier(const c10d::BarrierOptions& options) {
-  return inner_->barrier(options);
+  // Among the collectives, as on the other ranks: `inner` takes them in one order.
+  return run_on(collectives(), rank_, c10d::OpType::BARRIER, Staging(c10::Device(c10::kCPU)), {},
+                inner_, [options](c10d::Backend& inner) { inner.barrier(options)->wait(); });
 }
 
 WorkPtr StagedBackend::send(Tensors& tensors, int to, int tag) {
   return run(
-      sends_, c10d::OpType::SEND,
+      line_of(c10d::OpType::SEND, to), c10d::OpType::SEND,
       {{only(tensors, "send")}, {}, [to, tag](c10d::Backend& inner, Tensors& from, Tensors&) {
          return inner.send(from, to, tag);
        }});
@@ -242,7 +252,7 @@ WorkPtr StagedBackend::send(Tensors& tensors, int to, int tag) {
 
 WorkPtr StagedBackend::recv(Tensors& tensors, int from, int tag) {
   return run(
-      receives_, c10d::OpType::RECV,
+      line_of(c10d::OpType::RECV, from), c10d::OpType::RECV,
       {{}, {only(tensors, "receive")}, [from, tag](c10d::Backend& inner, Tensors&, Tensors& to) {
          return inner.recv(to, from, tag);
        }});

@@ -3,9 +3,11 @@
 #include <c10/core/thread_pool.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 #include <vector>
 
 namespace oslo {
@@ -22,8 +24,9 @@ namespace oslo {
 /// copying out, moving and copying in overlap too. An operation's tensors are kept alive until it
 /// is done, and the allocator knows the streams that use them.
 ///
-/// Collectives are done one after the other in the order of the calls, so are sends, and so are
-/// receives. Tensors on the CPU are taken too, and copied like those of a device (tests).
+/// Collectives are done one after the other in the order of the calls, so are sends to one rank,
+/// and so are receives from one. Tensors on the CPU are taken too, and copied like those of a
+/// device (tests).
 class StagedBackend final : public c10d::Backend {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
@@ -71,15 +74,16 @@ class StagedBackend final : public c10d::Backend {
   using Line = std::shared_ptr<c10::ThreadPool>;
 
   void or_abort(const std::function<void()>& stage);
-  c10::ThreadPool& thread_of(Line& line);
-  WorkPtr run(Line& line, c10d::OpType type, Steps steps);
+  c10::ThreadPool& line_of(c10d::OpType direction, int peer);
+  c10::ThreadPool& collectives() { return line_of(c10d::OpType::UNKNOWN, rank_); }
+  WorkPtr run(c10::ThreadPool& line, c10d::OpType type, Steps steps);
   WorkPtr run_in_chunks(c10d::OpType type, const at::Tensor& tensor, bool reads, bool writes,
                         MoveInPlace move);
 
   BackendPtr inner_;
   int64_t chunk_bytes_;
-  std::mutex mutex_;  ///< of the lines' making
-  Line collectives_, sends_, receives_;
+  std::mutex mutex_;                                    ///< of the lines' making
+  std::map<std::pair<c10d::OpType, int>, Line> lines_;  ///< for messages by direction and rank
 };
 
 }  // namespace oslo

@@ -64,6 +64,10 @@ void Staging::wait_out(const Copy& copy) {
   if (copy.out) copy.out->synchronize();
 }
 
+void Staging::make_current() const {
+  if (in_) c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
+}
+
 void Staging::copy_in(const Copy& staged) const {
   if (!in_) return copy_into(staged.device, staged.host);
   const c10::StreamGuard guard(*in_);

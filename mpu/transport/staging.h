@@ -30,6 +30,9 @@ class Staging {
   /// Room on the host for what is to be copied into `tensor`.
   Copy room_for(const at::Tensor& tensor) const;
   static void wait_out(const Copy& copy);
+  /// Makes the device the calling thread's, which stays. An event that ends makes its own device
+  /// current and then the one from before: that would wake a device that this rank does not use.
+  void make_current() const;
   /// Starts to copy the host's content in.
   void copy_in(const Copy& copy) const;
 

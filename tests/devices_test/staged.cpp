@@ -69,6 +69,36 @@ TEST(Staged, WritesTheTensorItWasGivenAndCountsNoVersion) {
   });
 }
 
+TEST(Staged, ABarrierIsOneOfTheCollectives) {
+  expect_on_staged([](Group& group) {
+    const Tensor numbers = at::arange(500, at::kDouble);
+    for (int i = 0; i < 5; ++i) {
+      Pending sum = group.start_all_reduce(numbers * (group.rank() + i));
+      group.process_group()->barrier()->wait();
+      EXPECT_TRUE(at::equal(sum.wait(), numbers * (3 + 3 * i)));
+    }
+  });
+}
+
+TEST(Staged, ASendDoesNotWaitForThatToAnotherRank) {
+  expect_on_staged([](Group& group) {
+    // More than what can be under way without a receiver.
+    const Tensor large = at::ones({1 << 20}, at::kDouble), word = at::ones({1}, at::kDouble);
+    if (group.rank() == 0) {
+      group.send(large, 1);
+      group.send(word, 2);
+    }
+    if (group.rank() == 2) {
+      EXPECT_TRUE(at::equal(group.receive(0)[0], word));
+      group.send(word, 1);
+    }
+    if (group.rank() == 1) {
+      EXPECT_TRUE(at::equal(group.receive(2)[0], word));
+      EXPECT_TRUE(at::equal(group.receive(0)[0], large));
+    }
+  });
+}
+
 TEST(Staged, MovesPartsOfAnySizes) {
   expect_on_staged([](Group& group) {
     const int rank = group.rank();
