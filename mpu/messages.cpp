@@ -93,7 +93,8 @@ void Messages::check(const char* operation, int peer, int tag) const {
 
 c10d::Backend& Messages::carrier(const at::Tensor& tensor, int from, int to) {
   auto* counted = dynamic_cast<CountedProcessGroup*>(group_.process_group.get());
-  if (tensor.is_cuda() && counted != nullptr) return *counted->device_messages(from, to);
+  if (tensor.is_cuda() && counted != nullptr)
+    return *counted->device_messages(from, to, tensor.device());
   return *group_.process_group->getBackend(tensor.device().type());
 }
 

@@ -71,7 +71,8 @@ struct MessageGroup {
 /// send to each other in any order: with sends that wait, 1F1B's schedule deadlocks. Messages of
 /// one sender and `tag` come in the order in which they were sent; tags keep apart what is received
 /// in another order, except for CUDA tensors, which NCCL brings in one order (checked). Over NCCL
-/// the first message each way makes a communicator, which waits for its receiver.
+/// two ranks wait for each other at their first message, whichever way it goes, and make
+/// communicators.
 ///
 /// A rank that has died, or sends nothing within the group's time limit, is named in an `Error`.
 /// Any thread may call this; a message's tensors belong together.

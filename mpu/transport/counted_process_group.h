@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -29,10 +30,10 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   /// How long an operation may wait for other ranks.
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /// What carries messages of CUDA tensors from rank `from` to rank `to`. NCCL's sends wait on the
-  /// device for their receives: the two directions have a communicator each, so that two ranks
-  /// that both send first do not wait for each other.
-  c10::intrusive_ptr<c10d::Backend> device_messages(int from, int to);
+  /// What carries messages of tensors on `device`, a GPU, from rank `from` to rank `to`, of which
+  /// one is this. NCCL's sends wait on the device for their receives: the two directions have a
+  /// communicator each, so that two ranks that both send first do not wait for each other.
+  c10::intrusive_ptr<c10d::Backend> device_messages(int from, int to, c10::Device device);
   void set_downward_messages(std::function<c10::intrusive_ptr<c10d::Backend>()> make) {
     make_downward_ = std::move(make);
   }
@@ -46,6 +47,7 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::chrono::milliseconds timeout_;
   std::function<c10::intrusive_ptr<c10d::Backend>()> make_downward_;
   c10::intrusive_ptr<c10d::Backend> downward_;  ///< made by the first message
+  std::map<int, std::once_flag> met_;           ///< ranks with which there has been a message
   std::mutex mutex_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };

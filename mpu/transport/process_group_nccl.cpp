@@ -1,6 +1,7 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <exception>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "mpu/transport/cuda_support.h"
@@ -9,6 +10,15 @@
 namespace oslo {
 namespace {
 
+/// NCCL whose started operations are still done when its last reference goes, as the other
+/// transports' are: LibTorch's own end breaks them off, and what they should have written is lost.
+/// A rank that is failing does not wait for what may never be done.
+class Nccl final : public c10d::ProcessGroupNCCL {
+ public:
+  using c10d::ProcessGroupNCCL::ProcessGroupNCCL;
+  ~Nccl() override { std::uncaught_exceptions() > 0 ? abort() : shutdown(); }
+};
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const CommunicatorGroup& group) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
@@ -16,8 +26,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
   // What NCCL's watchdog calls the group by when an operation fails.
   options->group_name = group.name;
   options->global_ranks_in_group.assign(group.ranks.begin(), group.ranks.end());
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, group.rank,
-                                                     static_cast<int>(group.ranks.size()), options);
+  return c10::make_intrusive<Nccl>(store, group.rank, static_cast<int>(group.ranks.size()),
+                                   options);
 }
 
 std::string device_identity(int number) {
