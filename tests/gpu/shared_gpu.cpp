@@ -2,8 +2,14 @@
 // before a busy compute stream, and training beside one device.
 #include <ATen/ATen.h>
 #include <ATen/cuda/Sleep.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 #include <oslo_cpp/oslo.h>
+
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include "benchmarks/ranks/model.h"
 #include "mpu/messages.h"
@@ -18,7 +24,12 @@ using at::Tensor;
 
 /// `body` on each of `size` ranks, with a compute stream of its own.
 void on_one_gpu(int size, const std::function<void(World, c10::Device)>& body) {
-  run_as_threads(size, [&](World world) { body(world, local_device(world, "cuda:0")); });
+  run_as_threads(size, [&](World world) {
+    const c10::Device device = local_device(world, "cuda:0");
+    const c10::StreamGuard stream(
+        c10::impl::VirtualGuardImpl(c10::kCUDA).getStreamFromGlobalPool(device));
+    body(world, device);
+  });
 }
 
 /// Some tens of milliseconds in which the current stream does nothing else.
