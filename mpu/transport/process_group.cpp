@@ -100,7 +100,12 @@ std::string what_was_met(const std::string& name, const std::vector<std::string>
 std::string current_device() {
   const CudaSupport* support = cuda_support();
   if (support == nullptr || !at::hasCUDA()) return "";
-  return support->device_identity(c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index());
+  try {
+    return support->device_identity(c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index());
+  } catch (const c10::Error&) {
+    // A process that was forked from one that had used CUDA: it cannot, and may want the CPU only.
+    return "";
+  }
 }
 
 /// Throws on every member alike.
