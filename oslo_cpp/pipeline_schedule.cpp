@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "parallelizers/data/average_gradients.h"
 #include "parallelizers/data/replicas.h"
@@ -51,10 +52,27 @@ struct PipelineSchedule::State {
     }
     return parameters;
   }
+  void check_device() const;
   void agree_with_replicas() const;
   void finish_gradients(CopiedGradients& copied, const std::vector<at::Tensor>& parameters) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
 };
+
+/// A rank receives other stages' values on the device that the model was on at `initialize`. On
+/// another one it would wait in the CPU's collectives for ranks that are in the device's.
+void PipelineSchedule::State::check_device() const {
+  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
+  if (!mesh->stages || mesh->device.is_meta()) return;
+  agree_on_success(parallel.mpu().world(), "the pipeline schedule", [&] {
+    for (const at::Tensor& parameter : parameters()) {
+      OSLO_CHECK(!is_here(parameter) || parameter.device() == mesh->device,
+                 "PipelineSchedule: the model is on ", parameter.device(), ", and was on ",
+                 mesh->device,
+                 " when initialize gave its parameters to pipeline stages; move it before "
+                 "initialize");
+    }
+  });
+}
 
 /// As DistributedDataParallel does at its construction.
 void PipelineSchedule::State::agree_with_replicas() const {
@@ -95,6 +113,7 @@ PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions
   pipeline::Schedule evaluation = pipeline::forward_only(schedule);
   state_ = std::make_shared<State>(
       State{std::move(parallel), std::move(schedule), std::move(evaluation)});
+  state_->check_device();
   state_->agree_with_replicas();
 }
 
