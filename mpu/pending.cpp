@@ -52,6 +52,7 @@ Pending::~Pending() = default;
 at::Tensor Pending::wait() {
   OSLO_CHECK(!taken_, "a started collective gives its result once; keep what wait() returned");
   taken_ = true;
+  // NCCL gives no Work to a caller that waits: the operation is on the caller's own stream.
   if (work_) wait_for(*work_, operation_, *label_);
   OSLO_CHECK(
       !input_.defined() || input_._version() == version_, operation_, label_->where,

@@ -77,7 +77,8 @@ TEST(Moved, NothingWhereNothingMoves) {
   check(*World::fake(0, 3).make_group("fake", {0, 1, 2}));
 }
 
-/// CPU tensors over a backend that is used as NCCL is: by one tensor for all ranks' parts.
+/// CPU tensors over a backend that is used as NCCL is: by one tensor for all ranks' parts, and with
+/// no Work for a caller that said that it would wait.
 class LikeNccl final : public c10d::Backend {
  public:
   LikeNccl(int rank, int size, c10::intrusive_ptr<c10d::Backend> inner)
@@ -85,14 +86,21 @@ class LikeNccl final : public c10d::Backend {
   const std::string getBackendName() const override { return "nccl"; }
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) override {
-    return inner_->_allgather_base(output, input, options);
+    return work_for_caller(inner_->_allgather_base(output, input, options), options.asyncOp);
   }
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
-    return inner_->_reduce_scatter_base(output, input, options);
+    return work_for_caller(inner_->_reduce_scatter_base(output, input, options), options.asyncOp);
   }
 
  private:
+  static c10::intrusive_ptr<c10d::Work> work_for_caller(c10::intrusive_ptr<c10d::Work> work,
+                                                        bool asynchronous) {
+    if (asynchronous) return work;
+    work->wait();
+    return nullptr;
+  }
+
   c10::intrusive_ptr<c10d::Backend> inner_;
 };
 
