@@ -16,7 +16,13 @@ namespace {
 class Nccl final : public c10d::ProcessGroupNCCL {
  public:
   using c10d::ProcessGroupNCCL::ProcessGroupNCCL;
-  ~Nccl() override { std::uncaught_exceptions() > 0 ? abort() : shutdown(); }
+  ~Nccl() override {
+    try {
+      std::uncaught_exceptions() > 0 ? abort() : shutdown();
+    } catch (const std::exception& error) {
+      TORCH_WARN("NCCL did not end in order: ", error.what());
+    }
+  }
 };
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
