@@ -98,14 +98,18 @@ void run(const Options& options) {
 
   result["loss"] = step().item<double>();
   result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
+  const auto finish = [&] {
+    if (device.is_cuda()) torch::cuda::synchronize(device.index());
+  };
   for (int i = 0; i < options.warm_up; ++i) step();
+  finish();
   std::vector<double> milliseconds;
   const oslo::MPU everyone(world);
   for (int i = 0; i < options.steps; ++i) {
     everyone.data_group()->exchange(0);  // a barrier as tight as the peer's
     const auto start = std::chrono::steady_clock::now();
     step();
-    if (device.is_cuda()) torch::cuda::synchronize(device.index());
+    finish();
     const std::chrono::duration<double, std::milli> taken =
         std::chrono::steady_clock::now() - start;
     milliseconds.push_back(taken.count());
