@@ -51,6 +51,8 @@ void look_up(Call& call, const DimensionMap& map, const Search& search) {
     std::vector<int64_t> sizes = own.elsewhere.sizes().vec();
     sizes.resize(sizes.size() + search.trailing, 1);
     elsewhere = own.elsewhere.view(sizes);
+    // An index on the CPU may look up in a table on a GPU.
+    if (local[0].is_cuda()) elsewhere = elsewhere.to(local[0].device());
   }
   at::Tensor found = call.call_below(local)[0].toTensor();
   if (axis >= 0) found = found.masked_fill(elsewhere, 0);
