@@ -9,6 +9,7 @@
 
 #include "mpu/group.h"
 #include "mpu/messages.h"
+#include "mpu/time_limit.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/staged_backend.h"
 #include "tests/support/error_of.h"
