@@ -14,7 +14,7 @@ set_target_properties(oslo_cpp PROPERTIES
 
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/oslo_cpp")
 set(libraries oslo_cpp)
-if(OSLO_CUDA)
+if(TARGET oslo_cpp_cuda)
   list(APPEND libraries oslo_cpp_cuda)
 endif()
 install(TARGETS ${libraries} EXPORT oslo_cpp LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")

@@ -18,7 +18,7 @@ endif()
 # precompiled header.
 function(oslo_link_library target)
   target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp ${ARGN})
-  if(OSLO_CUDA)
+  if(TARGET oslo_cpp::oslo_cpp_cuda)
     target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp_cuda)
   endif()
   oslo_settings(${target})
