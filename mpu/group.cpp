@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "mpu/error.h"
+#include "mpu/foreign_scope.h"
 #include "mpu/messages.h"
 #include "mpu/parts.h"
 #include "mpu/transport/counted_process_group.h"
@@ -66,7 +67,7 @@ Group::Group(std::string name, std::vector<int> ranks, int rank,
 Group::~Group() = default;
 
 bool Group::silent(const at::Tensor& tensor) const {
-  return mover_ == Mover::nothing || tensor.is_meta();
+  return mover_ == Mover::nothing || tensor.is_meta() || ForeignScope::active();
 }
 
 Mover Group::mover(const at::Tensor& tensor) const {
@@ -95,6 +96,7 @@ Pending Group::pending(c10::intrusive_ptr<c10d::Work> work, at::Tensor written,
 }
 
 void Group::count(const char* operation, int64_t elements, int64_t moved, const at::Tensor& like) {
+  if (ForeignScope::active()) return;
   const auto size = static_cast<int64_t>(like.element_size());
   ledger_->record(operation, elements, elements * size, moved);
 }

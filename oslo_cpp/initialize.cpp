@@ -12,22 +12,20 @@
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/check_devices.h"
 #include "oslo_cpp/find_rates.h"
+#include "oslo_cpp/initialize_stages.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_only.h"
 #include "parallelizers/modules/model_view.h"
-#include "parallelizers/pipeline/evaluation_carrier.h"
 #include "parallelizers/pipeline/stage_plan.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/planned_results.h"
-#include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/engine/user_rule_registry.h"
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/role.h"
-#include "parallelizers/plan/stage_search.h"
 #include "parallelizers/plan/structural_plan.h"
 
 namespace oslo {
@@ -265,40 +263,6 @@ MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
   return MpuOptions().axes(axes);
 }
 
-/// What values of a model on several pipeline stages have to know.
-MpuOptions::PrepareMesh prepared_for_stages(at::Device device) {
-  return [device](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
-    if (pipeline->size() == 1) return;
-    mesh.stage = pipeline->rank();
-    mesh.stages = pipeline;
-    mesh.device = device;
-    mesh.shapes = std::make_shared<KnownShapes>();
-    mesh.evaluation = std::make_shared<EvaluationCarrier>(pipeline);
-  };
-}
-
-/// The stages of all parameters and buffers; of a pipeline of one stage none in particular.
-StagePlan stages_of(const ModelView& model, const Config& config, int stages) {
-  const ConfigValues& values = config.values();
-  if (stages == 1 && values.stages.empty()) return {};
-  StagePlan plan = plan_stages(
-      model, {stages, values.pipeline_num_layers, values.custom_pipeline_stage_id, values.stages});
-  return stages == 1 ? StagePlan() : plan;
-}
-
-/// Adds the stages on which the example's forward uses what other stages have.
-void add_stages_by_example(StagePlan& stages, const std::vector<LayerPlan>& layers,
-                           const ModelView& model, const PlanAxes& axes,
-                           const InitializeOptions& options, bool tells) {
-  if (stages.tensors.empty() || !options.example_inputs) return;
-  const std::string reason =
-      add_used_stages(stages.tensors, layers, model, axes, options.example_inputs);
-  if (reason.empty() || !tells) return;
-  std::cerr << "oslo: which parameters several pipeline stages use could not be seen, as "
-               "example_inputs could not be run on shapes: " +
-                   reason + "\n";
-}
-
 }  // namespace
 
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
@@ -357,7 +321,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
       forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);
       check_memory_limit(forecast);
     }
-    add_stages_by_example(stages, layers, view, axes, options, world.rank() == 0);
+    add_stages_by_example(stages, layers, view, axes, options.example_inputs, world.rank() == 0);
     check_cuttable(layers, view, stages.tensors);
   });
   if (axes.ranks() > 1 || pipeline) {
@@ -383,7 +347,8 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     if (!line.empty()) std::cerr << line << std::endl;
   }
   ParallelModel parallel(std::move(model), std::move(mpu), config, std::move(entries),
-                         std::move(forecast));
+                         std::move(forecast), static_cast<bool>(options.example_inputs),
+                         layers_of(stages));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }

@@ -80,6 +80,8 @@ struct ParallelModel::State {
   Config config;
   std::vector<PlanEntry> entries;
   PlanForecast forecast;
+  bool had_example = false;
+  std::vector<PlanLayer> layers;
   std::vector<Cut> cut;
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
@@ -87,12 +89,15 @@ struct ParallelModel::State {
 };
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
-                             std::vector<PlanEntry> entries, PlanForecast forecast)
+                             std::vector<PlanEntry> entries, PlanForecast forecast,
+                             bool had_example, std::vector<PlanLayer> layers)
     : state_(std::make_shared<State>(State{std::move(module),
                                            std::move(mpu),
                                            std::move(config),
                                            std::move(entries),
                                            std::move(forecast),
+                                           had_example,
+                                           std::move(layers),
                                            {},
                                            false,
                                            {},
@@ -111,6 +116,9 @@ const MPU& ParallelModel::mpu() const {
 const Config& ParallelModel::config() const {
   return state_->config;
 }
+bool ParallelModel::had_example() const {
+  return state_->had_example;
+}
 
 void ParallelModel::wrong_class(const std::string& wanted) const {
   fail("module_as: the model is a ", class_name(*state_->module), ", not a ", wanted);
@@ -120,6 +128,7 @@ Plan ParallelModel::plan() const {
   Plan plan;
   plan.entries = state_->entries;
   plan.forecast = state_->forecast;
+  plan.layers = state_->layers;
   plan.ranks = state_->mpu.world().size();
   plan.axes = axes_of(state_->mpu.grid());
   if (state_->counted) {

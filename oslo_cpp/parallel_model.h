@@ -21,7 +21,8 @@ namespace oslo {
 class ParallelModel {
  public:
   ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
-                std::vector<PlanEntry> entries, PlanForecast forecast = {});
+                std::vector<PlanEntry> entries, PlanForecast forecast = {},
+                bool had_example = false, std::vector<PlanLayer> layers = {});
 
   const std::shared_ptr<torch::nn::Module>& module() const;
   /// The model by its own class (an Impl). Throws naming both classes when it is another.
@@ -34,6 +35,8 @@ class ParallelModel {
 
   const MPU& mpu() const;
   const Config& config() const;
+  /// Whether `initialize` had a forward to run.
+  bool had_example() const;
 
   /// What became of each parameter, the gathers left, and the collectives counted since
   /// `initialize`, or in the last `count`ed call.

@@ -13,8 +13,10 @@
 #include "parallelizers/pipeline/copied_gradients.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule_run.h"
+#include "parallelizers/pipeline/share_parameter.h"
 #include "parallelizers/pipeline/split_batch.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/plan/stage_search.h"
 
 namespace oslo {
 namespace {
@@ -44,6 +46,7 @@ struct PipelineSchedule::State {
   ParallelModel parallel;
   pipeline::Schedule schedule, evaluation;
   int64_t steps = 0;
+  bool knows_uses = false;
 
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> parameters;
@@ -53,9 +56,10 @@ struct PipelineSchedule::State {
     return parameters;
   }
   void check_device() const;
-  void agree_with_replicas() const;
+  void take_from_first_replica(bool buffers_only) const;
   void finish_gradients(CopiedGradients& copied, const std::vector<at::Tensor>& parameters) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
+  void share_used_parameters(const std::function<void()>& forward);
 };
 
 /// A rank receives other stages' values on the device that the model was on at `initialize`. On
@@ -74,18 +78,39 @@ void PipelineSchedule::State::check_device() const {
   });
 }
 
-/// As DistributedDataParallel does at its construction.
-void PipelineSchedule::State::agree_with_replicas() const {
+/// Where initialize had no example to run: the first step's first micro-batch is one. What it uses
+/// on stages that do not have it they get a copy of, from the first stage that has it.
+void PipelineSchedule::State::share_used_parameters(const std::function<void()>& forward) {
+  if (std::exchange(knows_uses, true)) return;
+  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
+  if (!mesh->stages) return;
+  const ModelView view(parallel.module());
+  std::vector<NamedTensor> all = view.in_use();
+  for (const BufferView& buffer : view.buffers()) all.push_back({buffer.path, buffer.tensor});
+  StageMap stages;
+  for (const NamedTensor& each : all) {
+    const LayoutPtr layout = oslo::layout(each.tensor);
+    if (layout && layout->resident()) stages.add(each.tensor, layout->stages());
+  }
+  // What cannot be run on shapes is found out in the step, and refused by name there.
+  const std::string reason =
+      add_used_stages(stages, {}, view, PlanAxes(parallel.mpu().grid()), forward);
+  if (!reason.empty()) return;
+  for (const NamedTensor& each : all) share_parameter(each.tensor, stages.of(each.tensor));
+}
+
+/// As DistributedDataParallel does: all tensors at its construction, and buffers, which each
+/// replica may have written (running statistics), before each step.
+void PipelineSchedule::State::take_from_first_replica(bool buffers_only) const {
   Group& data = *parallel.mpu().data_group();
   if (data.size() == 1) return;
   const RuleScope scope("pipeline schedule");
-  std::vector<at::Tensor> tensors = parameters();
-  const ModelView view(parallel.module());
-  for (const BufferView& buffer : view.buffers()) {
+  std::vector<at::Tensor> tensors = buffers_only ? std::vector<at::Tensor>() : parameters();
+  for (const BufferView& buffer : ModelView(parallel.module()).buffers()) {
     tensors.push_back(buffer.tensor);
   }
   std::erase_if(tensors, [](const at::Tensor& tensor) { return !is_here(tensor); });
-  broadcast_from_first(data, tensors);
+  if (!tensors.empty()) broadcast_from_first(data, tensors);
 }
 
 /// Averages first: what copies add up then is the same on all of them, bit for bit.
@@ -114,7 +139,8 @@ PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions
   state_ = std::make_shared<State>(
       State{std::move(parallel), std::move(schedule), std::move(evaluation)});
   state_->check_device();
-  state_->agree_with_replicas();
+  state_->knows_uses = state_->parallel.had_example();
+  state_->take_from_first_replica(/*buffers_only=*/false);
 }
 
 const pipeline::Schedule& PipelineSchedule::schedule() const {
@@ -133,6 +159,8 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
              "forward_backward_step under torch::NoGradGuard has nothing to do backward; say "
              "StepOptions().forward_only(true)");
   const std::vector<at::Tensor> parameters = trains ? state_->parameters() : Tensors();
+  state_->share_used_parameters([&] { loss(micro_batches.tensors[0]); });
+  if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
   ScheduleRun run(mpu.tensor_mesh(),
                   {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights,

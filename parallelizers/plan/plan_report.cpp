@@ -38,6 +38,17 @@ nlohmann::json Plan::to_json() const {
   for (const PlanAxis& axis : axes) {
     json["axes"].push_back({{"axis", axis.name}, {"groups", axis.groups}});
   }
+  if (!layers.empty()) {
+    json["pipeline_layers"] = nlohmann::json::array();
+    std::vector<int> automatic, actual;
+    for (const PlanLayer& layer : layers) {
+      json["pipeline_layers"].push_back(layer.path);
+      automatic.push_back(layer.automatic_stage);
+      actual.push_back(layer.actual_stage);
+    }
+    json["auto_pipeline_stage_id"] = automatic;
+    json["actual_pipeline_stage_id"] = actual;
+  }
   if (forecast.step > 0) {
     json["expected"] = {{"step_seconds", forecast.step},
                         {"collective_seconds", forecast.collectives},

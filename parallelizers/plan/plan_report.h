@@ -54,11 +54,19 @@ struct PlanForecast {
   std::string rates;            ///< what the rates were measured on
 };
 
+/// A layer of a pipeline: the stage that LiBai's rule gives it, and the one that it has.
+struct PlanLayer {
+  std::string path;  ///< "h.0"
+  int automatic_stage = 0;
+  int actual_stage = 0;
+};
+
 /// What `initialize` made of a model, and what running it cost so far.
 struct Plan {
   std::vector<PlanEntry> entries;
-  std::vector<PlanAxis> axes;  ///< those of more than one rank, outermost first
-  int ranks = 1;               ///< of the world
+  std::vector<PlanAxis> axes;     ///< those of more than one rank, outermost first
+  int ranks = 1;                  ///< of the world
+  std::vector<PlanLayer> layers;  ///< of a pipeline, in order; empty without one
   PlanForecast forecast;
   std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;

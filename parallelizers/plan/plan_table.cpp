@@ -91,9 +91,28 @@ void print_table(std::ostream& out, const std::vector<std::vector<std::string>>&
   }
 }
 
+/// "h.0 to h.5 on stage 0; h.6 to h.11 on stage 1".
+void print_layers(std::ostream& out, const std::vector<PlanLayer>& layers) {
+  if (layers.empty()) return;
+  std::string text;
+  for (size_t first = 0; first < layers.size();) {
+    size_t last = first;
+    while (last + 1 < layers.size() &&
+           layers[last + 1].actual_stage == layers[first].actual_stage) {
+      ++last;
+    }
+    text += c10::str(text.empty() ? "layers: " : "; ", layers[first].path,
+                     last > first ? " to " + layers[last].path : "", " on stage ",
+                     layers[first].actual_stage);
+    first = last + 1;
+  }
+  out << wrapped_text(text, "  ");
+}
+
 /// The grid of ranks, what a step is expected to take, and the memory of a rank.
 void print_summary(std::ostream& out, const Plan& plan) {
   print_axes(out, plan);
+  print_layers(out, plan.layers);
   int64_t gradients = 0;
   for (const PlanEntry& entry : plan.entries) {
     if (entry.tied_to.empty() && entry.trains) gradients += entry.local_bytes;

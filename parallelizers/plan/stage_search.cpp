@@ -43,6 +43,18 @@ class UseCarrier final : public StageCarrier {
   std::vector<std::pair<at::Tensor, int>> lent_;
 };
 
+/// With what its module has beside it: a product with a weight and the bias that is added to it in
+/// place are on one stage.
+void lend(const at::Tensor& tensor, int stage, const ModelView& model, StageMap& stages) {
+  stages.add(tensor, StageSet::of(stage));
+  for (const ParameterView& parameter : model.parameters()) {
+    if (!parameter.in_use().is_same(tensor)) continue;
+    for (const ParameterView& other : model.parameters()) {
+      if (other.module == parameter.module) stages.add(other.in_use(), StageSet::of(stage));
+    }
+  }
+}
+
 }  // namespace
 
 std::string add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
@@ -60,7 +72,7 @@ std::string add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, con
       return first_line(message_of(error));
     }
     if (carrier.lent().empty()) return "";
-    for (const auto& [tensor, stage] : carrier.lent()) stages.add(tensor, StageSet::of(stage));
+    for (const auto& [tensor, stage] : carrier.lent()) lend(tensor, stage, model, stages);
   }
   fail("the stages that use the model's parameters did not settle in ", kMostStageRuns,
        " runs of the example");

@@ -87,6 +87,10 @@ TEST(PipelineInitialize, ThePlanShowsStages) {
     EXPECT_EQ(entry("h.3.ln_1.weight").global_bytes, 32);
     EXPECT_THAT(plan.to_string(), AllOf(HasSubstr("stage"), HasSubstr("0, 1")));
     EXPECT_EQ(plan.to_json()["parameters"][0]["stages"].dump(), "[0,1]");
+    EXPECT_THAT(plan.to_string(),
+                HasSubstr("layers: h.0 to h.1 on stage 0; h.2 to h.3 on stage 1"));
+    EXPECT_EQ(plan.to_json()["actual_pipeline_stage_id"].dump(), "[0,0,1,1]");
+    EXPECT_EQ(plan.to_json()["auto_pipeline_stage_id"].dump(), "[0,0,1,1]");
     const int64_t own = plan.local_bytes();
     int64_t held = 0;
     for (const Tensor& parameter : model->parameters()) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "mpu/error.h"
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/set_data.h"
 
@@ -86,6 +87,7 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
   int64_t _version(const TensorBase& self) const override { return torch_->_version(self); }
   void _backward(const Tensor& self, at::TensorList inputs, const std::optional<Tensor>& gradient,
                  std::optional<bool> retain_graph, bool create_graph) const override {
+    refuse_of_stage(self);
     torch_->_backward(self, inputs, gradient, retain_graph, create_graph);
   }
   void basic_autograd_not_implemented_fallback(const c10::OperatorHandle& op,
@@ -98,6 +100,16 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
   static const PlacedTensorImpl* placed(const TensorBase& self) {
     if (!self.defined() || !self.key_set().has(kPlacedKey)) return nullptr;
     return placed_impl(*at::OptionalTensorRef(self));
+  }
+
+  /// Each stage has its part of the graph, and none leads to what others hold.
+  static void refuse_of_stage(const TensorBase& self) {
+    const PlacedTensorImpl* const impl = placed(self);
+    const LayoutPtr layout = impl != nullptr ? impl->value().layout : nullptr;
+    OSLO_CHECK(!layout || !layout->resident() || !layout->mesh()->stages,
+               "backward() on a value that pipeline ", layout ? layout->stages().to_string() : "",
+               " holds; the passes of a pipeline are run by oslo::PipelineSchedule: give its "
+               "forward_backward_step the function that computes the loss");
   }
 
   static GraphPlace* place_of(const TensorBase& self) {

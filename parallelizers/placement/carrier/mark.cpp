@@ -161,6 +161,28 @@ void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std:
   tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
 }
 
+void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tensor& part) {
+  const Mark* const before = mark_of(parameter);
+  const bool was_here = before->layout->here();
+  const at::Tensor gradient = parameter.grad();
+  auto layout = std::make_shared<Layout>(*before->layout);
+  layout->set_stages(stages);
+  auto changed = c10::make_intrusive<Mark>(*before);
+  changed->layout = layout;
+  if (layout->here() && !was_here) {
+    const bool trains = parameter.requires_grad();
+    const auto impl = marked_implementation(part, *layout, parameter.device());
+    set_mark(*impl, changed);
+    parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
+    parameter.set_requires_grad(trains);
+  } else {
+    set_mark(*parameter.unsafeGetTensorImpl(), changed);
+  }
+  if (layout->here()) set_accumulator(parameter, *changed);
+  if (gradient.defined())
+    parameter.mutable_grad() = marked_like(unmarked_alias(gradient), parameter);
+}
+
 void set_padding_row(const at::Tensor& parameter, int64_t row) {
   const Mark* mark = mark_of(parameter);
   OSLO_CHECK(mark != nullptr, "a padding row is set on a table that is cut over ranks");

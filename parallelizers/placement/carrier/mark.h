@@ -54,6 +54,10 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
 /// memory, elsewhere it has none.
 void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std::string& name);
 
+/// More pipeline stages hold a marked parameter or buffer from now on. `part`: this rank's part on
+/// a rank that holds it now, as before where it did; unused elsewhere.
+void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tensor& part);
+
 /// Sets `padding_row` of a marked table.
 void set_padding_row(const at::Tensor& parameter, int64_t row);
 

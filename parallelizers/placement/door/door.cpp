@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "mpu/foreign_scope.h"
 #include "mpu/rank_check.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
@@ -78,6 +79,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
       check_plain_operands(call);
     }
   }
+  const ForeignScope foreign(call.elsewhere() && !call.mesh_of_call()->provider);
   try {
     try {
       run_rule(call);

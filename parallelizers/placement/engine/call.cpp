@@ -15,6 +15,7 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/engine/stage_call.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
 namespace oslo {
@@ -31,34 +32,6 @@ bool all_known(c10::ArrayRef<c10::IValue> arguments) {
   return known;
 }
 
-/// The stages that run an operator on these arguments: those that hold all of them, else the
-/// highest that holds one, to which the others are carried.
-StageSet stages_of(c10::ArrayRef<c10::IValue> arguments) {
-  int highest = -1;
-  StageSet common;
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-    const LayoutPtr layout = oslo::layout(tensor);
-    if (!layout || !layout->resident()) return;
-    common = highest < 0 ? layout->stages() : common & layout->stages();
-    highest = std::max(highest, layout->stages().first());
-  });
-  return highest < 0 || !common.empty() ? common : StageSet::of(highest);
-}
-
-/// The parameter or buffer that a tensor is, or is a view of, and its mark. Null for values, and
-/// for ordinary tensors that a stage's value was written into, which are values as well.
-std::pair<at::Tensor, const Mark*> parameter_of(const at::Tensor& tensor) {
-  at::Tensor parameter = tensor;
-  if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
-    const GraphPlace* const place = GraphPlace::find(*impl);
-    if (place == nullptr || !place->views_leaf()) return {};
-    parameter = place->leaf();
-  }
-  const Mark* mark = mark_of(parameter);
-  if (mark == nullptr || !mark->accumulator) return {};
-  return {std::move(parameter), mark};
-}
-
 }  // namespace
 
 const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor) {
@@ -73,7 +46,12 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
   if (!mesh_ || !mesh_->shapes) return;  // no value has a stage
   stages_ = stages_of(arguments());
   elsewhere_ = !mesh_->holds(stages_);
-  on_zeros_ = elsewhere_ && (mesh_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
+  // Random numbers that another stage draws are drawn here as well, and dropped: the ranks of one
+  // model go on drawing the same, for dropout as on one device, and for the program's own batches.
+  const bool drawn = elsewhere_ && !mesh_->provider && draws(op, arguments());
+  on_zeros_ =
+      elsewhere_ && (drawn || mesh_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
+  if (op.in_place && mesh_->stages && !mesh_->in_step) refuse_scale_of_stage(op, arguments());
   const bool adopts = op.in_place && argument(0).isTensor() && !mesh_->provider;
   if (adopts && !stages_.empty()) adopt_target(tensor(0), mesh_, stages_, name());
 }
@@ -89,7 +67,7 @@ Value Call::seen(const at::Tensor& tensor) const {
     value = carried(tensor, std::move(value));
   }
   if (elsewhere_ && !(on_zeros_ && all_known(arguments()))) {
-    value.local = on_zeros_ ? zeros_of(value.local) : shape_of(value.local);
+    value.local = on_zeros_ ? zeros_of(value.local).to(mesh_->device) : shape_of(value.local);
   }
   return value;
 }

@@ -6,6 +6,7 @@
 
 #include "mpu/collectives.h"
 #include "mpu/error.h"
+#include "mpu/foreign_scope.h"
 
 namespace oslo {
 namespace {
@@ -92,6 +93,7 @@ Value gather_all(Value value) {
 at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason) {
   if (!value.cut()) return value.local;
   at::Tensor whole = gather_all(value).local;
+  if (ForeignScope::active()) return whole;
   value.layout->mesh()->gathers().record(
       operation, reason,
       (whole.numel() - value.local.numel()) * static_cast<int64_t>(whole.element_size()));

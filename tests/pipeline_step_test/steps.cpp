@@ -2,7 +2,7 @@
 // AdamW's steps; messages and what is held at a time are counted.
 #include <gmock/gmock.h>
 
-#include <map>
+#include <array>
 
 #include "tests/models/gpt2.h"
 #include "tests/support/error_of.h"
@@ -144,6 +144,75 @@ TEST(PipelineSchedule, CopiesOfATiedTableStayEqualBitForBit) {
     expect_parity(
         setup, small_gpt2, [](int) { return text(8); }, next_token, check);
   }
+}
+
+/// Nobody told initialize that the table is the head, too: the first step finds out.
+TEST(PipelineSchedule, WithoutAnExampleTheFirstStepFindsWhatSeveralStagesUse) {
+  Trial setup{Grid{1, 2, 2}, "1f1b", 4};
+  setup.example = false;
+  const auto check = [](const Outcome& outcome) {
+    const auto model = outcome.parallel.module_as<models::GPT2Impl>();
+    EXPECT_EQ(layout(model->wte->weight)->stages(), StageSet::of(0) | StageSet::of(1));
+    EXPECT_EQ(outcome.last.sent, outcome.parallel.mpu().is_pipeline_first_stage() ? 4 : 0);
+  };
+  expect_parity(
+      setup, small_gpt2, [](int) { return text(8); }, next_token, check);
+}
+
+/// Both stages together move over the tensor ranks what one stage moves: operators of the other
+/// stage, which each goes through for shapes, move nothing.
+TEST(PipelineSchedule, CollectivesOfOtherStagesAreNotRunNorCounted) {
+  const auto moved = [](int stages) {
+    std::array<Traffic, 2> traffic;
+    Trial setup{Grid{1, 2, stages}, "1f1b", 2};
+    const auto note = [&](const Outcome& outcome) {
+      const MPU& mpu = outcome.parallel.mpu();
+      if (mpu.get_tensor_parallel_rank() != 0) return;
+      traffic[mpu.get_pipeline_parallel_rank()] = mpu.tensor_group()->ledger().total("all_reduce");
+    };
+    expect_parity(
+        setup, small_gpt2, [](int) { return text(8); }, next_token, note);
+    return traffic;
+  };
+  const auto one = moved(1), two = moved(2);
+  EXPECT_GT(two[0].calls, 0);
+  EXPECT_GT(two[1].calls, 0);
+  // A norm more a step; and both stages have the table, so that both look the words up in it.
+  const int64_t norms = 3, lookups = 3 * 2;
+  EXPECT_EQ(two[0].calls + two[1].calls, one[0].calls + norms + lookups);
+}
+
+/// A table of 800 elements on both stages, each of gradient 1.
+TEST(PipelineSchedule, NormsCountACopyOnce) {
+  run_as_threads(2, [](World world) {
+    struct Net : torch::nn::Module {
+      Net() {
+        wte = register_module("wte", torch::nn::Embedding(100, 8));
+        head = register_module("head", torch::nn::Linear(8, 100));
+        head->weight = wte->weight;
+      }
+      torch::nn::Embedding wte{nullptr};
+      torch::nn::Linear head{nullptr};
+    };
+    auto model = make_seeded(1, [] { return std::make_shared<Net>(); });
+    InitializeOptions how;
+    how.world = world;
+    const auto config =
+        Config::parse(R"({"parallel": {"pipeline": 2}, "stages": {"wte": 0, "head": 1}})");
+    const ParallelModel parallel =
+        initialize(std::shared_ptr<torch::nn::Module>(model), config, how);
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+    schedule.forward_backward_step({torch::zeros({2}, torch::kLong)}, [&](const Tensors& micro) {
+      const Tensor nothing = model->head(model->wte(micro[0])).sum() * 0;
+      return nothing + model->wte->weight.sum();
+    });
+    EXPECT_TRUE(torch::equal(local_tensor(model->wte->weight.grad()), torch::ones({100, 8})));
+    EXPECT_NEAR(parallel.clip_grad_norm_(1e9), std::sqrt(800.), 1e-4);
+    EXPECT_NEAR(parallel.clip_grad_norm_(1e9, 1.0), 800, 1e-3);
+    EXPECT_NEAR(parallel.clip_grad_norm_(std::sqrt(800.) / 2), std::sqrt(800.), 1e-4);
+    EXPECT_TRUE(
+        torch::allclose(local_tensor(model->wte->weight.grad()), torch::full({100, 8}, 0.5)));
+  });
 }
 
 TEST(PipelineSchedule, LengthsMayChangeFromStepToStep) {

@@ -93,11 +93,26 @@ TEST(PipelineSchedule, AStorageReadOnTheWrongStageIsRefused) {
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("micro-batch 0"), HasSubstr("pipeline stage"))));
 }
 
+TEST(PipelineSchedule, LibTorchsOwnClippingAndBackwardAreRefused) {
+  const Tensor x = torch::ones({4, 3});
+  for (const double order : {2.0, std::numeric_limits<double>::infinity()}) {
+    const auto errors = refused([&](const ParallelModel& parallel, torch::nn::Sequential& model) {
+      step(parallel, {x}, [&](const Tensors& micro) { return model->forward(micro[0]).mean(); });
+      torch::nn::utils::clip_grad_norm_(model->parameters(), 0.1, order);
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("use parallel.clip_grad_norm_"), HasSubstr("stage"))));
+  }
+  const auto errors = refused([&](const ParallelModel&, torch::nn::Sequential& model) {
+    model[0]->as<torch::nn::Linear>()->forward(x).mean().backward();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("stage 0"), HasSubstr("PipelineSchedule"))));
+}
+
 /// The time limit of the groups is short here: nobody sends what the others wait for.
 TEST(PipelineSchedule, OthersNameWhatARankThrewInTheMiddle) {
   const auto errors = refused(
       [](const ParallelModel& parallel, torch::nn::Sequential& model) {
-        int micro_batch = 0;
+        int micro_batch = -1;  // the first call is on shapes
         step(
             parallel, {torch::ones({6, 3})},
             [&](const Tensors& micro) {

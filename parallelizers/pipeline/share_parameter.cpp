@@ -1,0 +1,39 @@
+#include "parallelizers/pipeline/share_parameter.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <limits>
+#include <utility>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo {
+namespace {
+
+/// No micro-batch has it.
+constexpr int kShareTag = std::numeric_limits<int>::max() - 3;
+
+}  // namespace
+
+void share_parameter(const at::Tensor& parameter, StageSet stages) {
+  const Mark* mark = mark_of(parameter);
+  if (mark == nullptr || !mark->layout->resident() || mark->layout->stages() == stages) return;
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const Mesh& mesh = *mark->layout->mesh();
+  const StageSet before = mark->layout->stages();
+  const int from = before.first();
+  at::Tensor part = unmarked_alias(parameter);
+  for (int stage = 0; stage < mesh.stages->size(); ++stage) {
+    if (!stages.contains(stage) || before.contains(stage)) continue;
+    if (mesh.stage == from) mesh.stages->send({part}, stage, kShareTag);
+    if (mesh.stage != stage) continue;
+    part = at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(mesh.device));
+    part = mesh.stages->receive(from, kShareTag, {part}).front();
+  }
+  set_stages_of(parameter, stages, part);
+}
+
+}  // namespace oslo

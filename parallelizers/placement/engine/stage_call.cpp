@@ -1,0 +1,71 @@
+#include "parallelizers/placement/engine/stage_call.h"
+
+#include <algorithm>
+#include <string>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph_place.h"
+
+namespace oslo {
+
+bool draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  // Attention leaves it to the dropout that it is made of; which numbers multinomial needs depends
+  // on elements.
+  if (!op.random || op.name == "aten::scaled_dot_product_attention") return false;
+  if (op.name == "aten::multinomial") return false;
+  const bool drops = op.name.find("dropout") != std::string::npos;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = op.schema->arguments()[i].name();
+    const c10::IValue& argument = arguments[i];
+    if ((name == "train" || name == "training") && argument.isBool() && !argument.toBool()) {
+      return false;
+    }
+    const bool rate = name == "dropout" || (drops && name == "p");
+    if (rate && argument.isDouble() && argument.toDouble() == 0) return false;
+  }
+  return true;
+}
+
+StageSet stages_of(c10::ArrayRef<c10::IValue> arguments) {
+  int highest = -1;
+  StageSet common;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    const LayoutPtr layout = oslo::layout(tensor);
+    if (!layout || !layout->resident()) return;
+    common = highest < 0 ? layout->stages() : common & layout->stages();
+    highest = std::max(highest, layout->stages().first());
+  });
+  return highest < 0 || !common.empty() ? common : StageSet::of(highest);
+}
+
+void refuse_scale_of_stage(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor target = arguments[0].isTensor() ? arguments[0].toTensor() : at::Tensor();
+  const Mark* mark = target.defined() ? mark_of(target) : nullptr;
+  if (mark == nullptr || !mark->layout->resident()) return;
+  if (mark->accumulator && accumulates_for(*mark->accumulator, target)) return;  // not a gradient
+  for_each_tensor(arguments.slice(1), [&](const at::Tensor& other) {
+    const PlacedTensorImpl* impl = placed_impl(other);
+    if (impl == nullptr || impl->dim() > 0 || !impl->value().layout->resident()) return;
+    fail(op.name, " changes a gradient of ", mark->name, " by a number that pipeline ",
+         impl->value().layout->stages().to_string(),
+         " computed, of its own gradients perhaps (torch::nn::utils::clip_grad_norm_ does so); use "
+         "parallel.clip_grad_norm_, which knows those of all stages, or take the number by item()");
+  });
+}
+
+std::pair<at::Tensor, const Mark*> parameter_of(const at::Tensor& tensor) {
+  at::Tensor parameter = tensor;
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
+    const GraphPlace* const place = GraphPlace::find(*impl);
+    if (place == nullptr || !place->views_leaf()) return {};
+    parameter = place->leaf();
+  }
+  const Mark* mark = mark_of(parameter);
+  if (mark == nullptr || !mark->accumulator) return {};
+  return {std::move(parameter), mark};
+}
+
+}  // namespace oslo

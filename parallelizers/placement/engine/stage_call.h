@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <utility>
+
+#include "mpu/stage_set.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/operator_entry.h"
+
+namespace oslo {
+
+// What pipeline stages mean for one call of an operator.
+
+/// Whether a call draws random numbers from the default generator.
+bool draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+
+/// The stages that run an operator on these arguments: those that hold all of them, else the
+/// highest that holds one, to which the others are carried.
+StageSet stages_of(c10::ArrayRef<c10::IValue> arguments);
+
+/// Outside a step, a number that one stage computed must not be written into gradients: LibTorch's
+/// clip_grad_norm_ would scale each stage's by the norm of those alone. Throws, naming ours.
+void refuse_scale_of_stage(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+
+/// The parameter or buffer that a tensor is, or is a view of, and its mark. Null for values, and
+/// for ordinary tensors that a stage's value was written into, which are values as well.
+std::pair<at::Tensor, const Mark*> parameter_of(const at::Tensor& tensor);
+
+}  // namespace oslo

@@ -1,0 +1,95 @@
+// Random numbers of a model on pipeline stages: every rank draws what one device draws, for dropout
+// and for what the program draws itself. In processes, as ranks that are threads share a generator.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/support/pipeline_parity.h"
+#include "tests/support/tool_process.h"
+
+namespace oslo::test {
+namespace {
+
+using pipeline_parity::Tensors;
+using torch::Tensor;
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    for (int i = 0; i < 4; ++i) {
+      layers.push_back(register_module(c10::str("layer", i), torch::nn::Linear(5, 5)));
+    }
+  }
+  Tensor forward(Tensor x) {
+    for (auto& layer : layers) {
+      x = torch::dropout(torch::tanh(layer(x)), 0.4, is_training());
+      x = x * 2;
+      torch::dropout_(x, 0.2, is_training());
+    }
+    return x * torch::rand_like(x);
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Net);
+
+/// What a rank prints where it is as on one device.
+constexpr const char* kSame = "as on one device";
+
+TEST(PipelineRandomChild, DrawsAsOneDevice) {
+  const char* kind = std::getenv("OSLO_TEST_SCHEDULE");
+  if (kind == nullptr) GTEST_SKIP() << "started by the test below, as a rank";
+  const auto run = [&](Net& net, const std::function<double(const Tensors&)>& step) {
+    std::vector<double> drawn;
+    for (int i = 0; i < 2; ++i) {
+      drawn.push_back(step({torch::randn({6, 5}), torch::randn({6, 5})}));
+      drawn.push_back(torch::rand({}).item<double>());
+      net->zero_grad();
+    }
+    return drawn;
+  };
+  const auto loss = [](Net& net, const Tensors& micro) {
+    return torch::mse_loss(net->forward(micro[0]), micro[1]);
+  };
+  torch::manual_seed(3);
+  Net plain;
+  const auto expected = run(plain, [&](const Tensors& batch) {
+    double sum = 0;
+    for (const Tensors& micro : pipeline_parity::divided(batch, 3)) {
+      const Tensor part = loss(plain, micro) / 3;
+      part.backward();
+      sum += part.item<double>();
+    }
+    return sum;
+  });
+  torch::manual_seed(3);
+  Net net;
+  const ParallelModel parallel =
+      initialize(net, Config::parse(R"({"model_parallelism": {"pipeline_parallel_size": 2}})"));
+  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(3).kind(kind));
+  const auto actual = run(net, [&](const Tensors& batch) {
+    return schedule
+        .forward_backward_step(batch, [&](const Tensors& micro) { return loss(net, micro); })
+        .loss.item<double>();
+  });
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(actual[i], expected[i], 1e-6) << i;
+  std::printf("%s\n", kSame);
+}
+
+TEST(PipelineRandom, DropoutIsThatOfOneDevice) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  for (const char* kind : {"naive", "gpipe", "1f1b"}) {
+    ::setenv("OSLO_TEST_SCHEDULE", kind, 1);
+    ToolProcess tool({"run", "-n", "2", "--", self, "--gtest_filter=PipelineRandomChild.*"});
+    ::unsetenv("OSLO_TEST_SCHEDULE");
+    const int code = tool.finish();
+    const std::string out = tool.output();
+    EXPECT_EQ(code, 0) << out << tool.error();
+    size_t ranks = 0;
+    for (size_t at = out.find(kSame); at != std::string::npos; at = out.find(kSame, at + 1))
+      ++ranks;
+    EXPECT_EQ(ranks, 2u) << out;
+  }
+}
+
+}  // namespace
+}  // namespace oslo::test

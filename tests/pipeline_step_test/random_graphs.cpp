@@ -1,0 +1,149 @@
+// Random graphs of layers over random stages, forwards and backwards in every order: equal to one
+// device, whatever is skipped, split, shared or used on several stages. OSLO_TEST_GRAPHS says
+// how many.
+#include <cstdlib>
+#include <random>
+
+#include "tests/support/pipeline_parity.h"
+
+namespace oslo::test {
+namespace {
+
+using pipeline_parity::expect_parity;
+using pipeline_parity::Grid;
+using pipeline_parity::Tensors;
+using pipeline_parity::Trial;
+using torch::Tensor;
+
+constexpr int64_t kFeatures = 4;
+
+/// One operation of a graph: on the values `a` and `b`, with `layer` where it has one.
+struct Operation {
+  enum Kind { linear, gate, add, join, part, detached, table, read } kind;
+  size_t a, b, layer;
+};
+
+struct Program {
+  int layers = 1, stages = 2;
+  std::vector<int> stage_of;  ///< by layer
+  std::vector<Operation> operations;
+
+  explicit Program(uint64_t seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](size_t bound) { return static_cast<size_t>(random() % bound); };
+    stages = 2 + static_cast<int>(below(3));
+    layers = 3 + static_cast<int>(below(6));
+    for (int i = 0; i < layers; ++i) stage_of.push_back(static_cast<int>(below(stages)));
+    // Half of them as people place layers: in order.
+    if (below(2) == 0) std::sort(stage_of.begin(), stage_of.end());
+    const size_t length = 4 + below(10);
+    for (size_t i = 0; i < length; ++i) {
+      const size_t values = i + 1;
+      const auto kind = static_cast<Operation::Kind>(below(8));
+      // Mostly the latest value, so that graphs are deep; sometimes one from long ago.
+      const size_t a = below(3) > 0 ? values - 1 : below(values);
+      operations.push_back({kind, a, below(values), below(layers)});
+    }
+  }
+
+  std::string text() const {
+    std::string text = c10::str(stages, " stages, layers on ");
+    for (const int stage : stage_of) text += std::to_string(stage);
+    for (const Operation& each : operations) {
+      text += c10::str(" ", static_cast<int>(each.kind), ":", each.a, ",", each.b, ",", each.layer);
+    }
+    return text;
+  }
+
+  std::string config() const {
+    std::string patterns;
+    for (int i = 0; i < layers; ++i) {
+      patterns += c10::str(i == 0 ? "" : ", ", "\"layer", i, "\": ", stage_of[i]);
+    }
+    return c10::str(R"({"parallel": {"pipeline": )", stages, R"(}, "stages": {)", patterns, "}}");
+  }
+};
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(const Program& of) : program(of) {
+    for (int i = 0; i < of.layers; ++i) {
+      layers.push_back(
+          register_module(c10::str("layer", i), torch::nn::Linear(kFeatures, kFeatures)));
+    }
+  }
+
+  Tensor forward(const Tensor& input) {
+    Tensors values{input};
+    for (const Operation& each : program.operations) {
+      const Tensor &a = values[each.a], &b = values[each.b];
+      torch::nn::Linear& layer = layers[each.layer];
+      values.push_back(run(each.kind, a, b, layer));
+    }
+    // Every layer has a gradient, be it of a constant.
+    Tensor sum = values.back().pow(2).mean(-1);
+    for (auto& layer : layers) sum = sum + layer(input).mean(-1) * 0.1;
+    return sum;
+  }
+
+  static Tensor run(Operation::Kind kind, const Tensor& a, const Tensor& b,
+                    torch::nn::Linear& layer) {
+    switch (kind) {
+      case Operation::linear:
+        return torch::tanh(layer(a));
+      case Operation::gate:
+        return torch::sigmoid(layer(a)) * b;
+      case Operation::add:
+        return a + b * 0.5;
+      case Operation::join: {
+        const auto halves = torch::cat({a, b}, -1).chunk(2, -1);
+        return halves[1] - halves[0] * 0.3;
+      }
+      case Operation::part: {
+        const auto sorted = a.sort(-1);
+        return std::get<0>(sorted) + std::get<1>(sorted).to(a.dtype()) * 0.1;
+      }
+      case Operation::detached:
+        return a.detach() * b;
+      case Operation::table:
+        return torch::matmul(a, layer->weight.t()) + layer->bias.sum();
+      case Operation::read:
+        return a.abs().max().item<double>() > 1 ? a / 2 : a + b;
+    }
+    return a;
+  }
+
+  Program program;
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Net);
+
+TEST(PipelineRandomGraphs, TrainAsOnOneDevice) {
+  const char* asked = std::getenv("OSLO_TEST_GRAPHS");
+  const int number = asked == nullptr ? 40 : std::atoi(asked);
+  for (int seed = 0; seed < number && !testing::Test::HasFailure(); ++seed) {
+    const Program program(seed);
+    SCOPED_TRACE(c10::str("seed ", seed, ": ", program.text()));
+    Trial trial;
+    trial.grid = {1, 1, program.stages};
+    constexpr const char* kKinds[] = {"naive", "gpipe", "1f1b"};
+    trial.kind = kKinds[seed % 3];
+    trial.micro_batches = 1 + seed % 5;
+    trial.steps = 2;
+    trial.config = program.config();
+    trial.example = seed % 2 == 0;
+    trial.batch_coupled = true;
+    const int64_t rows = 2 * trial.micro_batches;
+    expect_parity(
+        trial, [&] { return Net(program); },
+        [&](int) {
+          return Tensors{torch::randn({rows, 3, kFeatures}, torch::kDouble),
+                         torch::randn({rows, 3}, torch::kDouble)};
+        },
+        [](auto& model, const Tensors& micro) {
+          return torch::mse_loss(model->forward(micro[0]), micro[1]);
+        });
+  }
+}
+
+}  // namespace
+}  // namespace oslo::test
