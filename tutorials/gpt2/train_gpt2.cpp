@@ -20,6 +20,7 @@
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Options {
   std::vector<std::string> settings;
   std::size_t batch_size = 8;  // global: of all data ranks together
   std::int64_t seq_len = 64;
+  int micro_batches = 4;  // that a pipeline divides a rank's batch into
   std::int64_t steps = 100;
   std::int64_t save_interval = 50;
   std::int64_t layers = 2, hidden = 128, heads = 4;
@@ -58,6 +60,8 @@ void add_options(CLI::App& app, Options& options) {
                  "Changes one entry of it, e.g. model_parallelism.tensor_parallel_size=2");
   app.add_option("--batch-size", options.batch_size, "Sequences a step, over all data ranks");
   app.add_option("--seq-len", options.seq_len, "Tokens a sequence");
+  app.add_option("--micro-batches", options.micro_batches,
+                 "Parts of a batch, where the configuration has a pipeline");
   app.add_option("--steps", options.steps, "Steps in all, those before --resume included");
   app.add_option("--save-interval", options.save_interval, "Steps between checkpoints");
   app.add_option("--layers", options.layers);
@@ -147,8 +151,19 @@ void train(const Options& options) {
     step = extra.at("step").get<std::int64_t>();
   }
 
-  // --- 4. Make it data parallel ----------------------------------------------------------------
-  oslo::DistributedDataParallel<gpt2::GPT2LMHeadModel> ddp(model, mpu.get_data_parallel_group());
+  // --- 4. Make it data parallel; a pipeline's schedule does that itself ------------------------
+  const bool pipeline = mpu.get_pipeline_parallel_world_size() > 1;
+  std::optional<oslo::DistributedDataParallel<gpt2::GPT2LMHeadModel>> ddp;
+  std::optional<oslo::PipelineSchedule> schedule;
+  if (pipeline) {
+    schedule.emplace(parallel, oslo::PipelineOptions().num_microbatches(options.micro_batches));
+  } else {
+    ddp.emplace(model, mpu.get_data_parallel_group());
+  }
+  const auto loss_of = [&](const torch::Tensor& logits, const torch::Tensor& target) {
+    return torch::nn::functional::cross_entropy(logits.view({-1, shape.vocab_size}),
+                                                target.reshape({-1}));
+  };
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(options.learning_rate));
 
@@ -161,7 +176,7 @@ void train(const Options& options) {
   const auto examples = text.map(torch::data::transforms::Stack<>());
   const auto steps_per_epoch = static_cast<std::int64_t>(sampler.steps_per_epoch());
 
-  // --- 6. Train as usual, but call the DDP engine, not the model -------------------------------
+  // --- 6. Train as usual, but call the DDP engine, not the model, or hand the schedule a batch ---
   const auto save = [&] {
     // The step is of the same save as the weights, whenever this process dies.
     parallel.save_parallelized((out / "parallel_ckpt").string(),
@@ -186,10 +201,19 @@ void train(const Options& options) {
       const auto start = std::chrono::steady_clock::now();
 
       optimizer.zero_grad();
-      const torch::Tensor logits = ddp.forward(batch.data.to(device));
-      const torch::Tensor loss = torch::nn::functional::cross_entropy(
-          logits.view({-1, shape.vocab_size}), batch.target.to(device).view({-1}));
-      loss.backward();
+      const torch::Tensor data = batch.data.to(device), target = batch.target.to(device);
+      torch::Tensor loss;
+      if (pipeline) {
+        loss = schedule
+                   ->forward_backward_step({data, target},
+                                           [&](const auto& micro) {
+                                             return loss_of(model->forward(micro[0]), micro[1]);
+                                           })
+                   .loss;
+      } else {
+        loss = loss_of(ddp->forward(data), target);
+        loss.backward();
+      }
       parallel.clip_grad_norm_(1.0);
       optimizer.step();
 
@@ -218,7 +242,7 @@ void train(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains GPT-2 on tinyshakespeare with tensor and data parallelism");
+  CLI::App app("Trains GPT-2 on tinyshakespeare with tensor, data and pipeline parallelism");
   Options options;
   add_options(app, options);
   CLI11_PARSE(app, argc, argv);
