@@ -30,11 +30,14 @@ TORCH_MODULE(OwnLinears);
 void train(Device& device, const std::map<std::string, std::string>& styles) {
   auto model = Device::make(2, [] { return OwnLinears(); });
   const auto x_of = [&](int step) { return device.part(numbers({6, 7}, step)); };
+  // Hooks on a parameter that stays whole: set before, and after.
+  model->b.register_hook([](const Tensor& gradient) { return gradient * 2; });
   device.initialize(
       model, [&] { model->forward(x_of(0)); },
       [&](oslo::InitializeOptions& how) {
         how.policies = {oslo::policy_for<OwnLinearsImpl>({styles.begin(), styles.end()})};
       });
+  model->b.register_hook([](const Tensor& gradient) { return gradient.clamp(-0.05, 0.05); });
   Replica replica(device, model);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int step = 0; step < 3; ++step) {

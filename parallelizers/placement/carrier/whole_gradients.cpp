@@ -1,6 +1,7 @@
 #include "parallelizers/placement/carrier/whole_gradients.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/VariableHooksInterface.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "mpu/ledger.h"
 #include "parallelizers/placement/carrier/arguments.h"
@@ -23,22 +23,41 @@ using torch::autograd::FunctionPreHook;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
+at::Tensor gathered(at::Tensor gradient) {
+  if (!gradient.defined() || placed_impl(gradient) == nullptr) return gradient;
+  const RuleScope scope("whole_gradient");
+  return local_in(std::move(gradient), nullptr);
+}
+
 struct GatherPlaced final : FunctionPreHook {
   variable_list operator()(const variable_list& gradients) override {
     variable_list whole = gradients;
-    for (at::Tensor& gradient : whole) {
-      if (!gradient.defined() || placed_impl(gradient) == nullptr) continue;
-      const RuleScope scope("whole_gradient");
-      gradient = local_in(std::move(gradient), nullptr);
-    }
+    for (at::Tensor& gradient : whole) gradient = gathered(std::move(gradient));
     return whole;
   }
 };
 
-bool gathers_already(const std::vector<std::unique_ptr<FunctionPreHook>>& hooks) {
+/// The same for a leaf, in the form in which users' hooks are kept: one that was set earlier runs
+/// before, and a later one after.
+struct GatherPlacedOfLeaf {
+  at::TensorBase operator()(const at::TensorBase& gradient) const {
+    return gathered(at::Tensor(gradient));
+  }
+};
+
+bool gathers_already(Node& node) {
+  const auto& hooks = node.pre_hooks();
   return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
     return dynamic_cast<const GatherPlaced*>(hook.get()) != nullptr;
   });
+}
+
+bool gathers_already(const at::Tensor& leaf) {
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
+  if (meta == nullptr || !meta->cpp_hooks_list_) return false;
+  return std::any_of(
+      meta->cpp_hooks_list_->begin(), meta->cpp_hooks_list_->end(),
+      [](const auto& hook) { return hook.template target<GatherPlacedOfLeaf>() != nullptr; });
 }
 
 }  // namespace
@@ -48,16 +67,13 @@ void gather_gradients_of(c10::ArrayRef<c10::IValue> results) {
   for_each_tensor(results, [](const at::Tensor& result) {
     if (!result.requires_grad() || result.key_set().has(kPlacedKey)) return;
     const std::shared_ptr<Node>& node = result.grad_fn();
-    if (node && !gathers_already(node->pre_hooks()))
-      node->add_pre_hook(std::make_unique<GatherPlaced>());
+    if (node && !gathers_already(*node)) node->add_pre_hook(std::make_unique<GatherPlaced>());
   });
 }
 
 void gather_gradients_of_leaf(const at::Tensor& leaf) {
-  if (leaf.is_inference()) return;
-  const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
-  if (meta != nullptr && gathers_already(meta->hooks_)) return;
-  torch::autograd::impl::add_hook(leaf, std::make_unique<GatherPlaced>());
+  if (!leaf.requires_grad() || leaf.is_inference() || gathers_already(leaf)) return;
+  at::impl::GetVariableHooks()->_register_hook(leaf, GatherPlacedOfLeaf());
 }
 
 }  // namespace oslo

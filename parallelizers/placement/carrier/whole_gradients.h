@@ -14,7 +14,8 @@ namespace oslo {
 void gather_gradients_of(c10::ArrayRef<c10::IValue> results);
 
 /// The same for an ordinary leaf, such as a parameter that is whole: its gradient is an ordinary
-/// tensor, as optimizers keep, and DDP's buckets take. Again on the same tensor: nothing.
+/// tensor, as optimizers keep, and DDP's buckets take. Nothing for one that requires no
+/// gradient, or was given here before.
 void gather_gradients_of_leaf(const at::Tensor& leaf);
 
 }  // namespace oslo
