@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
-#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "mpu/decision.h"
@@ -15,6 +13,7 @@
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/cuda_support.h"
 #include "mpu/transport/fake_backend.h"
+#include "mpu/transport/group_members.h"
 #include "mpu/transport/hierarchical_backend.h"
 #include "mpu/transport/process_group_gloo.h"
 #include "mpu/transport/shared_memory/backend.h"
@@ -26,75 +25,6 @@ namespace {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
-
-/// What a member of a group wants, and where it is.
-struct Member {
-  Transport wanted = Transport::automatic;
-  std::string host;
-  std::string device;  ///< the GPU that is current there; empty: none
-};
-
-std::string text_of(const Member& member) {
-  return c10::str(to_string(member.wanted), "\n", member.host, "\n", member.device);
-}
-
-Member member_of(const std::string& text) {
-  const size_t host = text.find('\n') + 1, device = text.find('\n', host) + 1;
-  return {parse_transport(text.substr(0, host - 1)), text.substr(host, device - host - 1),
-          text.substr(device)};
-}
-
-/// What carries CUDA tensors.
-enum class DeviceMover { nothing, nccl, staged };
-
-/// What the members make of each other: their hosts, by rank, as numbers from 0 in order of first
-/// appearance, and what carries CUDA tensors between them.
-struct Met {
-  std::vector<int> host_of;
-  DeviceMover device = DeviceMover::nothing;
-};
-
-DeviceMover device_mover(const std::string& name, const std::vector<Member>& members,
-                         size_t hosts) {
-  std::set<std::string> devices;
-  std::string lacking;
-  for (size_t rank = 0; rank < members.size(); ++rank) {
-    if (members[rank].device.empty()) {
-      lacking += c10::str(" ", rank);
-    } else {
-      devices.insert(members[rank].device);
-    }
-  }
-  const bool asked = members[0].wanted == Transport::nccl;
-  OSLO_CHECK(!asked || lacking.empty(), "backend 'nccl': group ", name, ": its ranks", lacking,
-             " have no CUDA device, or a build without NCCL: configure it with -DOSLO_CUDA=ON");
-  OSLO_CHECK(!asked || devices.size() == members.size(), "backend 'nccl': the ", members.size(),
-             " ranks of group ", name, " are on ", devices.size(),
-             " GPUs, and NCCL takes one rank for each; use the backend 'auto', which copies by way "
-             "of the host's memory where ranks share a GPU");
-  if (!lacking.empty()) return DeviceMover::nothing;
-  if (devices.size() == members.size()) return DeviceMover::nccl;
-  return hosts == 1 ? DeviceMover::staged : DeviceMover::nothing;
-}
-
-/// `Met` as text: what carries CUDA tensors, then the hosts. Throws when the members want different
-/// transports, or what they want cannot be.
-std::string what_was_met(const std::string& name, const std::vector<std::string>& texts) {
-  std::vector<Member> members;
-  for (const std::string& text : texts) members.push_back(member_of(text));
-  std::vector<std::string> hosts;
-  std::string numbers;
-  for (size_t rank = 0; rank < members.size(); ++rank) {
-    OSLO_CHECK(members[rank].wanted == members[0].wanted, "group ", name,
-               ": rank 0 has the backend '", to_string(members[0].wanted), "' and rank ", rank,
-               " '", to_string(members[rank].wanted),
-               "'; start all ranks with the same OSLO_BACKEND and config");
-    const auto found = std::find(hosts.begin(), hosts.end(), members[rank].host);
-    numbers += c10::str(" ", found - hosts.begin());
-    if (found == hosts.end()) hosts.push_back(members[rank].host);
-  }
-  return c10::str(static_cast<int>(device_mover(name, members, hosts.size())), numbers);
-}
 
 /// The GPU that is current in this thread, under a name of its own; empty where there is none.
 std::string current_device() {
@@ -109,22 +39,20 @@ std::string current_device() {
 }
 
 /// Throws on every member alike.
-Met meet(const Rendezvous& rendezvous, c10d::Store& store, const std::string& name, int rank,
-         int size, Transport wanted) {
-  const Member own{wanted,
-                   rendezvous.host.empty() ? shared_memory::host_identity() : rendezvous.host,
-                   current_device()};
-  if (size == 1) return {{0}, device_mover(name, {own}, 1)};
-  const Deciders members{store, rank, size, rendezvous.timeout,
-                         c10::str("group ", name, ": rank ", rank)};
-  std::istringstream numbers(
-      decide_together(members, 0, "making the group", text_of(own),
-                      [&](const auto& texts) { return what_was_met(name, texts); }));
-  int device = 0;
-  numbers >> device;
-  Met met{std::vector<int>(size), static_cast<DeviceMover>(device)};
-  for (int& number : met.host_of) numbers >> number;
-  return met;
+MembersMet meet(const Rendezvous& rendezvous, c10d::Store& store, const std::string& name, int rank,
+                int size, Transport wanted) {
+  const std::string host =
+      rendezvous.host.empty() ? shared_memory::host_identity() : rendezvous.host;
+  const GroupMember own{wanted, host, current_device()};
+  if (size == 1) return what_was_met(name, {own});
+  const Deciders deciders{store, rank, size, rendezvous.timeout,
+                          c10::str("group ", name, ": rank ", rank)};
+  return MembersMet::from_text(
+      decide_together(deciders, 0, "making the group", own.to_text(), [&](const auto& texts) {
+        std::vector<GroupMember> members;
+        for (const auto& text : texts) members.push_back(GroupMember::from_text(text));
+        return what_was_met(name, members).to_text();
+      }));
 }
 
 BackendPtr make_shared(const Rendezvous& rendezvous, const StorePtr& store, const std::string& name,
@@ -229,11 +157,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous
     set(c10::kCUDA, Type::CUSTOM, fake);
     return group;
   }
-  const Met met = meet(rendezvous, *store, name, rank, size, wanted);
+  const MembersMet met = meet(rendezvous, *store, name, rank, size, wanted);
   const BackendPtr cpu = make_cpu_backend(rendezvous, store, name, rank, wanted, met.host_of);
   set(c10::kCPU, cpu->getBackendName() == "gloo" ? Type::GLOO : Type::CUSTOM, cpu);
-  if (met.device == DeviceMover::nccl) set_nccl(*group, store, name);
-  if (met.device == DeviceMover::staged) {
+  if (met.device == DeviceCarrier::nccl) set_nccl(*group, store, name);
+  if (met.device == DeviceCarrier::staged) {
     // A transport of its own: its operations are ordered among themselves only.
     const auto apart = c10::make_intrusive<c10d::PrefixStore>("staged", store);
     // In NCCL's place: under the type of the CPU's backend LibTorch would take that one.
