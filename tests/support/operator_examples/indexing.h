@@ -60,6 +60,7 @@ inline Family writes() {
           {"index_reduce index_reduce_",
            {x({5, 7}), 1, numbers({4, 0, 2}), x({5, 3}), "mean"},
            kWritten},
+          {"fill_diagonal_", {x({5, 7}), 0.5, false}, "the diagonal needs both of its dimensions"},
           {"index_fill.int_Scalar index_fill_.int_Scalar",
            {x({5, 7}), 1, numbers({4, 0, 2}), 0.5},
            kWritten},
