@@ -6,18 +6,12 @@
 #include <string_view>
 
 #include "mpu/error.h"
+#include "parallelizers/modules/path_components.h"
 #include "parallelizers/pipeline/model_layers.h"
 #include "parallelizers/pipeline/stage_rule.h"
 
 namespace oslo {
 namespace {
-
-std::vector<std::string> components(const std::string& path) {
-  std::vector<std::string> parts;
-  std::istringstream stream(path);
-  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
-  return parts;
-}
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 10 &&
@@ -36,7 +30,7 @@ bool matches_component(const std::string& wanted, const std::string& part) {
 
 /// Whether the path is what the pattern says, or lies beneath that.
 bool matches(const std::string& pattern, const std::string& path) {
-  const auto wanted = components(pattern), parts = components(path);
+  const auto wanted = path_components(pattern), parts = path_components(path);
   if (wanted.size() > parts.size()) return false;
   return std::equal(wanted.begin(), wanted.end(), parts.begin(), matches_component);
 }
@@ -162,7 +156,8 @@ using Patterns = std::vector<std::pair<std::string, std::vector<int>>>;
 /// The weakest first.
 Patterns ordered(Patterns patterns) {
   const auto strength = [](const std::string& pattern) {
-    return std::pair(components(pattern).size(), -std::count(pattern.begin(), pattern.end(), '*'));
+    return std::pair(path_components(pattern).size(),
+                     -std::count(pattern.begin(), pattern.end(), '*'));
   };
   std::stable_sort(patterns.begin(), patterns.end(), [&](const auto& a, const auto& b) {
     return strength(a.first) < strength(b.first);

@@ -1,10 +1,10 @@
 #include "parallelizers/plan/explicit_plan.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "mpu/error.h"
 #include "parallelizers/modules/module_tree.h"
+#include "parallelizers/modules/path_components.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/planned_uses.h"
@@ -12,15 +12,8 @@
 namespace oslo {
 namespace {
 
-std::vector<std::string> components(const std::string& path) {
-  std::vector<std::string> parts;
-  std::istringstream stream(path);
-  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
-  return parts;
-}
-
 bool matches(const std::string& pattern, const std::string& path) {
-  const auto wanted = components(pattern), parts = components(path);
+  const auto wanted = path_components(pattern), parts = path_components(path);
   if (wanted.size() != parts.size()) return false;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (wanted[i] != "*" && wanted[i] != parts[i]) return false;
