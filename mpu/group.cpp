@@ -8,6 +8,7 @@
 #include "mpu/foreign_scope.h"
 #include "mpu/messages.h"
 #include "mpu/parts.h"
+#include "mpu/time_limit.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/mover.h"
 

@@ -12,7 +12,7 @@ struct RecurrentDirection {
   Value w_ih;                  ///< [g H, I]
   Value w_hh;                  ///< [g H, H]
   Value b_ih = {}, b_hh = {};  ///< [g H]; undefined without biases
-  Value h;                     ///< [B, H], before the first step
+  Value h = {};                ///< [B, H], before the first step
   Value c = {};                ///< [B, H], of an LSTM
   bool reverse = false;
 };
