@@ -106,7 +106,8 @@ void PipelineSchedule::State::take_from_first_replica(bool buffers_only) const {
   if (data.size() == 1) return;
   const RuleScope scope("pipeline schedule");
   std::vector<at::Tensor> tensors = buffers_only ? std::vector<at::Tensor>() : parameters();
-  for (const BufferView& buffer : ModelView(parallel.module()).buffers()) {
+  const ModelView view(parallel.module());
+  for (const BufferView& buffer : view.buffers()) {
     tensors.push_back(buffer.tensor);
   }
   std::erase_if(tensors, [](const at::Tensor& tensor) { return !is_here(tensor); });
