@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "mpu/transport/shared_memory/backend.h"
 #include "tests/support/shared_memory_group.h"
 #include "tests/support/transport_ranks.h"
+#include "tests/support/uneven_parts.h"
 
 namespace oslo {
 namespace {
@@ -119,20 +119,7 @@ TEST(Moved, ByOneTensorForAllPartsAsOverNccl) {
                                        kRanks, test::shm_options("like nccl"))));
     process_group->setDefaultBackend(c10d::ProcessGroup::BackendType::CUSTOM);
     Group group("all", {0, 1, 2}, rank, process_group);
-    for (const auto& sizes : {kSizes, std::vector<int64_t>{2, 2, 2}, {0, 4, 0}, {0, 0, 1}}) {
-      const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-      const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + rank, int64_t{0});
-      for (const int64_t dim : {0, 1}) {
-        std::vector<int64_t> shape{3, 3};
-        shape[dim] = total;
-        const Tensor numbers = at::arange(3 * total, at::kDouble).view(shape);
-        for (const Tensor& whole : {numbers, at::complex(numbers, numbers + 1)}) {
-          const Tensor part = whole.narrow(dim, start, sizes[rank]);
-          EXPECT_TRUE(at::equal(group.all_gather(part, dim, sizes), whole));
-          EXPECT_TRUE(at::equal(group.reduce_scatter(whole * (rank + 1), dim, sizes), part * 6));
-        }
-      }
-    }
+    test::expect_moves_uneven_parts(group);
     const int64_t own = kSizes[rank];
     EXPECT_EQ(columns(group, [&] { group.all_gather(rows(own), 0, kSizes); }),
               std::pair(32 * (5 - own), 2 * 32 * 3L));

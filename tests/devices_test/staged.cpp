@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include <numeric>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -14,6 +13,7 @@
 #include "mpu/transport/staged_backend.h"
 #include "tests/support/error_of.h"
 #include "tests/support/shared_memory_group.h"
+#include "tests/support/uneven_parts.h"
 
 namespace oslo {
 namespace {
@@ -101,23 +101,7 @@ TEST(Staged, ASendDoesNotWaitForThatToAnotherRank) {
 }
 
 TEST(Staged, MovesPartsOfAnySizes) {
-  expect_on_staged([](Group& group) {
-    const int rank = group.rank();
-    for (const auto& sizes : {std::vector<int64_t>{2, 0, 3}, {2, 2, 2}, {0, 4, 0}, {0, 0, 1}}) {
-      const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-      const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + rank, int64_t{0});
-      for (const int64_t dim : {0, 1}) {
-        std::vector<int64_t> shape{3, 3};
-        shape[dim] = total;
-        const Tensor numbers = at::arange(3 * total, at::kDouble).view(shape);
-        for (const Tensor& whole : {numbers, at::complex(numbers, numbers + 1)}) {
-          const Tensor part = whole.narrow(dim, start, sizes[rank]);
-          EXPECT_TRUE(at::equal(group.all_gather(part, dim, sizes), whole));
-          EXPECT_TRUE(at::equal(group.reduce_scatter(whole * (rank + 1), dim, sizes), part * 6));
-        }
-      }
-    }
-  });
+  expect_on_staged([](Group& group) { test::expect_moves_uneven_parts(group); });
 }
 
 TEST(Staged, BroadcastsFromAnyRank) {
