@@ -1,5 +1,6 @@
 #include "mpu/transport/process_group_gloo.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
@@ -92,6 +93,13 @@ class Gloo final : public c10d::ProcessGroupGloo {
   std::thread thread_;
 };
 
+/// Returns when all ranks are connected. A rank that dropped its group before would close connections
+/// that others are still making: they would end with Gloo's "connection closed by peer".
+void wait_until_all_are_connected(c10d::Store& store, int size, std::chrono::milliseconds timeout) {
+  if (store.add("oslo/connected", 1) == size) store.set("oslo/all_connected", "");
+  store.wait({"oslo/all_connected"}, timeout);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(Rendezvous& rendezvous,
@@ -102,7 +110,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(Rendezvous& rendezvous,
   options->devices.push_back(std::static_pointer_cast<Device>(rendezvous.device));
   options->timeout = rendezvous.timeout;
   options->threads = 1;  // our collectives are few and ordered; more threads only compete for cores
-  return c10::make_intrusive<Gloo>(store, rank, size, options);
+  auto gloo = c10::make_intrusive<Gloo>(store, rank, size, options);
+  wait_until_all_are_connected(*store, size, rendezvous.timeout);
+  return gloo;
 }
 
 }  // namespace oslo
