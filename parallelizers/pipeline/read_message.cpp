@@ -2,9 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <c10/core/GradMode.h>
+
 #include <bit>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {
 namespace {
@@ -20,7 +23,8 @@ at::Tensor entry(Kind kind, Words words) {
 }
 
 at::Tensor entry_of(const at::Tensor& tensor) {
-  Words words{static_cast<int64_t>(tensor.scalar_type())};
+  const bool records = value_of(tensor).local.requires_grad();
+  Words words{static_cast<int64_t>(tensor.scalar_type()), records ? 1 : 0};
   words.insert(words.end(), tensor.sizes().begin(), tensor.sizes().end());
   return entry(Kind::tensor, std::move(words));
 }
@@ -49,11 +53,15 @@ void add(const c10::IValue& result, std::vector<at::Tensor>& message) {
   }
 }
 
+/// Differentiable where the owner's is (rows by a mask are): both sides of a crossing then expect
+/// its gradient. No leaf, which could not be written in place.
 at::Tensor shape_from(const at::Tensor& entry) {
   const auto* words = entry.const_data_ptr<int64_t>();
-  const Words sizes(words + 2, words + entry.numel());
-  return at::empty(sizes,
-                   at::TensorOptions(static_cast<at::ScalarType>(words[1])).device(at::kMeta));
+  const Words sizes(words + 3, words + entry.numel());
+  const at::Tensor shape =
+      at::empty(sizes, at::TensorOptions(static_cast<at::ScalarType>(words[1])).device(at::kMeta));
+  if (words[2] == 0 || !c10::GradMode::is_enabled()) return shape;
+  return shape.set_requires_grad(true).clone();
 }
 
 }  // namespace

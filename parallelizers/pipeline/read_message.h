@@ -8,7 +8,7 @@ namespace oslo {
 
 // What an operator that read elements gave, as a message to the ranks that have only the shape of
 // what it read: numbers and truth values as they are, bit for bit; of tensors, and lists of them,
-// shape and type.
+// shape and type, and whether they have a gradient.
 
 std::vector<at::Tensor> message_of_read(const std::vector<c10::IValue>& results);
 

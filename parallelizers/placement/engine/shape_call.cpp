@@ -47,7 +47,7 @@ at::Tensor differentiable(const at::Tensor& shape, bool leaf) {
 std::vector<c10::IValue> fresh(const std::vector<c10::IValue>& results, bool requires_grad) {
   return with_tensors(results, [&](const at::Tensor& shape) {
     at::Tensor tensor = at::empty_strided(shape.sizes(), shape.strides(), shape.options());
-    const bool records = requires_grad && tensor.is_floating_point();
+    const bool records = requires_grad && (tensor.is_floating_point() || tensor.is_complex());
     return records ? differentiable(tensor, /*leaf=*/false) : tensor;
   });
 }
