@@ -121,7 +121,7 @@ void PipelineSchedule::State::finish_gradients(CopiedGradients& copied,
   copied.add_up();
 }
 
-/// From the ranks of the stage that has it to all.
+/// From the ranks of the stage that has it to all; where micro-batches differ in that, from each.
 at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
   const MeshPtr& mesh = parallel.mpu().tensor_mesh();
   if (!mesh->stages) return run.loss();
@@ -129,8 +129,9 @@ at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
   const RuleScope scope("pipeline schedule");
   // Every rank ran the same forward: all know the stage and the type.
   at::Tensor loss = run.loss().defined() ? run.loss().reshape({}).contiguous().clone()
-                                         : at::empty({}, run.loss_options());
-  mesh->stages->broadcast(loss, run.loss_stage());
+                                         : at::zeros({}, run.loss_options());
+  if (run.loss_stages().size() > 1) return mesh->stages->all_reduce(loss);
+  mesh->stages->broadcast(loss, run.loss_stages().first());
   return loss;
 }
 
@@ -159,6 +160,13 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   OSLO_CHECK(trains || options.forward_only(),
              "forward_backward_step under torch::NoGradGuard has nothing to do backward; say "
              "StepOptions().forward_only(true)");
+  for (size_t i = 0; i < batch.size(); ++i) {
+    OSLO_CHECK(
+        mpu.size("pipeline") == 1 || !batch[i].requires_grad(), "tensor ", i,
+        " of the batch requires a gradient, of which each pipeline stage would have the part "
+        "of its own uses; pass batch[",
+        i, "].detach()");
+  }
   const std::vector<at::Tensor> parameters = trains ? state_->parameters() : Tensors();
   state_->share_used_parameters([&] { loss(micro_batches.tensors[0]); });
   if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
@@ -169,8 +177,13 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   const pipeline::Schedule& list = trains ? state_->schedule : state_->evaluation;
   run.run(list.actions[mpu.rank("pipeline")], mpu.world());
   StepResult result;
-  result.loss = state_->shared_loss(run);
-  if (trains) state_->finish_gradients(copied, parameters);
+  const auto place = [&] {
+    return c10::str("pipeline stage ", mpu.rank("pipeline"), ", end of step");
+  };
+  run.named(place, mpu.world(), [&] {
+    result.loss = state_->shared_loss(run);
+    if (trains) state_->finish_gradients(copied, parameters);
+  });
   result.sent = run.sent();
   result.peak_in_flight = run.peak();
   return result;
@@ -180,8 +193,16 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const F
                                                    const Criterion& criterion,
                                                    const StepOptions& options) {
   Tensors outputs;
+  StageSet outputs_on;
   const auto loss = [&](const Tensors& micro_batch) {
     const at::Tensor output = forward(micro_batch);
+    if (const LayoutPtr own = layout(output); options.return_outputs() && own) {
+      OSLO_CHECK(outputs_on.empty() || outputs_on == own->stages(),
+                 "StepOptions::return_outputs: the outputs of micro-batches are on pipeline ",
+                 outputs_on.to_string(), " and on ", own->stages().to_string(),
+                 "; return them from one stage, or take numbers by item()");
+      outputs_on = own->stages();
+    }
     if (options.return_outputs() && is_here(output)) {
       const c10::AutoGradMode no_grad(false);
       outputs.push_back(gather_all(value_of(output)).local.detach());

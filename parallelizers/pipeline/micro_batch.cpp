@@ -74,9 +74,14 @@ void MicroBatch::backward(const at::Tensor& loss) {
   }
   for (const Sent& sent : sent_) {
     if (!sent.edge.is_valid()) continue;
-    const at::Tensor expected = at::empty(sent.sizes, sent.options);
+    const at::Tensor gradient = stages_->receive(sent.to, sent.tag + 1).at(0);
+    if (!gradient.defined()) continue;
+    OSLO_CHECK(gradient.sizes() == sent.sizes && gradient.dtype() == sent.options.dtype(),
+               "the gradient of a value of shape ", sent.sizes, ", ", sent.options.dtype(),
+               ", that went to stage ", sent.to, " came back as ", gradient.sizes(), ", ",
+               gradient.dtype(), "; every rank has to run the same forward on the same batch");
     roots.push_back(sent.edge);
-    gradients.push_back(stages_->receive(sent.to, sent.tag + 1, {expected}).front());
+    gradients.push_back(gradient);
   }
   if (!roots.empty()) {
     torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
@@ -86,9 +91,11 @@ void MicroBatch::backward(const at::Tensor& loss) {
   for (const Received& received : received_) {
     const at::Tensor& leaf = received.leaf;
     if (!leaf.requires_grad()) continue;
+    // Undefined where the loss does not depend on it: what it was computed from has no gradient
+    // then.
     const at::Tensor& gradient = leaf.grad();
-    stages_->send({gradient.defined() ? gradient.contiguous() : at::zeros_like(leaf)},
-                  received.from, received.tag + 1);
+    stages_->send({gradient.defined() ? gradient.contiguous() : gradient}, received.from,
+                  received.tag + 1);
   }
   carried_.clear();
   sent_.clear();

@@ -16,16 +16,25 @@ namespace {
 using pipeline::Action;
 using pipeline::Pass;
 
-/// While it lives the mesh knows that gradients cross stages.
+/// While it lives the mesh knows that gradients cross stages. A step that broke off is never over:
+/// messages of it may be left, which the next step would take for its own.
 class InStep {
  public:
-  explicit InStep(const Mesh& mesh) : mesh_(mesh) { mesh_.in_step = true; }
-  ~InStep() { mesh_.in_step = false; }
+  explicit InStep(const Mesh& mesh) : mesh_(mesh) {
+    OSLO_CHECK(!mesh_.in_step.exchange(true),
+               "a step of this model broke off, or called another one; messages between its stages "
+               "may still be under way: go on in new processes, from a checkpoint");
+  }
+  void over() { over_ = true; }
+  ~InStep() {
+    if (over_ || !mesh_.stages) mesh_.in_step = false;
+  }
   InStep(const InStep&) = delete;
   InStep& operator=(const InStep&) = delete;
 
  private:
   const Mesh& mesh_;
+  bool over_ = false;
 };
 
 const char* name_of(Pass pass) {
@@ -48,17 +57,25 @@ ScheduleRun::ScheduleRun(MeshPtr mesh, Work work)
     : mesh_(std::move(mesh)), work_(std::move(work)), under_way_(work_.weights.size()) {}
 
 void ScheduleRun::run(const std::vector<Action>& actions, const World& world) {
-  const InStep in_step(*mesh_);
+  InStep in_step(*mesh_);
   for (const Action& action : actions) {
-    try {
-      act(action);
-    } catch (const std::exception& error) {
-      const std::string own =
-          c10::str("pipeline stage ", action.stage, ", ", name_of(action.pass), " of micro-batch ",
-                   action.micro_batch, " (rank ", world.rank(), "): ", message_of(error));
-      const std::string first = world.first_failure("pipeline/" + work_.step, own);
-      fail(own, first == own ? "" : "; the first to fail was " + first);
-    }
+    const auto place = [&] {
+      return c10::str("pipeline stage ", action.stage, ", ", name_of(action.pass),
+                      " of micro-batch ", action.micro_batch);
+    };
+    named(place, world, [&] { act(action); });
+  }
+  in_step.over();
+}
+
+void ScheduleRun::named(const std::function<std::string()>& place, const World& world,
+                        const std::function<void()>& part) const {
+  try {
+    part();
+  } catch (const std::exception& error) {
+    const std::string own = c10::str(place(), " (rank ", world.rank(), "): ", message_of(error));
+    const std::string first = world.first_failure("pipeline/" + work_.step, own);
+    fail(own, first == own ? "" : "; the first to fail was " + first);
   }
 }
 
@@ -107,9 +124,10 @@ at::Tensor ScheduleRun::checked_loss(const at::Tensor& loss, int micro_batch) {
   OSLO_CHECK(layout && layout->resident(),
              "the loss function gave a loss that does not depend on the model: no pipeline stage "
              "computed it; compute it from what the model's forward returns");
-  loss_stage_ = layout->stages().first();
+  const int stage = layout->stages().first();
+  loss_stages_ = loss_stages_ | StageSet::of(stage);
   loss_options_ = at::TensorOptions(loss.dtype()).device(mesh_->device);
-  if (mesh_->stage != loss_stage_) return {};
+  if (mesh_->stage != stage) return {};
   return local_tensor(loss) * work_.weights[micro_batch];
 }
 

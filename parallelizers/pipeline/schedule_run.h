@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mpu/mesh.h"
+#include "mpu/stage_set.h"
 #include "mpu/world.h"
 #include "parallelizers/pipeline/micro_batch.h"
 #include "parallelizers/pipeline/schedule/schedule.h"
@@ -34,16 +35,21 @@ class ScheduleRun {
   /// and by what the first rank that failed said where that is another one.
   void run(const std::vector<pipeline::Action>& actions, const World& world);
 
-  /// The weighted sum of this rank's losses, and the stage that computed them; undefined on ranks
-  /// of other stages.
+  /// The weighted sum of the losses that this rank computed; undefined if it computed none.
   const at::Tensor& loss() const { return loss_; }
-  int loss_stage() const { return loss_stage_; }
+  /// The stages that computed some, known to every rank: mostly one.
+  StageSet loss_stages() const { return loss_stages_; }
   /// Its type, on every rank.
   const at::TensorOptions& loss_options() const { return loss_options_; }
   /// Messages of the forward passes, of this rank.
   int64_t sent() const { return sent_; }
   /// Forward passes that were under way at a time, at most.
   int peak() const { return peak_; }
+
+  /// Runs a part of the step; what it throws is thrown on, led by `place` and the rank, and
+  /// followed by what the first rank that failed in this step said.
+  void named(const std::function<std::string()>& place, const World& world,
+             const std::function<void()>& part) const;
 
  private:
   struct UnderWay {
@@ -60,7 +66,7 @@ class ScheduleRun {
   Work work_;
   std::vector<UnderWay> under_way_;
   at::Tensor loss_;
-  int loss_stage_ = 0;
+  StageSet loss_stages_;
   at::TensorOptions loss_options_;
   int64_t sent_ = 0;
   int in_flight_ = 0, peak_ = 0;
