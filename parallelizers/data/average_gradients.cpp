@@ -6,7 +6,6 @@
 #include <map>
 #include <tuple>
 
-#include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 
@@ -21,23 +20,22 @@ struct Bucket {
   int64_t bytes = 0;
 };
 
-/// As many elements as this rank's part of it has.
+/// As many elements as this rank's part of it has: replicas looked up other rows, so that an
+/// average of sparse gradients is none to speak of.
 at::Tensor flat_gradient(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) {
     return at::zeros({parameter.numel()},
                      at::TensorOptions(parameter.dtype()).device(parameter.device()));
   }
-  OSLO_CHECK(!gradient.is_sparse(), "a parameter of shape ", parameter.sizes(),
-             " has a sparse gradient, which is not averaged over data ranks; make the embedding "
-             "without sparse gradients");
+  if (gradient.is_sparse()) return gradient.to_dense().reshape({-1});
   const bool marked = mark_of(gradient) != nullptr;
   return (marked ? unmarked_alias(gradient) : gradient.detach()).reshape({-1});
 }
 
 void set_gradient(const at::Tensor& parameter, const at::Tensor& average) {
   at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined()) {
+  if (gradient.defined() && !gradient.is_sparse()) {
     const bool marked = mark_of(gradient) != nullptr;
     (marked ? unmarked_alias(gradient) : gradient.detach()).copy_(average.view(gradient.sizes()));
     return;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 
-#include "mpu/error.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
@@ -15,13 +14,11 @@ namespace {
 /// No micro-batch has it.
 constexpr int kCopiesTag = std::numeric_limits<int>::max() - 2;
 
+/// A sparse one, of an embedding, becomes what it is beside the dense one of another use.
 at::Tensor plain_gradient(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) return {};
-  OSLO_CHECK(!gradient.is_sparse(), "parameter ", mark_of(parameter)->name,
-             " is on several pipeline stages and has a sparse gradient, which is not added up over "
-             "stages; make the embedding without sparse gradients");
-  return unmarked_alias(gradient);
+  return gradient.is_sparse() ? gradient.to_dense() : unmarked_alias(gradient);
 }
 
 }  // namespace
