@@ -19,7 +19,22 @@ constexpr int64_t kFeatures = 4;
 
 /// One operation of a graph: on the values `a` and `b`, with `layer` where it has one.
 struct Operation {
-  enum Kind { linear, gate, add, join, part, detached, table, read } kind;
+  enum Kind {
+    linear,
+    gate,
+    add,
+    join,
+    part,
+    detached,
+    table,
+    read,
+    write,
+    mask,
+    outputs,
+    spectrum,
+    frozen,
+    number_of_kinds
+  } kind;
   size_t a, b, layer;
 };
 
@@ -27,6 +42,7 @@ struct Program {
   int layers = 1, stages = 2;
   std::vector<int> stage_of;  ///< by layer
   std::vector<Operation> operations;
+  std::vector<size_t> results;  ///< the values that the loss is of
 
   explicit Program(uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -39,11 +55,13 @@ struct Program {
     const size_t length = 4 + below(10);
     for (size_t i = 0; i < length; ++i) {
       const size_t values = i + 1;
-      const auto kind = static_cast<Operation::Kind>(below(8));
+      const auto kind = static_cast<Operation::Kind>(below(Operation::number_of_kinds));
       // Mostly the latest value, so that graphs are deep; sometimes one from long ago.
       const size_t a = below(3) > 0 ? values - 1 : below(values);
       operations.push_back({kind, a, below(values), below(layers)});
     }
+    results.push_back(length);
+    if (below(3) == 0) results.push_back(below(length));
   }
 
   std::string text() const {
@@ -79,9 +97,8 @@ struct NetImpl : torch::nn::Module {
       torch::nn::Linear& layer = layers[each.layer];
       values.push_back(run(each.kind, a, b, layer));
     }
-    // Every layer has a gradient, be it of a constant.
-    Tensor sum = values.back().pow(2).mean(-1);
-    for (auto& layer : layers) sum = sum + layer(input).mean(-1) * 0.1;
+    Tensor sum = layers[0](input).mean(-1) * 0.1;  // that something has a gradient
+    for (const size_t result : program.results) sum = sum + values[result].pow(2).mean(-1);
     return sum;
   }
 
@@ -108,6 +125,30 @@ struct NetImpl : torch::nn::Module {
         return torch::matmul(a, layer->weight.t()) + layer->bias.sum();
       case Operation::read:
         return a.abs().max().item<double>() > 1 ? a / 2 : a + b;
+      case Operation::write: {
+        Tensor written = a * 0.9;
+        written.narrow(-1, 1, 2).mul_(0.5);
+        return torch::sigmoid(written) + written.add_(0.1);
+      }
+      case Operation::mask: {
+        const Tensor above = a > 0.05;
+        Tensor filled = a.detach() * 0.5;
+        filled.index_put_({above}, a.index({above}) * 0.7);
+        return filled;
+      }
+      case Operation::outputs: {
+        const auto top = a.topk(3, -1);
+        const auto halves = a.split_with_sizes({1, 3}, -1);
+        return torch::cat({std::get<0>(top) * halves[1], halves[0]}, -1);
+      }
+      case Operation::spectrum:
+        return torch::fft::irfft(torch::fft::rfft(a) * torch::fft::rfft(b), kFeatures) * 0.5;
+      case Operation::frozen: {
+        const torch::NoGradGuard no_grad;
+        return torch::tanh(layer(a)) + b * 0.1;
+      }
+      case Operation::number_of_kinds:
+        break;
     }
     return a;
   }

@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct Trial {
   /// The model's samples see each other: one device, too, runs a micro-batch at a time.
   bool batch_coupled = false;
   double clip = 0.5;
+  bool sgd = false;        ///< in place of AdamW
+  bool evaluates = false;  ///< also: the loss of the first batch at the end, without gradients
   std::function<void(oslo::InitializeOptions&)> tweak = {};
 };
 
@@ -76,6 +79,31 @@ inline std::vector<Tensors> divided(const Tensors& batch, int parts) {
   return found;
 }
 
+/// Module::to would turn integers and masks into numbers as well.
+inline void make_double(torch::nn::Module& model) {
+  for (auto tensors : {model.parameters(), model.buffers()}) {
+    for (Tensor& tensor : tensors) {
+      if (tensor.is_floating_point()) tensor.set_data(tensor.detach().to(torch::kDouble));
+    }
+  }
+}
+
+inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(bool sgd,
+                                                               const Tensors& parameters) {
+  if (sgd) {
+    return std::make_unique<torch::optim::SGD>(parameters,
+                                               torch::optim::SGDOptions(1e-2).momentum(0.9));
+  }
+  return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+}
+
+inline void expect_buffers(const torch::nn::Module& model, const torch::nn::Module& reference) {
+  const auto buffers = model.named_buffers();
+  for (const auto& item : reference.named_buffers()) {
+    expect_close(oslo::full_tensor(buffers[item.key()]), item.value(), "buffer " + item.key());
+  }
+}
+
 /// What a test may look at on every rank after the last step.
 struct Outcome {
   const oslo::ParallelModel& parallel;
@@ -93,15 +121,14 @@ void expect_parity(const Trial& setup, const Make& make, const MakeBatch& batch,
     at::set_num_threads(1);
     auto reference = make_seeded(7, make);
     auto model = make_seeded(7, make);
-    reference->to(torch::kDouble);
-    model->to(torch::kDouble);
+    make_double(*reference);
+    make_double(*model);
     std::vector<Tensors> batches;
     for (int step = 0; step < setup.steps; ++step) {
       batches.push_back(make_seeded(100 + step, [&] { return batch(step); }));
     }
-    const torch::optim::AdamWOptions adam(1e-3);
-    torch::optim::AdamW optimizer(model->parameters(), adam);  // made before
-    torch::optim::AdamW reference_optimizer(reference->parameters(), adam);
+    const auto optimizer = make_optimizer(setup.sgd, model->parameters());  // made before
+    const auto reference_optimizer = make_optimizer(setup.sgd, reference->parameters());
     oslo::InitializeOptions how;
     how.world = world;
     if (setup.example) how.example_inputs = [&] { loss(model, batches.front()); };
@@ -120,32 +147,47 @@ void expect_parity(const Trial& setup, const Make& make, const MakeBatch& batch,
       }
       return part;
     };
+    const int parts = setup.batch_coupled ? setup.micro_batches : 1;
+    const auto loss_of_own = [&](const Tensors& whole) {
+      const torch::NoGradGuard no_grad;
+      double sum = 0;
+      for (const Tensors& part : divided(own(whole), parts)) {
+        sum += loss(reference, part).template item<double>() / parts;
+      }
+      return sum;
+    };
+    const auto loss_of_micro_batch = [&](const Tensors& micro) { return loss(model, micro); };
     oslo::StepResult result;
     for (const Tensors& whole : batches) {
-      optimizer.zero_grad();
-      reference_optimizer.zero_grad();
-      const int parts = setup.batch_coupled ? setup.micro_batches : 1;
+      optimizer->zero_grad();
+      reference_optimizer->zero_grad();
       double expected_own = 0;
-      for (const Tensors& part : divided(whole, parts)) {
-        const Tensor expected = loss(reference, part) / parts;
+      for (const Tensors& part : divided(whole, parts * setup.grid.data)) {
+        const Tensor expected = loss(reference, part) / (parts * setup.grid.data);
         expected.backward();
         expected_own += expected.template item<double>();
       }
-      if (mpu.get_data_parallel_world_size() > 1) {
-        const torch::NoGradGuard no_grad;
-        expected_own = loss(reference, own(whole)).template item<double>();
-      }
-      result = schedule.forward_backward_step(
-          own(whole), [&](const Tensors& micro) { return loss(model, micro); });
+      if (setup.grid.data > 1) expected_own = loss_of_own(whole);
+      result = schedule.forward_backward_step(own(whole), loss_of_micro_batch);
       ASSERT_FALSE(oslo::is_placed(result.loss));
       EXPECT_NEAR(result.loss.item<double>(), expected_own, 1e-9);
       expect_gradients(*model, *reference);
       const double norm = torch::nn::utils::clip_grad_norm_(reference->parameters(), setup.clip);
       EXPECT_NEAR(parallel.clip_grad_norm_(setup.clip), norm, 1e-6 * norm);
-      optimizer.step();
-      reference_optimizer.step();
+      optimizer->step();
+      reference_optimizer->step();
     }
     parity::expect_weights(*model, *reference);
+    // Otherwise one device sees other parts of the batches at a time, or parts of other replicas.
+    const bool same_parts = setup.batch_coupled && setup.grid.data == 1;
+    if (same_parts) expect_buffers(*model, *reference);
+    if (setup.evaluates && (same_parts || !setup.batch_coupled)) {
+      model->eval();
+      reference->eval();
+      result = schedule.forward_backward_step(own(batches[0]), loss_of_micro_batch,
+                                              oslo::StepOptions().forward_only(true));
+      EXPECT_NEAR(result.loss.item<double>(), loss_of_own(batches[0]), 1e-9);
+    }
     if (after) after({parallel, schedule, result, world});
   });
 }
