@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <exception>
+#include <optional>
 
 #include "mpu/error.h"
 #include "mpu/parts.h"
@@ -18,6 +19,8 @@ struct PendingMessage::Expected {
   const char* rule = "";
   std::vector<at::Tensor> like;
   std::shared_ptr<Messages::Queue> queue;
+  std::optional<MessageHeader> header;  ///< once it has come
+  int64_t moved = 0;
   bool done = false;
   bool taken = false;
   std::vector<at::Tensor> tensors;
@@ -77,10 +80,15 @@ void PendingSend::wait() {
 std::vector<at::Tensor> PendingMessage::wait() {
   OSLO_CHECK(expected_ && !expected_->taken,
              "a started receive gives its tensors once; keep what wait() returned");
-  messages_->receive_until(*expected_);
+  messages_->receive_until(*expected_, /*only_arrival=*/false);
   expected_->taken = true;
   if (expected_->error) std::rethrow_exception(expected_->error);
   return std::move(expected_->tensors);
+}
+
+void PendingMessage::await_arrival() {
+  OSLO_CHECK(expected_ && !expected_->taken, "a started receive that has been waited for");
+  messages_->receive_until(*expected_, /*only_arrival=*/true);
 }
 
 void Messages::check(const char* operation, int peer, int tag) const {
@@ -165,7 +173,7 @@ PendingMessage Messages::start_receive(int from, int tag, c10::ArrayRef<at::Tens
   return pending;
 }
 
-void Messages::receive_until(Expected& expected) {
+void Messages::receive_until(Expected& expected, bool only_arrival) {
   const auto queue = expected.queue;
   const std::lock_guard<std::mutex> turn(queue->turn);
   while (!expected.done) {
@@ -175,6 +183,8 @@ void Messages::receive_until(Expected& expected) {
       next = queue->expected.front();
     }
     try {
+      receive_header_of(*next);
+      if (only_arrival && next.get() == &expected) return;
       receive(*next);
     } catch (const std::exception&) {
       next->error = std::current_exception();
@@ -186,20 +196,28 @@ void Messages::receive_until(Expected& expected) {
   }
 }
 
+void Messages::receive_header_of(Expected& expected) {
+  if (expected.header) return;
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope(expected.rule);
+  if (group_.mover == Mover::nothing) {
+    expected.header.emplace();
+    for (const at::Tensor& tensor : expected.like) expected.header->tensors.emplace_back(tensor);
+    return;
+  }
+  MessageHeader header = receive_header(expected.from, expected.tag, expected.moved);
+  check_device_order(header, expected.from);
+  expected.header = std::move(header);
+}
+
 void Messages::receive(Expected& expected) {
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(expected.rule);
   std::vector<TensorHeader> wanted;
   for (const at::Tensor& tensor : expected.like) wanted.emplace_back(tensor);
-  MessageHeader header;
-  int64_t moved = 0;
+  const MessageHeader& header = *expected.header;
+  int64_t moved = expected.moved;
   const bool pretends = group_.mover == Mover::nothing;
-  if (pretends) {
-    header.tensors = wanted;
-  } else {
-    header = receive_header(expected.from, expected.tag, moved);
-    check_device_order(header, expected.from);
-  }
   int64_t elements = 0, bytes = 0;
   for (size_t i = 0; i < header.tensors.size(); ++i) {
     const TensorHeader& each = header.tensors[i];

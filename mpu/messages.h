@@ -44,6 +44,9 @@ class PendingMessage {
  public:
   /// The tensors. Throws when they cannot come any more, or are other ones than `like`. Once only.
   std::vector<at::Tensor> wait();
+  /// Returns when the message has begun to come, or cannot come any more: `wait` then only moves
+  /// it, or throws. For those who tell waiting from communicating.
+  void await_arrival();
 
  private:
   friend class Messages;
@@ -101,7 +104,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   };
 
   void check(const char* operation, int peer, int tag) const;
-  void receive_until(Expected& expected);
+  void receive_until(Expected& expected, bool only_arrival);
+  void receive_header_of(Expected& expected);
   void receive(Expected& expected);
   MessageHeader receive_header(int from, int tag, int64_t& moved);
   at::Tensor receive_tensor(const TensorHeader& header, int from, int tag);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <optional>
 #include <utility>
 
 #include "mpu/agreement.h"
@@ -11,6 +12,7 @@
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/copied_gradients.h"
+#include "parallelizers/pipeline/recorded_step.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule_run.h"
 #include "parallelizers/pipeline/share_parameter.h"
@@ -57,7 +59,9 @@ struct PipelineSchedule::State {
   }
   void check_device() const;
   void take_from_first_replica(bool buffers_only) const;
-  void finish_gradients(CopiedGradients& copied, const std::vector<at::Tensor>& parameters) const;
+  void finish_gradients(CopiedGradients& copied, const std::vector<at::Tensor>& parameters,
+                        pipeline::Recorder* recorder) const;
+  pipeline::MeasuredStep measured(const pipeline::Recorder& recorder) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
   void share_used_parameters(const std::function<void()>& forward);
 };
@@ -116,9 +120,23 @@ void PipelineSchedule::State::take_from_first_replica(bool buffers_only) const {
 
 /// Averages first: what copies add up then is the same on all of them, bit for bit.
 void PipelineSchedule::State::finish_gradients(CopiedGradients& copied,
-                                               const std::vector<at::Tensor>& parameters) const {
-  average_gradients(*parallel.mpu().data_group(), parameters);
+                                               const std::vector<at::Tensor>& parameters,
+                                               pipeline::Recorder* recorder) const {
+  using Doing = pipeline::Timeline::Doing;
+  Group& data = *parallel.mpu().data_group();
+  if (data.size() > 1) {
+    const pipeline::Recorder::During reduces(recorder, Doing::reduce);
+    average_gradients(data, parameters);
+  }
+  if (copied.empty()) return;
+  const pipeline::Recorder::During reduces(recorder, Doing::reduce);
   copied.add_up();
+}
+
+pipeline::MeasuredStep PipelineSchedule::State::measured(const pipeline::Recorder& recorder) const {
+  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
+  return pipeline::MeasuredStep(mesh->stages ? gathered(*mesh->stages, recorder.timeline())
+                                             : recorder.timeline());
 }
 
 /// From the ranks of the stage that has it to all; where micro-batches differ in that, from each.
@@ -171,9 +189,16 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   state_->share_used_parameters([&] { loss(micro_batches.tensors[0]); });
   if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
+  std::optional<pipeline::Recorder> recorder;
+  if (options.record()) {
+    recorder.emplace(mpu.rank("pipeline"));
+    const MeshPtr& mesh = mpu.tensor_mesh();
+    recorder->start(mesh->stages ? common_start(*mesh->stages) : pipeline::Recorder::Clock::now());
+  }
+  pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
   ScheduleRun run(mpu.tensor_mesh(),
                   {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights,
-                   !trains, std::to_string(state_->steps++)});
+                   !trains, std::to_string(state_->steps++), notes});
   const pipeline::Schedule& list = trains ? state_->schedule : state_->evaluation;
   run.run(list.actions[mpu.rank("pipeline")], mpu.world());
   StepResult result;
@@ -182,10 +207,11 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   };
   run.named(place, mpu.world(), [&] {
     result.loss = state_->shared_loss(run);
-    if (trains) state_->finish_gradients(copied, parameters);
+    if (trains) state_->finish_gradients(copied, parameters, notes);
   });
   result.sent = run.sent();
   result.peak_in_flight = run.peak();
+  if (recorder) result.measured = state_->measured(*recorder);
   return result;
 }
 
@@ -209,8 +235,8 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const F
     }
     return criterion(output, micro_batch);
   };
-  StepResult result = forward_backward_step(batch, LossFunction(loss),
-                                            StepOptions().forward_only(options.forward_only()));
+  StepResult result =
+      forward_backward_step(batch, LossFunction(loss), StepOptions(options).return_outputs(false));
   if (outputs.empty()) return result;
   result.outputs = at::cat(outputs);
   result.labels = batch.back();

@@ -22,6 +22,9 @@ class CopiedGradients {
   CopiedGradients(const CopiedGradients&) = delete;
   CopiedGradients& operator=(const CopiedGradients&) = delete;
 
+  /// Whether there are none.
+  bool empty() const { return copied_.empty(); }
+
   /// Gives every copy the sum over its stages, on top of what stood aside. One message between
   /// each two stages that share parameters, each way. Collective over the stages.
   void add_up();

@@ -8,16 +8,20 @@
 #include "mpu/error.h"
 #include "parallelizers/pipeline/crossing.h"
 #include "parallelizers/pipeline/read_message.h"
+#include "parallelizers/pipeline/recorded_step.h"
 
 namespace oslo {
 namespace {
+
+using During = pipeline::Recorder::During;
+using Doing = pipeline::Timeline::Doing;
 
 constexpr int kMostCrossings = 1000;
 
 }  // namespace
 
-MicroBatch::MicroBatch(std::shared_ptr<Group> stages, int number)
-    : stages_(std::move(stages)), next_tag_(2 * kMostCrossings * number) {}
+MicroBatch::MicroBatch(std::shared_ptr<Group> stages, int number, pipeline::Recorder* recorder)
+    : stages_(std::move(stages)), next_tag_(2 * kMostCrossings * number), recorder_(recorder) {}
 
 at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int to) {
   const Mesh& mesh = *value.layout->mesh();
@@ -30,13 +34,14 @@ at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int t
   const at::Tensor& local = value.local;
   at::Tensor there = place_for(value, to);
   if (mesh.stage == from) {
+    const During sends(recorder_, Doing::send);
     stages_->send({local.detach().contiguous()}, to, tag);
     const bool returns = local.requires_grad();
     sent_.push_back(
         {returns ? torch::autograd::impl::gradient_edge(local) : torch::autograd::Edge(),
          local.sizes().vec(), there.options().device(local.device()), to, tag});
   } else if (mesh.stage == to) {
-    there = stages_->receive(from, tag, {there}).front();
+    there = receive_recorded(*stages_, from, tag, {there}, recorder_).front();
     received_.push_back({there, from, tag});
   }
   there.set_requires_grad(local.requires_grad());
@@ -47,12 +52,13 @@ at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int t
 std::vector<c10::IValue> MicroBatch::share_read(StageSet owners, std::vector<c10::IValue> results) {
   const int tag = new_tag(), own = stages_->rank(), from = owners.first();
   if (own == from) {
+    const During sends(recorder_, Doing::send);
     const std::vector<at::Tensor> message = message_of_read(results);
     for (int stage = 0; stage < stages_->size(); ++stage) {
       if (!owners.contains(stage)) stages_->send(message, stage, tag);
     }
   } else if (!owners.contains(own)) {
-    results = read_of_message(stages_->receive(from, tag));
+    results = read_of_message(receive_recorded(*stages_, from, tag, {}, recorder_));
   }
   return results;
 }
@@ -74,7 +80,8 @@ void MicroBatch::backward(const at::Tensor& loss) {
   }
   for (const Sent& sent : sent_) {
     if (!sent.edge.is_valid()) continue;
-    const at::Tensor gradient = stages_->receive(sent.to, sent.tag + 1).at(0);
+    const at::Tensor gradient =
+        receive_recorded(*stages_, sent.to, sent.tag + 1, {}, recorder_).at(0);
     if (!gradient.defined()) continue;
     OSLO_CHECK(gradient.sizes() == sent.sizes && gradient.dtype() == sent.options.dtype(),
                "the gradient of a value of shape ", sent.sizes, ", ", sent.options.dtype(),
@@ -94,6 +101,7 @@ void MicroBatch::backward(const at::Tensor& loss) {
     // Undefined where the loss does not depend on it: what it was computed from has no gradient
     // then.
     const at::Tensor& gradient = leaf.grad();
+    const During sends(recorder_, Doing::send);
     stages_->send({gradient.defined() ? gradient.contiguous() : gradient}, received.from,
                   received.tag + 1);
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mpu/group.h"
+#include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
 namespace oslo {
@@ -24,7 +25,8 @@ class MicroBatch final : public StageCarrier {
  public:
   /// `stages`: the ranks that have this one's place on the other stages, by stage. `number` tells
   /// apart the micro-batches that are under way at a time; at most 1000 values may cross in each.
-  MicroBatch(std::shared_ptr<Group> stages, int number);
+  /// What it sends and receives is noted where `recorder` is not null.
+  MicroBatch(std::shared_ptr<Group> stages, int number, pipeline::Recorder* recorder = nullptr);
 
   /// One message from the stage that holds the value to stage `to`; none for the other ranks.
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
@@ -65,6 +67,7 @@ class MicroBatch final : public StageCarrier {
 
   std::shared_ptr<Group> stages_;
   int next_tag_;
+  pipeline::Recorder* recorder_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;
   std::vector<Sent> sent_;
   std::vector<Received> received_;

@@ -80,6 +80,7 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
 }
 
 void ScheduleRun::act(const Action& action) {
+  const pipeline::Recorder::During computes(work_.recorder, action);
   switch (action.pass) {
     case Pass::forward:
       return forward(action.micro_batch);
@@ -97,7 +98,7 @@ void ScheduleRun::forward(int micro_batch) {
   peak_ = std::max(peak_, ++in_flight_);
   at::Tensor loss;
   if (mesh_->stages) {
-    own.crossings = std::make_unique<MicroBatch>(mesh_->stages, micro_batch);
+    own.crossings = std::make_unique<MicroBatch>(mesh_->stages, micro_batch, work_.recorder);
     const StageCarrier::Scope scope(own.crossings.get());
     loss = work_.loss(micro_batch);
     sent_ += own.crossings->sent();

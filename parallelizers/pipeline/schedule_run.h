@@ -12,6 +12,7 @@
 #include "mpu/stage_set.h"
 #include "mpu/world.h"
 #include "parallelizers/pipeline/micro_batch.h"
+#include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/schedule.h"
 
 namespace oslo {
@@ -27,6 +28,7 @@ class ScheduleRun {
     std::vector<double> weights;  ///< of the losses in the step's, by micro-batch
     bool forward_only = false;    ///< the list has no backward passes; nothing is recorded
     std::string step;             ///< for errors: which step of the world's it is
+    pipeline::Recorder* recorder = nullptr;  ///< notes what this rank does, if there is one
   };
 
   ScheduleRun(MeshPtr mesh, Work work);

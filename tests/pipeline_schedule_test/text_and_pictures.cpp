@@ -205,11 +205,11 @@ TEST(PipelineScheduleTimelines, ATraceThatIsNoneIsRefused) {
 TEST(PipelineScheduleTimelines, ARecorderNotesWhatLiesInWhat) {
   const pipeline::Action action{Pass::forward, 1, 2};
   pipeline::Recorder recorder(1);
-  { const pipeline::Recorder::During before(recorder, Doing::compute, {}); }
+  { const pipeline::Recorder::During before(&recorder, pipeline::Action{}); }
   recorder.start();
   {
-    const pipeline::Recorder::During computes(recorder, Doing::compute, action);
-    const pipeline::Recorder::During receives(recorder, Doing::receive, action);
+    const pipeline::Recorder::During computes(&recorder, action);
+    const pipeline::Recorder::During receives(&recorder, Doing::receive);
   }
   const auto now = pipeline::Recorder::Clock::now();
   std::thread([&] {
@@ -253,6 +253,12 @@ TEST(PipelineScheduleTimelines, APictureHasABoxForEachAction) {
   EXPECT_EQ(count(svg, "a &lt; b &amp; c"), 1u);
   EXPECT_EQ(count(svg, "<svg "), 1u);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+  // An action that waited is drawn where it computed.
+  const pipeline::Timeline::Event action{Doing::compute, {Pass::backward, 0, 3}, 0, 10};
+  const std::string waited =
+      pipeline::to_svg({{"waited", {{{action, {Doing::wait, action.action, 2, 5}}}}}});
+  EXPECT_EQ(count(waited, "<title>0B3</title>"), 2u);
+  EXPECT_EQ(count(waited, ">3</text>"), 1u);
 }
 
 }  // namespace

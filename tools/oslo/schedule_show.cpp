@@ -12,6 +12,7 @@
 #include "parallelizers/pipeline/schedule/chrome_trace.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule/measured.h"
+#include "parallelizers/pipeline/schedule/measured_step.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/report.h"
 #include "parallelizers/pipeline/schedule/simulate.h"
@@ -144,24 +145,19 @@ void show_measured(const ScheduleRequest& request) {
   for (const std::string& path : request.measured) {
     parts.push_back(pipeline::parse_chrome_trace(read(path)));
   }
-  const pipeline::Timeline measured = pipeline::joined(parts);
-  const pipeline::Schedule schedule = pipeline::lists_of(measured);
+  const pipeline::Timeline timeline = pipeline::joined(parts);
+  std::optional<pipeline::Costs> costs;
+  if (!request.costs.empty()) {
+    costs = parse_costs(request.costs, pipeline::lists_of(timeline).stages());
+  }
+  const pipeline::MeasuredStep measured(timeline, costs);
   if (request.lists) {
-    std::cout << pipeline::to_text(schedule);
+    std::cout << pipeline::to_text(measured.schedule());
     return;
   }
-  const int stages = schedule.stages();
-  const pipeline::Costs costs = request.costs.empty() ? pipeline::costs_of(measured, schedule)
-                                                      : parse_costs(request.costs, stages);
-  const pipeline::Timeline simulated =
-      pipeline::simulate(schedule, graph_of(request, schedule), costs);
-  std::cout << pipeline::title_of(schedule) << "\n\n"
-            << pipeline::measured_report(measured, simulated);
-  if (!request.svg.empty()) {
-    write(request.svg,
-          pipeline::to_svg({{pipeline::title_of(schedule), measured}, {"simulated", simulated}}));
-  }
-  if (!request.chrome.empty()) write(request.chrome, pipeline::to_chrome_trace(simulated));
+  std::cout << measured.report();
+  if (!request.svg.empty()) write(request.svg, measured.svg());
+  if (!request.chrome.empty()) write(request.chrome, to_chrome_trace(measured.simulated()));
 }
 
 }  // namespace oslo::tool

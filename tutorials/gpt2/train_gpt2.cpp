@@ -48,6 +48,7 @@ struct Options {
   std::string data = OSLO_TUTORIAL_DATA;
   std::string out = ".";
   std::string losses;
+  std::string timeline;
   std::string device = "cpu";
   bool resume = false;
   bool print_plan = false;
@@ -73,6 +74,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.data, "Folder with tinyshakespeare.txt and the vocabulary");
   app.add_option("--out", options.out, "Folder for the checkpoints");
   app.add_option("--losses", options.losses, "File for the losses, one a line");
+  app.add_option("--timeline", options.timeline,
+                 "File for a Chrome trace of the last step, for ui.perfetto.dev and "
+                 "oslo schedule --measured; where the configuration has a pipeline");
   app.add_option("--device", options.device,
                  "cpu, cuda (a GPU for each rank) or cuda:0 (one that the ranks share)");
   app.add_flag("--resume", options.resume, "Go on from OUT/parallel_ckpt (with new AdamW moments)");
@@ -95,6 +99,18 @@ oslo::Config parallel_config(const Options& options) {
 double mean_over_data_ranks(const torch::Tensor& value, const oslo::MPU& mpu) {
   const torch::Tensor sum = mpu.data_group()->all_reduce(value.detach().clone());
   return sum.item<double>() / mpu.get_data_parallel_world_size();
+}
+
+// What the ranks did when, in the last step: printed, and as a file.
+void show(const oslo::pipeline::MeasuredStep& step, const std::string& path) {
+  std::ofstream file(path);
+  file << step.chrome_trace() << std::flush;
+  if (!file) throw std::runtime_error("cannot write " + path);
+  std::printf(
+      "\n%s\nthe last step's timeline is in %s: ui.perfetto.dev shows it, and\n"
+      "oslo schedule --measured %s --svg step.svg\n\n",
+      step.report().c_str(), path.c_str(), path.c_str());
+  std::fflush(stdout);
 }
 
 // The parallel model against an untouched one of the same seed.
@@ -155,6 +171,11 @@ void train(const Options& options) {
   const bool pipeline = mpu.get_pipeline_parallel_world_size() > 1;
   std::optional<oslo::DistributedDataParallel<gpt2::GPT2LMHeadModel>> ddp;
   std::optional<oslo::PipelineSchedule> schedule;
+  if (!pipeline && !options.timeline.empty()) {
+    throw std::runtime_error(
+        "--timeline shows a pipeline's step, and the configuration has none: "
+        "--set model_parallelism.pipeline_parallel_size=2");
+  }
   if (pipeline) {
     schedule.emplace(parallel, oslo::PipelineOptions().num_microbatches(options.micro_batches));
   } else {
@@ -204,12 +225,13 @@ void train(const Options& options) {
       const torch::Tensor data = batch.data.to(device), target = batch.target.to(device);
       torch::Tensor loss;
       if (pipeline) {
-        loss = schedule
-                   ->forward_backward_step({data, target},
-                                           [&](const auto& micro) {
-                                             return loss_of(model->forward(micro[0]), micro[1]);
-                                           })
-                   .loss;
+        const bool records = !options.timeline.empty() && step + 1 == options.steps;
+        const oslo::StepResult result = schedule->forward_backward_step(
+            {data, target},
+            [&](const auto& micro) { return loss_of(model->forward(micro[0]), micro[1]); },
+            oslo::StepOptions().record(records));
+        if (records && speaker) show(*result.measured, options.timeline);
+        loss = result.loss;
       } else {
         loss = loss_of(ddp->forward(data), target);
         loss.backward();

@@ -14,12 +14,12 @@ using Doing = Timeline::Doing;
 
 constexpr std::array<const char*, 4> kPasses = {"forward", "backward", "backward_input",
                                                 "backward_weight"};
-constexpr std::array<const char*, 4> kDoings = {"compute", "send", "receive", "wait"};
+constexpr std::array<const char*, 5> kDoings = {"compute", "send", "receive", "wait", "reduce"};
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr double kMicroseconds = 1000;  // of a millisecond
 
-template <typename Kind>
-bool read_name(const std::array<const char*, 4>& names, const std::string& name, Kind& kind) {
+template <typename Kind, size_t count>
+bool read_name(const std::array<const char*, count>& names, const std::string& name, Kind& kind) {
   const auto* const found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) return false;
   kind = static_cast<Kind>(found - names.begin());

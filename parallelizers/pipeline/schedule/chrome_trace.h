@@ -10,8 +10,8 @@ namespace oslo::pipeline {
 /// A timeline as a Chrome trace, for chrome://tracing or ui.perfetto.dev: an object whose
 /// "traceEvents" holds an event ("ph": "X", "ts" and "dur" in microseconds, "tid" the rank) for
 /// each of the timeline's, with "args": {"rank", "stage", "micro_batch", "kind"}. A kind is
-/// forward, backward, backward_input or backward_weight; or send, receive or wait, and then "of"
-/// says which pass that is for.
+/// forward, backward, backward_input or backward_weight; or send, receive, wait or reduce, and then
+/// "of" says which pass that is for.
 ///
 /// A timeline's unit is a millisecond here.
 std::string to_chrome_trace(const Timeline& timeline);

@@ -11,19 +11,9 @@ namespace {
 
 using Doing = Timeline::Doing;
 
-// How long an action computed: less the waits and receives that lie in it.
 double computed_in(const Timeline::Event& action, const std::vector<Timeline::Event>& events) {
-  double taken = action.end - action.begin;
-  double counted_to = action.begin;
-  for (const Timeline::Event& event : events) {
-    if (event.begin >= action.end) break;
-    if (event.doing != Doing::wait && event.doing != Doing::receive) continue;
-    const double begin = std::max(event.begin, counted_to);
-    const double end = std::min(event.end, action.end);
-    if (end <= begin) continue;
-    taken -= end - begin;
-    counted_to = end;
-  }
+  double taken = 0;
+  for (const auto& [begin, end] : computing_of(action, events)) taken += end - begin;
   return taken;
 }
 

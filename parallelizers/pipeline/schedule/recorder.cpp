@@ -17,6 +17,26 @@ void sort_by_begin(std::vector<Timeline::Event>& events) {
 
 Recorder::Recorder(int rank) : rank_(rank) {}
 
+Recorder::During::During(Recorder* recorder, const Action& action)
+    : recorder_(recorder), doing_(Timeline::Doing::compute), action_(action) {
+  if (recorder_ == nullptr) return;
+  begin_ = Clock::now();
+  const std::lock_guard<std::mutex> lock(recorder_->mutex_);
+  recorder_->under_way_ = action;
+}
+
+Recorder::During::During(Recorder* recorder, Timeline::Doing doing)
+    : recorder_(recorder), doing_(doing) {
+  if (recorder_ == nullptr) return;
+  begin_ = Clock::now();
+  const std::lock_guard<std::mutex> lock(recorder_->mutex_);
+  action_ = recorder_->under_way_;
+}
+
+Recorder::During::~During() {
+  if (recorder_ != nullptr) recorder_->add(doing_, action_, begin_, Clock::now());
+}
+
 void Recorder::start(Clock::time_point now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   start_ = now;

@@ -9,7 +9,8 @@
 namespace oslo::pipeline {
 
 /// Notes what one rank does in a step, and when. Its methods may be called from several threads at
-/// a time. An event costs two readings of the steady clock and a lock.
+/// a time; one action is under way at a time. An event costs two readings of the steady clock and a
+/// lock.
 class Recorder {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,18 +22,20 @@ class Recorder {
   /// a barrier. The steady clocks of one host's processes are one; those of hosts are not.
   void start(Clock::time_point now = Clock::now());
 
-  /// One event, from here to the end of its life. Events may lie in each other: a receive in the
-  /// action that it is for.
+  /// One event, from here to the end of its life; nothing where `recorder` is null. Events may lie
+  /// in each other: a receive in the action that it is for.
   class During {
    public:
-    During(Recorder& recorder, Timeline::Doing doing, const Action& action)
-        : recorder_(recorder), doing_(doing), action_(action), begin_(Clock::now()) {}
-    ~During() { recorder_.add(doing_, action_, begin_, Clock::now()); }
+    /// Computes `action`, which is under way from now on.
+    During(Recorder* recorder, const Action& action);
+    /// Something else, for the action that is under way, or was last.
+    During(Recorder* recorder, Timeline::Doing doing);
+    ~During();
     During(const During&) = delete;
     During& operator=(const During&) = delete;
 
    private:
-    Recorder& recorder_;
+    Recorder* recorder_;
     Timeline::Doing doing_;
     Action action_;
     Clock::time_point begin_;
@@ -49,6 +52,7 @@ class Recorder {
   const int rank_;
   mutable std::mutex mutex_;
   Clock::time_point start_ = Clock::now();
+  Action under_way_;
   std::vector<Timeline::Event> events_;
 };
 

@@ -115,7 +115,8 @@ std::string title_of(const Schedule& schedule) {
          count(schedule.chunks, "stage", "stages") + " a rank";
 }
 
-std::string measured_report(const Timeline& measured, const Timeline& simulated) {
+std::string measured_report(const Timeline& measured, const Timeline& simulated,
+                            const std::string& formula) {
   const std::vector<RankUse> uses = use_of(measured);
   const std::vector<RankUse> expected = use_of(simulated);
   Rows rows = {{"rank", "busy", "waiting", "communicating", "idle", "bubble", "simulated"}};
@@ -128,7 +129,10 @@ std::string measured_report(const Timeline& measured, const Timeline& simulated)
   }
   return "step      " + number_text(measured.span()) + " ms; simulated " +
          number_text(simulated.span()) + " ms\nbubble    " + percent(bubble_of(measured)) +
-         "; simulated " + percent(bubble_of(simulated)) + "\n\n" + aligned(rows);
+         "; simulated " + percent(bubble_of(simulated)) + "\nformula   " +
+         (formula.empty() ? "none in closed form for these lists and costs"
+                          : formula + ", if stages cost the same") +
+         "\n\n" + aligned(rows);
 }
 
 }  // namespace oslo::pipeline

@@ -34,7 +34,8 @@ std::string rank_table(const Schedule& schedule, const Timeline& timeline);
 std::string title_of(const Schedule& schedule);
 
 /// A measured step beside the same lists simulated, both in milliseconds: how long it took, its
-/// bubble, and a line for each rank with the shares of its time.
-std::string measured_report(const Timeline& measured, const Timeline& simulated);
+/// bubble beside what `formula` says, and a line for each rank with the shares of its time.
+std::string measured_report(const Timeline& measured, const Timeline& simulated,
+                            const std::string& formula);
 
 }  // namespace oslo::pipeline

@@ -37,6 +37,7 @@ constexpr std::array<Colour, 4> kPassColours = {{{"forward", 122, 169, 221},
                                                  {"backward, weight", 226, 190, 108}}};
 constexpr const char* kWaitFill = "#f3f3f3";
 constexpr const char* kMessageFill = "#d8c6e4";
+constexpr const char* kReduceFill = "#b48ccc";
 
 std::string coordinate(double value) {
   char text[32];
@@ -102,19 +103,16 @@ class Panel {
     for (const Timeline::Event& event : timeline_.ranks[rank]) stages.insert(event.action.stage);
     for (const Timeline::Event& event : timeline_.ranks[rank]) {
       if ((event.doing == Doing::compute) != computing) continue;
-      const double x = kLeft + (event.begin - timeline_.begin()) * scale_;
+      const double x = x_of(event.begin);
       const double width = (event.end - event.begin) * scale_;
       const std::string label = to_text(event.action);
       if (computing) {
         const auto chunk = std::distance(stages.begin(), stages.find(event.action.stage));
-        text_ += box(x, y + 2, width, kRow - 4,
-                     colour_of(event.action.pass, static_cast<int>(chunk)), label);
-        const std::string inside = std::to_string(event.action.micro_batch);
-        if (width > 7.0 * static_cast<double>(inside.size()) + 1) {
-          text_ += words(x + width / 2, y + kRow - 8, "middle", inside);
-        }
+        draw_action(event, rank, y, colour_of(event.action.pass, static_cast<int>(chunk)));
       } else if (event.doing == Doing::wait) {
         text_ += box(x, y + 5, width, kRow - 10, kWaitFill, "waits for what " + label + " needs");
+      } else if (event.doing == Doing::reduce) {
+        text_ += box(x, y + 5, width, kRow - 10, kReduceFill, "averages or adds up gradients");
       } else {
         const bool sends = event.doing == Doing::send;
         text_ += box(x, sends ? y + kRow - 4 : y + 5, width, sends ? 3 : kRow - 10, kMessageFill,
@@ -122,6 +120,24 @@ class Panel {
       }
     }
   }
+
+  /// A box for each stretch in which it computed, its micro-batch in the longest.
+  void draw_action(const Timeline::Event& event, size_t rank, double y, const std::string& fill) {
+    Stretch longest;
+    for (const Stretch& stretch : computing_of(event, timeline_.ranks[rank])) {
+      const double length = stretch.end - stretch.begin;
+      text_ +=
+          box(x_of(stretch.begin), y + 2, length * scale_, kRow - 4, fill, to_text(event.action));
+      if (length > longest.end - longest.begin) longest = stretch;
+    }
+    const std::string inside = std::to_string(event.action.micro_batch);
+    if ((longest.end - longest.begin) * scale_ <= 7.0 * static_cast<double>(inside.size()) + 1) {
+      return;
+    }
+    text_ += words(x_of((longest.begin + longest.end) / 2), y + kRow - 8, "middle", inside);
+  }
+
+  double x_of(double time) const { return kLeft + (time - timeline_.begin()) * scale_; }
 
   const Timeline& timeline_;
   double top_, scale_;
@@ -132,6 +148,7 @@ std::string legend(const std::vector<SvgPanel>& panels, double top) {
   std::set<Pass> passes;
   bool waits = false;
   bool messages = false;
+  bool reduces = false;
   bool shades = false;
   for (const SvgPanel& panel : panels) {
     for (const auto& events : panel.timeline.ranks) {
@@ -141,6 +158,7 @@ std::string legend(const std::vector<SvgPanel>& panels, double top) {
       for (const Timeline::Event& event : events) {
         if (event.doing == Doing::compute) passes.insert(event.action.pass);
         waits |= event.doing == Doing::wait;
+        reduces |= event.doing == Doing::reduce;
         messages |= event.doing == Doing::send || event.doing == Doing::receive;
       }
     }
@@ -151,6 +169,7 @@ std::string legend(const std::vector<SvgPanel>& panels, double top) {
   }
   if (waits) entries.emplace_back(kWaitFill, "waiting");
   if (messages) entries.emplace_back(kMessageFill, "a message under way");
+  if (reduces) entries.emplace_back(kReduceFill, "gradients averaged, added up");
   std::string text;
   double x = kLeft;
   for (const auto& [fill, name] : entries) {

@@ -11,7 +11,8 @@ using Doing = Timeline::Doing;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
 // Of what a rank does at a time, the first of these is what the time counts as.
-constexpr std::array kFirstCounts = {Doing::wait, Doing::receive, Doing::compute, Doing::send};
+constexpr std::array kFirstCounts = {Doing::wait, Doing::receive, Doing::compute, Doing::reduce,
+                                     Doing::send};
 
 struct Change {
   double at;
@@ -24,7 +25,7 @@ RankUse use_of_rank(const std::vector<Timeline::Event>& events, double span) {
   double first = kForever;
   double last = -kForever;
   for (const Timeline::Event& event : events) {
-    if (event.doing != Doing::compute) continue;
+    if (event.doing != Doing::compute && event.doing != Doing::reduce) continue;
     first = std::min(first, event.begin);
     last = std::max(last, event.end);
   }
@@ -37,7 +38,7 @@ RankUse use_of_rank(const std::vector<Timeline::Event>& events, double span) {
   }
   std::stable_sort(changes.begin(), changes.end(),
                    [](const Change& a, const Change& b) { return a.at < b.at; });
-  std::array<int, 4> running{};
+  std::array<int, kFirstCounts.size()> running{};
   for (size_t i = 0; i + 1 < changes.size(); ++i) {
     running[static_cast<size_t>(changes[i].doing)] += changes[i].begins;
     const double passed = changes[i + 1].at - changes[i].at;
@@ -58,6 +59,21 @@ RankUse use_of_rank(const std::vector<Timeline::Event>& events, double span) {
 }
 
 }  // namespace
+
+std::vector<Stretch> computing_of(const Timeline::Event& action,
+                                  const std::vector<Timeline::Event>& events) {
+  std::vector<Stretch> stretches;
+  Stretch next{action.begin, action.end};
+  for (const Timeline::Event& event : events) {
+    if (event.begin >= action.end) break;
+    if (event.doing != Doing::wait && event.doing != Doing::receive) continue;
+    if (event.end <= next.begin) continue;
+    if (event.begin > next.begin) stretches.push_back({next.begin, event.begin});
+    next.begin = std::min(event.end, action.end);
+  }
+  if (next.end > next.begin || stretches.empty()) stretches.push_back(next);
+  return stretches;
+}
 
 double Timeline::begin() const {
   double first = kForever;
