@@ -202,12 +202,13 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   const pipeline::Schedule& list = trains ? state_->schedule : state_->evaluation;
   run.run(list.actions[mpu.rank("pipeline")], mpu.world());
   StepResult result;
+  // Later stages are through their lists sooner: they average while earlier ones still compute.
   const auto place = [&] {
     return c10::str("pipeline stage ", mpu.rank("pipeline"), ", end of step");
   };
   run.named(place, mpu.world(), [&] {
-    result.loss = state_->shared_loss(run);
     if (trains) state_->finish_gradients(copied, parameters, notes);
+    result.loss = state_->shared_loss(run);
   });
   result.sent = run.sent();
   result.peak_in_flight = run.peak();
