@@ -37,19 +37,21 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, vocabulary: int, positions: int, width: int, heads: int, layers: int):
+    def __init__(self, vocabulary: int, positions: int, width: int, heads: int, layers: int,
+                 tied: bool = True):
         super().__init__()
         self.wte = nn.Embedding(vocabulary, width)
         self.wpe = nn.Embedding(positions, width)
         self.h = nn.ModuleList([Block(width, heads) for _ in range(layers)])
         self.lnf = nn.LayerNorm(width)
+        self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
         self.fill()
 
     def forward(self, tokens):
         x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
         for block in self.h:
             x = block(x)
-        return torch.matmul(self.lnf(x), self.wte.weight.t())
+        return torch.matmul(self.lnf(x), (self.head or self.wte).weight.t())
 
     @torch.no_grad()
     def fill(self):

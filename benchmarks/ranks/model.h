@@ -55,19 +55,25 @@ struct BlockImpl : torch::nn::Module {
 TORCH_MODULE(Block);
 
 struct GptImpl : torch::nn::Module {
-  GptImpl(int64_t vocabulary, int64_t positions, int64_t width, int64_t heads, int64_t layers)
+  /// `tied`: the table is the head, too.
+  GptImpl(int64_t vocabulary, int64_t positions, int64_t width, int64_t heads, int64_t layers,
+          bool tied = true)
       : wte(register_module("wte", torch::nn::Embedding(vocabulary, width))),
         wpe(register_module("wpe", torch::nn::Embedding(positions, width))),
         h(register_module("h", torch::nn::ModuleList())),
         lnf(register_module("lnf", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))) {
     for (int64_t layer = 0; layer < layers; ++layer) h->push_back(Block(width, heads));
+    if (!tied) {
+      head = register_module(
+          "head", torch::nn::Linear(torch::nn::LinearOptions(width, vocabulary).bias(false)));
+    }
     fill();
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) {
     auto x = wte(tokens) + wpe(torch::arange(tokens.size(1), tokens.options()));
     for (const auto& block : *h) x = block->as<Block>()->forward(x);
-    return torch::matmul(lnf(x), wte->weight.t());
+    return torch::matmul(lnf(x), (head ? head->weight : wte->weight).t());
   }
 
   /// Waves in place of random numbers, which two languages would draw alike but in another order.
@@ -89,6 +95,7 @@ struct GptImpl : torch::nn::Module {
   torch::nn::Embedding wte, wpe;
   torch::nn::ModuleList h;
   torch::nn::LayerNorm lnf;
+  torch::nn::Linear head{nullptr};
 };
 TORCH_MODULE(Gpt);
 

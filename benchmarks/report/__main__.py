@@ -14,6 +14,7 @@ import sys
 
 import expected
 import overhead
+import pipeline
 import plots
 import training
 from row import table
@@ -33,19 +34,23 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor data memory planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor data pipeline memory planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
     here = pathlib.Path(__file__).parent.parent
-    peer = [sys.executable, str(here / "peers" / "training_step.py")]
+
+    def peers(program: str) -> list[str]:
+        return [sys.executable, str(here / "peers" / f"{program}.py")]
+
 
     parts = {
         "collectives": lambda: overhead.collectives(options.bin, options.quick),
         "overhead": lambda: overhead.overhead(options.bin, options.quick),
-        "tensor": lambda: training.tensor_parallel(options.bin, peer, rounds, options.quick),
-        "data": lambda: training.data_parallel(options.bin, peer, rounds, options.quick),
+        "tensor": lambda: training.tensor_parallel(options.bin, peers("training_step"), rounds, options.quick),
+        "data": lambda: training.data_parallel(options.bin, peers("training_step"), rounds, options.quick),
+        "pipeline": lambda: pipeline.pipeline(options.bin, peers("pipeline_step"), rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),
         "planning": lambda: overhead.planning(options.bin, options.quick),
         "expected": lambda: expected.expected_steps(options.bin, rounds, options.quick),

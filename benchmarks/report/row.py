@@ -39,7 +39,7 @@ class Row:
     extra: dict = field(default_factory=dict)
 
     def ratio(self) -> float | None:
-        if self.ours is None or self.peer is None or self.ours.median == 0:
+        if self.ours is None or self.peer is None or self.ours.median == 0 or self.unit == "%":
             return None
         return self.peer.median / self.ours.median
 

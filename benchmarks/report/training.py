@@ -1,5 +1,6 @@
 """Training steps against PyTorch's: tensor parallel against DTensor, data parallel against DDP."""
 import sys
+from dataclasses import dataclass, field
 
 from launch import Job, JobFailed, run
 from row import Row, Sample
@@ -10,20 +11,35 @@ TENSOR_TARGETS = {"gloo": {64: 2.0, 256: 1.5, 1024: 1.0}, "shm": {64: 10.0, 256:
 DATA_TARGETS = {"gloo": {64: 1.0, 256: 1.0}, "shm": {64: 1.5, 256: None}}
 
 
-def together(jobs: list[Job], rounds: int) -> dict[str, tuple[Sample | None, str, dict]]:
-    """Every job `rounds` times, in turn; equal losses and gradients are asserted before any time
-    counts."""
-    times: dict[str, list[float]] = {job.name: [] for job in jobs}
-    failures: dict[str, str] = {}
+@dataclass
+class Outcome:
+    """What came of a job's launches."""
+
+    results: list[dict] = field(default_factory=list)
+    failure: str = ""
+
+    def all_of(self, key: str) -> list[float]:
+        return [value for result in self.results for value in result[key]]
+
+    def sample(self, key: str = "milliseconds") -> Sample | None:
+        values = self.all_of(key)
+        return Sample.of(values) if values else None
+
+
+def together(jobs: list[Job], rounds: int, seconds: float = 300) -> dict[str, Outcome]:
+    """Every job `rounds` times, in turn, each within `seconds`; equal losses and gradients are
+    asserted before any time counts."""
+    outcomes = {job.name: Outcome() for job in jobs}
     first: dict = {}
     for _ in range(rounds):
         for job in jobs:
-            if job.name in failures:
+            outcome = outcomes[job.name]
+            if outcome.failure:
                 continue
             try:
-                result = run(job)
+                result = run(job, seconds)
             except JobFailed as failure:
-                failures[job.name] = str(failure)
+                outcome.failure = str(failure)
                 print(f"    {job.name}: {failure}", file=sys.stderr)
                 continue
             first = first or result
@@ -31,9 +47,8 @@ def together(jobs: list[Job], rounds: int) -> dict[str, tuple[Sample | None, str
                 if abs(result[key] - first[key]) > 1e-3 * abs(first[key]):
                     raise SystemExit(
                         f"{job.name}: {key} {result[key]} is not the others' {first[key]}")
-            times[job.name] += result["milliseconds"]
-    return {job.name: (Sample.of(times[job.name]) if times[job.name] else None,
-                       failures.get(job.name, ""), first) for job in jobs}
+            outcome.results.append(result)
+    return outcomes
 
 
 def compare(bin_folder: str, peers: list[str], what: str, options: list[str], rounds: int,
@@ -43,13 +58,13 @@ def compare(bin_folder: str, peers: list[str], what: str, options: list[str], ro
                 {"OSLO_BACKEND": transport}) for transport in TRANSPORTS]
     peer = Job("peer", [*peers, *options], ranks)
     found = together([*ours, peer], rounds)
-    peer_sample, peer_failure, loss = found["peer"]
     rows = []
     for job in ours:
-        sample, failure, _ = found[job.name]
-        rows.append(Row(group, f"{what}, {TRANSPORTS[job.name]}", "ms", sample, peer_sample,
-                        peer_name, target=targets.get(job.name), note=failure or peer_failure,
-                        extra={"loss": loss.get("loss")}))
+        outcome = found[job.name]
+        rows.append(Row(group, f"{what}, {TRANSPORTS[job.name]}", "ms", outcome.sample(),
+                        found["peer"].sample(), peer_name, target=targets.get(job.name),
+                        note=outcome.failure or found["peer"].failure,
+                        extra={"losses": [result["loss"] for result in outcome.results]}))
     return rows
 
 

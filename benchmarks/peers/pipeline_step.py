@@ -1,0 +1,98 @@
+"""One rank of a pipeline in PyTorch: the twin of benchmarks/ranks/pipeline_step.cpp, with the same
+options and the same line of JSON, by torch.distributed.pipelining. Ranks and address come from the
+environment, as torchrun sets them."""
+import argparse
+import json
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from model import Gpt
+from torch import nn
+from torch.distributed import pipelining
+
+# By our kind: the schedule's class, and how many stages it gives a rank.
+SCHEDULES = {
+    "gpipe": ("ScheduleGPipe", 1),
+    "1f1b": ("Schedule1F1B", 1),
+    "interleaved": ("ScheduleInterleaved1F1B", 2),
+    "zero_bubble": ("ScheduleInterleavedZeroBubble", 1),
+}
+
+
+class Stage(nn.Module):
+    """The layers of one stage: embeddings are on the first, norm and head on the last."""
+
+    def __init__(self, model: Gpt, stage: int, stages: int):
+        super().__init__()
+        self.h = model.h[stage * len(model.h) // stages:(stage + 1) * len(model.h) // stages]
+        self.wte, self.wpe = (model.wte, model.wpe) if stage == 0 else (None, None)
+        self.lnf, self.head = (model.lnf, model.head) if stage == stages - 1 else (None, None)
+
+    def forward(self, x):
+        if self.wte is not None:
+            x = self.wte(x) + self.wpe(torch.arange(x.shape[1]))
+        for block in self.h:
+            x = block(x)
+        return x if self.lnf is None else torch.matmul(self.lnf(x), self.head.weight.t())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=SCHEDULES, default="1f1b")
+    for name, default in {"hidden": 64, "layers": 4, "batch": 16, "micro-batches": 8, "warm-up": 3,
+                          "steps": 10, "recorded": 0}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    heads, positions, vocabulary = 4, 64, 512
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = Gpt(vocabulary, positions, options.hidden, heads, options.layers, tied=False)
+    name, chunks = SCHEDULES[options.kind]
+    stages = [pipelining.PipelineStage(Stage(model, rank + chunk * ranks, chunks * ranks),
+                                       rank + chunk * ranks, chunks * ranks, torch.device("cpu"))
+              for chunk in range(chunks)]
+    schedule_class = getattr(pipelining, name)
+    takes_several = issubclass(schedule_class, pipelining.schedules.PipelineScheduleMulti)
+    schedule = schedule_class(
+        stages if takes_several else stages[0], options.micro_batches,
+        loss_fn=lambda y, target: F.cross_entropy(y.view(-1, vocabulary), target.view(-1)))
+    place = torch.arange(options.batch * positions) * 7
+    tokens = place.remainder(vocabulary).view(options.batch, positions)
+    targets = (tokens + 3).remainder(vocabulary)
+    # Parameters of other stages are dropped, as ours are.
+    del model
+    parameters = [p for stage in stages for p in stage.submod.parameters()]
+
+    def step():
+        for p in parameters:
+            p.grad = None
+        losses = []
+        schedule.step(*([tokens] if rank == 0 else []),
+                      **({"target": targets, "losses": losses} if rank == ranks - 1 else {}))
+        return losses
+
+    losses = step()
+    loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
+    dist.broadcast(loss, ranks - 1)
+    result = {"loss": loss.item()}
+    if rank == 0:
+        result["gradient"] = stages[0].submod.wte.weight.grad.abs().sum().item()
+    for _ in range(options.warm_up):
+        step()
+    milliseconds = []
+    for _ in range(options.steps):
+        dist.barrier()
+        start = time.perf_counter()
+        step()
+        milliseconds.append((time.perf_counter() - start) * 1e3)
+    result["milliseconds"] = milliseconds
+    if rank == 0:
+        print(json.dumps(result), flush=True)
+    dist.destroy_process_group()
+
+
+main()
