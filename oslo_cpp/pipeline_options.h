@@ -37,8 +37,8 @@ class StepOptions {
   StepOptions& return_outputs(bool on) { return return_outputs_ = on, *this; }
 
   /// Notes what every rank does when: StepResult::measured. The same on all ranks of a model. Costs
-  /// four small collectives a step (none at pipeline size 1), and two readings of the clock for each
-  /// action and message; nothing where it is off.
+  /// four small collectives a step (none at pipeline size 1), and two readings of the clock for
+  /// each action and message; nothing where it is off.
   StepOptions& record(bool on) { return record_ = on, *this; }
 
   bool forward_only() const { return forward_only_; }

@@ -6,7 +6,8 @@
 //
 // Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
 // compute the same; the milliseconds of every timed step; and of every recorded one the bubble, the
-// simulated one, and the largest share of the step that a rank spent on other stages' operators.
+// simulated one, and the largest shares of the step that a rank spent on other stages' operators
+// and on averaging gradients over data replicas.
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
@@ -26,7 +27,7 @@ using oslo::pipeline::Timeline;
 struct Options {
   std::string kind = "1f1b";
   int64_t hidden = 64, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 16;
-  int micro_batches = 8, warm_up = 3, steps = 10, recorded = 5;
+  int pipeline = 0, micro_batches = 8, warm_up = 3, steps = 10, recorded = 5;
 };
 
 Options parse(int argc, char** argv) {
@@ -36,6 +37,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--hidden", options.hidden);
   app.add_option("--layers", options.layers);
   app.add_option("--batch", options.batch, "Sequences a step");
+  app.add_option("--pipeline", options.pipeline, "Stages; 0: as many as ranks, else data replicas");
   app.add_option("--micro-batches", options.micro_batches);
   app.add_option("--warm-up", options.warm_up);
   app.add_option("--steps", options.steps);
@@ -71,6 +73,18 @@ double foreign_share(const Timeline& timeline) {
   return most;
 }
 
+double reduce_share(const Timeline& timeline) {
+  double most = 0;
+  for (const auto& events : timeline.ranks) {
+    double taken = 0;
+    for (const Timeline::Event& event : events) {
+      if (event.doing == Timeline::Doing::reduce) taken += event.end - event.begin;
+    }
+    most = std::max(most, taken / timeline.span());
+  }
+  return most;
+}
+
 void run(const Options& options) {
   at::set_num_threads(1);
   torch::manual_seed(0);
@@ -87,7 +101,7 @@ void run(const Options& options) {
   oslo::InitializeOptions how;
   how.world = world;
   how.example_inputs = [&] { loss_of(std::vector<torch::Tensor>{tokens, targets}); };
-  const std::string size = std::to_string(world.size());
+  const std::string size = std::to_string(options.pipeline > 0 ? options.pipeline : world.size());
   oslo::ParallelModel parallel = oslo::initialize(
       model,
       oslo::Config::parse(R"({"model_parallelism": {"pipeline_parallel_size": )" + size + "}}"),
@@ -102,11 +116,14 @@ void run(const Options& options) {
 
   nlohmann::json result;
   result["loss"] = step(false).loss.item<double>();
-  if (world.rank() == 0) result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
+  if (oslo::is_here(model->wte->weight)) {
+    result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
+  }
   for (int i = 0; i < options.warm_up; ++i) step(false);
   std::vector<double> milliseconds;
+  const oslo::MPU everyone(world);
   for (int i = 0; i < options.steps; ++i) {
-    parallel.mpu().pipeline_group()->exchange(0);  // a barrier as tight as the peer's
+    everyone.data_group()->exchange(0);  // a barrier as tight as the peer's
     const auto start = std::chrono::steady_clock::now();
     step(false);
     const std::chrono::duration<double, std::milli> taken =
@@ -114,16 +131,18 @@ void run(const Options& options) {
     milliseconds.push_back(taken.count());
   }
   result["milliseconds"] = milliseconds;
-  std::vector<double> measured, simulated, foreign;
+  std::vector<double> measured, simulated, foreign, reduce;
   for (int i = 0; i < options.recorded; ++i) {
     const MeasuredStep recorded = *step(true).measured;
     measured.push_back(oslo::pipeline::bubble_of(recorded.timeline()));
     simulated.push_back(oslo::pipeline::bubble_of(recorded.simulated()));
     foreign.push_back(foreign_share(recorded.timeline()));
+    reduce.push_back(reduce_share(recorded.timeline()));
   }
   result["measured"] = measured;
   result["simulated"] = simulated;
   result["foreign"] = foreign;
+  result["reduce"] = reduce;
   if (world.rank() == 0) std::cout << result << std::endl;
 }
 
