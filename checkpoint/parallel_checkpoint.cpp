@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The file of a rank: its coordinates on the axes that cut layers and its stage,
+/// The file of a rank: its coordinates on the axes that cut layers and on the pipeline,
 /// "pytorch_model_tp_0_pp_0" or "pytorch_model_row_0_column_1_pp_0". Copies of the model share one.
 std::string part_name(const RankGrid& grid, int rank) {
   std::vector<std::string> axes = grid.layer_axes();
@@ -67,13 +67,14 @@ bool cut_inside_model(const ModelState::Tensor& tensor, const RankGrid& grid) {
 
 /// Whether this rank's file holds the tensor: of the ranks with the same part, the first does.
 bool is_in_my_file(const ModelState::Tensor& tensor, const MPU& mpu) {
-  const int stage = tensor.stages.empty() ? 0 : tensor.stages.first();
+  const StageRanks& ranks = mpu.tensor_mesh()->stage_ranks;
+  const int holder = tensor.stages.empty() ? 0 : ranks.rank_of(tensor.stages.first());
   for (int i = 0; tensor.layout && i < tensor.layout->axes(); ++i) {
     if ((*tensor.layout)[i].whole() && tensor.layout->group(i)->rank() != 0) return false;
   }
   const std::set<std::string> cut = axes_that_cut(tensor, mpu.grid());
   for (const Axis& axis : mpu.grid().axes()) {
-    const int owner = axis.name == "pipeline" ? stage : 0;
+    const int owner = axis.name == "pipeline" ? holder : 0;
     if (axis.name == "data" || cut.count(axis.name) != 0) continue;
     if (mpu.rank(axis.name) != owner) return false;
   }

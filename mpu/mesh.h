@@ -11,6 +11,7 @@
 #include "mpu/error.h"
 #include "mpu/gather_report.h"
 #include "mpu/group.h"
+#include "mpu/stage_ranks.h"
 #include "mpu/stage_set.h"
 
 namespace oslo {
@@ -53,17 +54,16 @@ class Mesh {
 
   // Residency: a value that some pipeline stages hold is a shape without content on the ranks of
   // the others, and stays placed on all of them.
-  static constexpr int kNowhere = -1;
-  /// This rank's stage. `kNowhere` in the planner's runs, where every value is elsewhere.
-  int stage = 0;
-  bool holds(StageSet stages) const { return stages.empty() || stages.contains(stage); }
+  /// Which stages this rank has, and where the others are.
+  StageRanks stage_ranks;
+  bool holds(StageSet stages) const { return stage_ranks.holds(stages); }
   /// What values of other stages say they are on: the model's device.
   at::Device device = at::kCPU;
   /// What is known of operators on shapes (placement/engine/shape_call.h). Null: every rank holds
   /// all values, and none has a stage.
   std::shared_ptr<KnownShapes> shapes;
-  /// The ranks that have this one's place on the stages, by stage. Null where values have none, and
-  /// where nothing but a test's schedule knows of stages.
+  /// The ranks that have this one's place along the pipeline, by pipeline rank. Null where values
+  /// have no stages, and where nothing but a test's schedule knows of them.
   std::shared_ptr<Group> stages;
   /// Takes values to other stages outside a step, where no gradients are recorded
   /// (placement/engine/stage_carrier.h). Null: nobody does.

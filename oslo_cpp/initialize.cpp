@@ -275,11 +275,12 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   MpuOptions mpu_options;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
-    mpu_options = grid_options(sizes, config, options.axes)
-                      .backend(sizes.backend)
-                      .random_mode(options.random_mode)
-                      .seed(options.seed)
-                      .prepare_mesh(prepared_for_stages(device_of(view)));
+    mpu_options =
+        grid_options(sizes, config, options.axes)
+            .backend(sizes.backend)
+            .random_mode(options.random_mode)
+            .seed(options.seed)
+            .prepare_mesh(prepared_for_stages(device_of(view), pipeline_shape(config.values())));
     mpu_options.grid(world.size());
     OSLO_CHECK(
         !is_all_initialized(view),

@@ -3,15 +3,17 @@
 #include <iostream>
 
 #include "parallelizers/pipeline/evaluation_carrier.h"
+#include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/plan/stage_search.h"
 
 namespace oslo {
 
-MpuOptions::PrepareMesh prepared_for_stages(at::Device device) {
-  return [device](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
+MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineShape& shape) {
+  return [device, shape](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
     if (pipeline->size() == 1) return;
-    mesh.stage = pipeline->rank();
+    mesh.stage_ranks = StageRanks(
+        pipeline::rank_of_stage(shape.kind, pipeline->size(), shape.chunks), pipeline->rank());
     mesh.stages = pipeline;
     mesh.device = device;
     mesh.shapes = std::make_shared<KnownShapes>();
@@ -19,12 +21,13 @@ MpuOptions::PrepareMesh prepared_for_stages(at::Device device) {
   };
 }
 
-StagePlan stages_of(const ModelView& model, const Config& config, int stages) {
+StagePlan stages_of(const ModelView& model, const Config& config, int pipeline_ranks) {
   const ConfigValues& values = config.values();
-  if (stages == 1 && values.stages.empty()) return {};
+  if (pipeline_ranks == 1 && values.stages.empty()) return {};
+  const int stages = pipeline_ranks * pipeline_shape(values).chunks;
   StagePlan plan = plan_stages(
       model, {stages, values.pipeline_num_layers, values.custom_pipeline_stage_id, values.stages});
-  return stages == 1 ? StagePlan() : plan;
+  return pipeline_ranks == 1 ? StagePlan() : plan;
 }
 
 std::vector<PlanLayer> layers_of(const StagePlan& stages) {

@@ -14,11 +14,11 @@ namespace oslo {
 // What initialize does for a pipeline.
 
 /// What values of a model on several pipeline stages have to know, for models on `device`.
-MpuOptions::PrepareMesh prepared_for_stages(at::Device device);
+MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineShape& shape);
 
-/// The stages of all parameters and buffers; of a pipeline of one stage none in particular. Throws
+/// The stages of all parameters and buffers; in a pipeline of one rank none in particular. Throws
 /// what `plan_stages` throws.
-StagePlan stages_of(const ModelView& model, const Config& config, int stages);
+StagePlan stages_of(const ModelView& model, const Config& config, int pipeline_ranks);
 
 /// What the plan tells of them.
 std::vector<PlanLayer> layers_of(const StagePlan& stages);

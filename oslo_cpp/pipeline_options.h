@@ -16,15 +16,21 @@ class PipelineOptions {
   /// How many parts a batch is divided into; unset: the config's num_accumulation_steps (1 in
   /// dialects that have none).
   PipelineOptions& num_microbatches(int number) { return micro_batches_ = number, *this; }
-  /// The order of passes: "naive", "gpipe" or "1f1b" (pipeline/schedule/kinds.h).
+  /// The order of passes: "naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zbv" or
+  /// "dualpipev" (pipeline/schedule/kinds.h); unset: that of the config, "1f1b" where it says none.
   PipelineOptions& kind(std::string kind) { return kind_ = std::move(kind), *this; }
+  /// Stages a rank; unset: as the config says. `initialize` gave the stages to ranks by the config,
+  /// so another number, or a kind that gives them otherwise, is refused.
+  PipelineOptions& num_model_chunks(int number) { return chunks_ = number, *this; }
 
   const std::optional<int>& num_microbatches() const { return micro_batches_; }
-  const std::string& kind() const { return kind_; }
+  const std::optional<std::string>& kind() const { return kind_; }
+  const std::optional<int>& num_model_chunks() const { return chunks_; }
 
  private:
   std::optional<int> micro_batches_;
-  std::string kind_ = "1f1b";
+  std::optional<std::string> kind_;
+  std::optional<int> chunks_;
 };
 
 /// What one step does.
@@ -64,7 +70,8 @@ struct StepResult {
   at::Tensor labels;
   /// Messages with values that this rank sent to other stages in the forward passes.
   int64_t sent = 0;
-  /// Micro-batches that this rank held for their backward passes at a time, at most.
+  /// Forward passes, each of one stage and micro-batch, that this rank held for their backward
+  /// passes at a time, at most: until all of it had run, the weights' part too.
   int peak_in_flight = 0;
   /// With `record`: what each rank of this one's pipeline (the ranks with its place on the other
   /// stages) did when, on all of them: `measured->report()`, `->svg()`, `->chrome_trace()`.

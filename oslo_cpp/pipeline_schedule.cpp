@@ -13,42 +13,60 @@
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/copied_gradients.h"
 #include "parallelizers/pipeline/recorded_step.h"
+#include "parallelizers/pipeline/schedule/check.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule_run.h"
 #include "parallelizers/pipeline/share_parameter.h"
 #include "parallelizers/pipeline/split_batch.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/plan/example_run.h"
+#include "parallelizers/plan/forward_survey.h"
 #include "parallelizers/plan/stage_search.h"
 
 namespace oslo {
 namespace {
+
+std::vector<int64_t> longs(const std::vector<int>& numbers) {
+  return {numbers.begin(), numbers.end()};
+}
 
 pipeline::Schedule schedule_of(const ParallelModel& parallel, const PipelineOptions& options) {
   const int micro_batches =
       options.num_microbatches().value_or(parallel.config().values().num_accumulation_steps);
   OSLO_CHECK(micro_batches >= 1, "PipelineOptions::num_microbatches is ", micro_batches,
              "; a batch is divided into at least 1");
-  pipeline::Schedule schedule = pipeline::make_schedule(
-      {options.kind(), parallel.mpu().size("pipeline"), micro_batches, /*chunks=*/0});
-  OSLO_CHECK(schedule.chunks == 1, "PipelineOptions::kind is \"", options.kind(), "\", which has ",
-             schedule.chunks, " stages a rank; a rank runs one so far: use 1f1b");
-  for (const auto& actions : schedule.actions) {
-    for (const pipeline::Action& action : actions) {
-      OSLO_CHECK(action.pass == pipeline::Pass::forward || action.pass == pipeline::Pass::backward,
-                 "PipelineOptions::kind is \"", options.kind(),
-                 "\", which runs backward passes in two halves; that is not there yet: use 1f1b");
-    }
-  }
+  const PipelineShape shape = pipeline_shape(parallel.config().values());
+  const std::string kind = options.kind().value_or(shape.kind);
+  const int usual = shape.chunks == 1 ? 0 : shape.chunks;
+  pipeline::Schedule schedule =
+      pipeline::make_schedule({kind, parallel.mpu().size("pipeline"), micro_batches,
+                               options.num_model_chunks().value_or(usual)});
+  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
+  if (!mesh->stages) return schedule;
+  OSLO_CHECK(schedule.rank_of_stage == mesh->stage_ranks.rank_of_stage(),
+             "PipelineSchedule: ", kind, " has stages 0 to ", schedule.stages() - 1, " on ranks ",
+             c10::IntArrayRef(longs(schedule.rank_of_stage)), " of the pipeline, initialize gave ",
+             mesh->stage_ranks.stages(), " stages to ranks ",
+             c10::IntArrayRef(longs(mesh->stage_ranks.rank_of_stage())),
+             "; say in the config, beside the pipeline's size, what the schedule is to be: "
+             "\"pipeline_schedule\": \"",
+             kind, "\", \"num_model_chunks\": ", schedule.chunks,
+             " (Colossal-AI: \"pipeline\": {\"size\": ", schedule.ranks, ", \"schedule\": \"", kind,
+             "\", \"num_model_chunks\": ", schedule.chunks, "})");
   return schedule;
 }
 
 }  // namespace
 
 struct PipelineSchedule::State {
+  State(ParallelModel of, pipeline::Schedule trains, pipeline::Schedule evaluates)
+      : parallel(std::move(of)), schedule(std::move(trains)), evaluation(std::move(evaluates)) {}
+
   ParallelModel parallel;
   pipeline::Schedule schedule, evaluation;
+  CallThreads threads = {};  ///< idle ones
   int64_t steps = 0;
-  bool knows_uses = false;
+  bool knows_uses = false, knows_order = false, stands_at_reads = false;
 
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> parameters;
@@ -63,7 +81,11 @@ struct PipelineSchedule::State {
                         pipeline::Recorder* recorder) const;
   pipeline::MeasuredStep measured(const pipeline::Recorder& recorder) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
+  std::vector<at::Tensor> tensors() const;
+  StageMap stages() const;
+  std::vector<at::Generator> streams() const;
   void share_used_parameters(const std::function<void()>& forward);
+  void check_order(const std::function<void()>& forward);
 };
 
 /// A rank receives other stages' values on the device that the model was on at `initialize`. On
@@ -82,6 +104,32 @@ void PipelineSchedule::State::check_device() const {
   });
 }
 
+/// Parameters and buffers.
+std::vector<at::Tensor> PipelineSchedule::State::tensors() const {
+  const ModelView view(parallel.module());
+  std::vector<at::Tensor> all;
+  for (const NamedTensor& each : view.in_use()) all.push_back(each.tensor);
+  for (const BufferView& buffer : view.buffers()) all.push_back(buffer.tensor);
+  return all;
+}
+
+/// Theirs.
+StageMap PipelineSchedule::State::stages() const {
+  StageMap stages;
+  for (const at::Tensor& each : tensors()) {
+    const LayoutPtr layout = oslo::layout(each);
+    if (layout && layout->resident()) stages.add(each, layout->stages());
+  }
+  return stages;
+}
+
+/// One stage a rank: forwards run whole and in order, and draw what one device draws. Several: a
+/// stream for each micro-batch.
+std::vector<at::Generator> PipelineSchedule::State::streams() const {
+  if (schedule.chunks == 1) return {};
+  return default_generators(ModelView(parallel.module()));
+}
+
 /// Where initialize had no example to run: the first step's first micro-batch is one. What it uses
 /// on stages that do not have it they get a copy of, from the first stage that has it.
 void PipelineSchedule::State::share_used_parameters(const std::function<void()>& forward) {
@@ -89,18 +137,40 @@ void PipelineSchedule::State::share_used_parameters(const std::function<void()>&
   const MeshPtr& mesh = parallel.mpu().tensor_mesh();
   if (!mesh->stages) return;
   const ModelView view(parallel.module());
-  std::vector<NamedTensor> all = view.in_use();
-  for (const BufferView& buffer : view.buffers()) all.push_back({buffer.path, buffer.tensor});
-  StageMap stages;
-  for (const NamedTensor& each : all) {
-    const LayoutPtr layout = oslo::layout(each.tensor);
-    if (layout && layout->resident()) stages.add(each.tensor, layout->stages());
-  }
+  StageMap stages = this->stages();
   // What cannot be run on shapes is found out in the step, and refused by name there.
   const std::string reason =
       add_used_stages(stages, {}, view, PlanAxes(parallel.mpu().grid()), forward);
   if (!reason.empty()) return;
-  for (const NamedTensor& each : all) share_parameter(each.tensor, stages.of(each.tensor));
+  for (const at::Tensor& each : tensors()) share_parameter(each, stages.of(each));
+}
+
+/// Where a rank has several stages, a forward that waits inside one of them holds up the others. So
+/// a program that comes back to early stages may not be able to run under the lists: the first
+/// step's first micro-batch, run on shapes, shows it on every rank before anything is sent.
+void PipelineSchedule::State::check_order(const std::function<void()>& forward) {
+  if (std::exchange(knows_order, true)) return;
+  const Mesh& mesh = *parallel.mpu().tensor_mesh();
+  if (!mesh.stages || !mesh.stage_ranks.several()) return;
+  const auto check = [&](bool stands) {
+    const auto survey = survey_forward(stages(), mesh.stage_ranks, ModelView(parallel.module()),
+                                       PlanAxes(parallel.mpu().grid()), forward, stands);
+    if (!survey) return;
+    OSLO_CHECK(survey->refusal.empty(), "schedule ", schedule.kind, " (", schedule.chunks,
+               " stages a rank) cannot run this model: ", survey->refusal,
+               ". Take 1f1b, or look at the value behind that");
+    pipeline::check_runs(schedule, survey->graph);
+  };
+  try {
+    check(/*stands=*/false);
+  } catch (const Error& first) {
+    try {
+      check(/*stands=*/true);
+    } catch (const Error&) {
+      throw first;
+    }
+    stands_at_reads = true;
+  }
 }
 
 /// As DistributedDataParallel does: all tensors at its construction, and buffers, which each
@@ -149,15 +219,14 @@ at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
   at::Tensor loss = run.loss().defined() ? run.loss().reshape({}).contiguous().clone()
                                          : at::zeros({}, run.loss_options());
   if (run.loss_stages().size() > 1) return mesh->stages->all_reduce(loss);
-  mesh->stages->broadcast(loss, run.loss_stages().first());
+  mesh->stages->broadcast(loss, mesh->stage_ranks.rank_of(run.loss_stages().first()));
   return loss;
 }
 
 PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions& options) {
   pipeline::Schedule schedule = schedule_of(parallel, options);
   pipeline::Schedule evaluation = pipeline::forward_only(schedule);
-  state_ = std::make_shared<State>(
-      State{std::move(parallel), std::move(schedule), std::move(evaluation)});
+  state_ = std::make_shared<State>(std::move(parallel), std::move(schedule), std::move(evaluation));
   state_->check_device();
   state_->knows_uses = state_->parallel.had_example();
   state_->take_from_first_replica(/*buffers_only=*/false);
@@ -187,6 +256,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   }
   const std::vector<at::Tensor> parameters = trains ? state_->parameters() : Tensors();
   state_->share_used_parameters([&] { loss(micro_batches.tensors[0]); });
+  state_->check_order([&] { loss(micro_batches.tensors[0]); });
   if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
   std::optional<pipeline::Recorder> recorder;
@@ -196,9 +266,11 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
     recorder->start(mesh->stages ? common_start(*mesh->stages) : pipeline::Recorder::Clock::now());
   }
   pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
-  ScheduleRun run(mpu.tensor_mesh(),
-                  {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights,
-                   !trains, std::to_string(state_->steps++), notes});
+  ScheduleRun run(
+      mpu.tensor_mesh(),
+      {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights, !trains,
+       std::to_string(state_->steps++), notes, state_->stands_at_reads, state_->streams()},
+      state_->threads);
   const pipeline::Schedule& list = trains ? state_->schedule : state_->evaluation;
   run.run(list.actions[mpu.rank("pipeline")], mpu.world());
   StepResult result;

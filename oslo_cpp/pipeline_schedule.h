@@ -22,8 +22,10 @@ namespace oslo {
 ///     parallel.clip_grad_norm_(1.0);
 ///     optimizer.step();
 ///
-/// Every rank runs the user's own forward for every micro-batch: operators of its stage compute,
+/// Every rank runs the user's own forward for every micro-batch: operators of its stages compute,
 /// those of other stages run on shapes, and a value that a later stage needs is sent to it once.
+/// Where a rank has several stages the forwards of several micro-batches are under way at a time,
+/// each on a thread of its own, of which one runs at a time (docs/pipeline.md).
 /// Gradients add up in `.grad` as `backward()` adds them, scaled so that a step is that of the
 /// whole batch: a mean loss over micro-batches weighted by their rows (8 rows in 3: 3, 3, 2). At
 /// the end copies of a parameter on several stages get the sum of their gradients, and data
@@ -36,11 +38,13 @@ namespace oslo {
 /// What goes wrong in a step is thrown with the stage, the micro-batch and the pass in front, and
 /// on the other ranks within the time limit of their groups with what went wrong first.
 ///
-/// GPipe: Huang et al. 2019 (arXiv 1811.06965); 1F1B: Narayanan et al. 2021 (arXiv 2104.04473).
+/// GPipe: Huang et al. 2019 (arXiv 1811.06965); 1F1B and interleaved stages: Narayanan et al. 2021
+/// (arXiv 2104.04473); zero bubble: Qi et al. 2023 (arXiv 2401.10241); ZB-V: Qi et al. 2024 (arXiv
+/// 2405.15362); DualPipe: DeepSeek-AI 2024 (arXiv 2412.19437).
 class PipelineSchedule {
  public:
-  /// Throws for a schedule that cannot be (pipeline/schedule/kinds.h) and for one that has several
-  /// stages a rank or a backward pass in two halves, which are not there yet.
+  /// Throws for a schedule that cannot be (pipeline/schedule/kinds.h), and for one whose stages are
+  /// on other ranks than `initialize` gave them to.
   explicit PipelineSchedule(ParallelModel parallel, const PipelineOptions& options = {});
 
   using Tensors = std::vector<at::Tensor>;

@@ -41,6 +41,8 @@ void read_oslo(const Json& model_parallelism, ConfigValues& values) {
   values.enabled = value_or(model_parallelism, "enable", true);
   values.tensor_parallel_size = value_or(model_parallelism, "tensor_parallel_size", 1);
   values.pipeline_parallel_size = value_or(model_parallelism, "pipeline_parallel_size", 1);
+  values.num_model_chunks = maybe<int>(model_parallelism, "num_model_chunks");
+  values.pipeline_schedule = maybe<std::string>(model_parallelism, "pipeline_schedule");
 }
 
 void read_libai(const Json& train, ConfigValues& values) {
@@ -48,6 +50,8 @@ void read_libai(const Json& train, ConfigValues& values) {
   values.data_parallel_size = maybe<int>(dist, "data_parallel_size");
   values.tensor_parallel_size = value_or(dist, "tensor_parallel_size", 1);
   values.pipeline_parallel_size = value_or(dist, "pipeline_parallel_size", 1);
+  values.num_model_chunks = maybe<int>(dist, "num_model_chunks");
+  values.pipeline_schedule = maybe<std::string>(dist, "pipeline_schedule");
   values.pipeline_num_layers = maybe<int>(dist, "pipeline_num_layers");
   values.custom_pipeline_stage_id = maybe<std::vector<int>>(dist, "custom_pipeline_stage_id");
   values.num_accumulation_steps = value_or(train, "num_accumulation_steps", 1);
@@ -62,6 +66,8 @@ void read_colossal_ai(const Json& parallel, ConfigValues& values) {
   values.data_parallel_size = size_of(at(parallel, "data"));
   values.tensor_parallel_size = size_of(tensor).value_or(1);
   values.pipeline_parallel_size = size_of(at(parallel, "pipeline")).value_or(1);
+  values.num_model_chunks = maybe<int>(at(parallel, "pipeline"), "num_model_chunks");
+  values.pipeline_schedule = maybe<std::string>(at(parallel, "pipeline"), "schedule");
   values.tensor_mode = maybe<std::string>(tensor, "mode");
   values.depth = maybe<int>(tensor, "depth");
   if (!values.depth) {

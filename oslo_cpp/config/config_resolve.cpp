@@ -7,6 +7,7 @@
 #include "mpu/stage_set.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/config/config_dialects.h"
+#include "parallelizers/pipeline/schedule/kinds.h"
 
 namespace oslo {
 namespace {
@@ -85,11 +86,14 @@ void check_stages(const ConfigValues& values) {
   OSLO_CHECK(static_cast<int>(stages.size()) == layers, kName, " has ", stages.size(),
              " entries, 'train.dist.pipeline_num_layers' is ", layers,
              ": give one stage for each layer");
-  int last = values.pipeline_parallel_size - 1;
+  const int chunks = pipeline_shape(values).chunks;
+  int last = values.pipeline_parallel_size * chunks - 1;
   for (size_t i = 0; i < stages.size(); ++i) {
     int before = i == 0 ? 0 : stages[i - 1];
     OSLO_CHECK(stages[i] <= last, kName, " puts layer ", i, " on stage ", stages[i], ", but with ",
-               "'train.dist.pipeline_parallel_size' = ", last + 1, " the last stage is ", last);
+               "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
+               chunks == 1 ? "" : c10::str(" and ", chunks, " stages a rank"),
+               " the last stage is ", last);
     OSLO_CHECK(stages[i] == before || (i > 0 && stages[i] == before + 1), kName, " has ", stages[i],
                i == 0 ? " first" : c10::str(" after ", before), " at layer ", i,
                ": stages start at 0 and grow by one at a time");
@@ -161,6 +165,18 @@ void check_features(const ConfigValues& values) {
 
 }  // namespace
 
+PipelineShape pipeline_shape(const ConfigValues& values) {
+  const int asked = values.num_model_chunks.value_or(0);
+  PipelineShape shape;
+  shape.kind = values.pipeline_schedule.value_or(asked > 1 ? "interleaved" : "1f1b");
+  try {
+    shape.chunks = static_cast<int>(pipeline::rank_of_stage(shape.kind, 1, asked).size());
+  } catch (const Error& error) {
+    fail("'num_model_chunks' = ", asked, ": ", error.what());
+  }
+  return shape;
+}
+
 ParallelSizes Config::resolve(int world_size) const {
   OSLO_CHECK(world_size >= 1, "a world has at least 1 process, seen size ", world_size);
   check_complete(*document_);
@@ -182,8 +198,11 @@ ParallelSizes Config::resolve(int world_size) const {
   check_stages(values_);
   check_world(values_, sizes.tensor_mode, sizes.depth, names, world_size);
   check_layers(values_);
-  OSLO_CHECK(sizes.pipeline <= StageSet::kMost, "'", names.pipeline, "' = ", sizes.pipeline, ": ",
-             StageSet::kMost, " stages are possible");
+  const int chunks = pipeline_shape(values_).chunks;
+  OSLO_CHECK(static_cast<int64_t>(sizes.pipeline) * chunks <= StageSet::kMost, "'", names.pipeline,
+             "' = ", sizes.pipeline,
+             chunks == 1 ? "" : c10::str(" with ", chunks, " stages a rank"), ": ", StageSet::kMost,
+             " stages are possible");
   std::string not_yet = missing(sizes.tensor, sizes.tensor_mode, names);
   OSLO_CHECK(not_yet.empty(), not_yet);
   check_features(values_);

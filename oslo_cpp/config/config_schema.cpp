@@ -7,6 +7,7 @@
 #include "mpu/stage_set.h"
 #include "mpu/time_limit.h"
 #include "oslo_cpp/config/config_json.h"
+#include "parallelizers/pipeline/schedule/kinds.h"
 
 namespace oslo {
 namespace {
@@ -30,6 +31,9 @@ ConfigKey sized(std::string name, std::vector<ConfigKey> more = {}) {
 ConfigKey choice(std::string name, std::vector<std::string> choices) {
   return {.name = std::move(name), .kind = Kind::choice, .choices = std::move(choices)};
 }
+ConfigKey schedule(std::string name) {
+  return choice(std::move(name), pipeline::schedule_kinds());
+}
 ConfigKey nullable(ConfigKey key) {
   key.nullable = true;
   return key;
@@ -37,7 +41,8 @@ ConfigKey nullable(ConfigKey key) {
 
 ConfigKey oslo_keys() {
   return object("model_parallelism",
-                {flag("enable"), count("tensor_parallel_size"), count("pipeline_parallel_size")});
+                {flag("enable"), count("tensor_parallel_size"), count("pipeline_parallel_size"),
+                 count("num_model_chunks"), schedule("pipeline_schedule")});
 }
 
 ConfigKey libai_keys() {
@@ -47,6 +52,7 @@ ConfigKey libai_keys() {
   return object(
       "train", {object("dist", {nullable(count("data_parallel_size")),
                                 count("tensor_parallel_size"), count("pipeline_parallel_size"),
+                                count("num_model_chunks"), schedule("pipeline_schedule"),
                                 nullable(count("pipeline_num_layers")), nullable(stages)}),
                 count("num_accumulation_steps"), object("activation_checkpoint", {flag("enabled")}),
                 object("zero_optimization", {flag("enabled"), zero_stage}),
@@ -55,7 +61,8 @@ ConfigKey libai_keys() {
 
 ConfigKey colossal_ai_keys() {
   return object("parallel",
-                {nullable(sized("data")), nullable(sized("pipeline")),
+                {nullable(sized("data")),
+                 nullable(sized("pipeline", {count("num_model_chunks"), schedule("schedule")})),
                  sized("tensor", {nullable(choice("mode", {"1d", "2d", "2.5d", "3d", "sequence"})),
                                   count("depth"), object("kwargs", {count("depth")})})});
 }

@@ -30,6 +30,18 @@ struct ParallelSizes {
   bool enabled = true;  ///< false: leave the model untouched; then tensor and pipeline are 1
 };
 
+struct ConfigValues;
+
+/// How a config divides a pipeline.
+struct PipelineShape {
+  std::string kind = "1f1b";  ///< of schedule; it decides which stages a rank has
+  int chunks = 1;             ///< stages a rank
+};
+
+/// By the kind alone a rank has as many stages as that usually has; by the number of stages alone 2
+/// and more are interleaved. Throws where the kind does not have that number.
+PipelineShape pipeline_shape(const ConfigValues& values);
+
 /// Everything a config says, in the same words whichever dialect it was written in. A field that a
 /// dialect has no key for holds its default.
 struct ConfigValues {
@@ -48,6 +60,8 @@ struct ConfigValues {
   /// (pattern, pipeline stages) in the order written; see pipeline/stage_plan.h.
   std::vector<std::pair<std::string, std::vector<int>>> stages;
 
+  std::optional<int> num_model_chunks;           ///< stages a rank; see PipelineShape
+  std::optional<std::string> pipeline_schedule;  ///< a kind (pipeline/schedule/kinds.h)
   std::optional<int> pipeline_num_layers;
   std::optional<std::vector<int>> custom_pipeline_stage_id;  ///< one stage per layer
   int num_accumulation_steps = 1;

@@ -103,7 +103,7 @@ class TotalNorm {
 bool is_counted_here(const at::Tensor& parameter) {
   const Mark* mark = mark_of(parameter);
   return mark == nullptr || !mark->layout->resident() ||
-         mark->layout->stages().first() == mark->layout->mesh()->stage;
+         mark->layout->mesh()->holds(StageSet::of(mark->layout->stages().first()));
 }
 
 /// What a user assigned, `p.mutable_grad() = p.grad() / 4`, is a value of the global shape, and so

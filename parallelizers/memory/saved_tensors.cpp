@@ -106,6 +106,10 @@ SavedTensorScope::SavedTensorScope(PackSavedTensor pack)
   innermost = this;
 }
 
+const SavedTensorScope* SavedTensorScope::current() {
+  return innermost;
+}
+
 SavedTensorScope::~SavedTensorScope() {
   innermost = outer_;
 }

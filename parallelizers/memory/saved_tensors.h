@@ -37,6 +37,9 @@ class SavedTensorScope {
 
   const PackSavedTensor& pack() const { return pack_; }
 
+  /// That of this thread which is asked; null where there is none.
+  static const SavedTensorScope* current();
+
  private:
   PackSavedTensor pack_;
   const SavedTensorScope* outer_;

@@ -27,7 +27,8 @@ CopiedGradients::CopiedGradients(MeshPtr mesh, const std::vector<at::Tensor>& pa
     : mesh_(std::move(mesh)) {
   for (const at::Tensor& parameter : parameters) {
     const Mark* mark = mark_of(parameter);
-    if (mark == nullptr || mark->layout->stages().size() < 2 || !mark->layout->here()) continue;
+    if (mark == nullptr || !mark->layout->resident() || !mark->layout->here()) continue;
+    if (mesh_->stage_ranks.count_ranks(mark->layout->stages()) < 2) continue;
     if (!parameter.requires_grad()) continue;
     copied_.push_back({parameter, parameter.grad()});
     parameter.mutable_grad().reset();
@@ -43,36 +44,38 @@ void CopiedGradients::add_up() {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope("copied parameters");
-  const auto stages_of = [](const Copied& each) {
-    return mark_of(each.parameter)->layout->stages();
+  const StageRanks& ranks = mesh_->stage_ranks;
+  const int own_rank = ranks.rank();
+  const auto is_on = [&](const Copied& each, int rank) {
+    return ranks.on_rank(mark_of(each.parameter)->layout->stages(), rank);
   };
-  // What each stage has, for each copy.
+  // What each rank has, for each copy.
   std::vector<std::map<int, at::Tensor>> addends(copied_.size());
   for (size_t i = 0; i < copied_.size(); ++i) {
     const at::Tensor own = plain_gradient(copied_[i].parameter);
-    addends[i][mesh_->stage] = own.defined() ? own.contiguous() : own;
+    addends[i][own_rank] = own.defined() ? own.contiguous() : own;
   }
   for (const bool sends : {true, false}) {
-    for (int stage = 0; stage < mesh_->stages->size(); ++stage) {
-      if (stage == mesh_->stage) continue;
+    for (int rank = 0; rank < ranks.ranks(); ++rank) {
+      if (rank == own_rank) continue;
       std::vector<size_t> shared;
       for (size_t i = 0; i < copied_.size(); ++i) {
-        if (stages_of(copied_[i]).contains(stage)) shared.push_back(i);
+        if (is_on(copied_[i], rank)) shared.push_back(i);
       }
       if (shared.empty()) continue;
       if (sends) {
         std::vector<at::Tensor> message;
-        for (const size_t i : shared) message.push_back(addends[i].at(mesh_->stage));
-        mesh_->stages->send(message, stage, kCopiesTag);
+        for (const size_t i : shared) message.push_back(addends[i].at(own_rank));
+        mesh_->stages->send(message, rank, kCopiesTag);
         continue;
       }
-      const std::vector<at::Tensor> message = mesh_->stages->receive(stage, kCopiesTag);
-      for (size_t k = 0; k < shared.size(); ++k) addends[shared[k]][stage] = message[k];
+      const std::vector<at::Tensor> message = mesh_->stages->receive(rank, kCopiesTag);
+      for (size_t k = 0; k < shared.size(); ++k) addends[shared[k]][rank] = message[k];
     }
   }
   for (size_t i = 0; i < copied_.size(); ++i) {
     at::Tensor sum;
-    for (const auto& [stage, addend] : addends[i]) {
+    for (const auto& [rank, addend] : addends[i]) {
       if (!addend.defined()) continue;
       sum = sum.defined() ? sum + addend : addend.clone();
     }

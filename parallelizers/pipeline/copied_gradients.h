@@ -8,11 +8,11 @@
 
 namespace oslo {
 
-/// The gradients of parameters that several pipeline stages have copies of (a tied embedding and
-/// head): each stage computes those of its own uses, and their sum is the parameter's. While it
-/// lives, gradients from before stand aside, since all copies have them.
+/// The gradients of parameters that several ranks of a pipeline have copies of (a tied embedding
+/// and head): each rank computes those of its own stages' uses, and their sum is the parameter's.
+/// While it lives, gradients from before stand aside, since all copies have them.
 ///
-/// Copies stay equal bit for bit: each stage adds up the same addends in the order of the stages.
+/// Copies stay equal bit for bit: each rank adds up the same addends in the order of the ranks.
 class CopiedGradients {
  public:
   /// Of `parameters`, in an order that is the same on all ranks, those that are copies.
@@ -25,8 +25,8 @@ class CopiedGradients {
   /// Whether there are none.
   bool empty() const { return copied_.empty(); }
 
-  /// Gives every copy the sum over its stages, on top of what stood aside. One message between
-  /// each two stages that share parameters, each way. Collective over the stages.
+  /// Gives every copy the sum over its ranks, on top of what stood aside. One message between each
+  /// two ranks that share parameters, each way. Collective over the pipeline.
   void add_up();
 
  private:

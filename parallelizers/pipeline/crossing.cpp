@@ -11,7 +11,7 @@ uint64_t writes_to(const at::Tensor& tensor, const Mesh& mesh) {
 
 at::Tensor place_for(const Value& value, int to) {
   const Mesh& mesh = *value.layout->mesh();
-  const at::Device device = mesh.stage == to ? mesh.device : at::Device(at::kMeta);
+  const at::Device device = mesh.holds(StageSet::of(to)) ? mesh.device : at::Device(at::kMeta);
   return at::empty(value.local.sizes(), at::TensorOptions(value.local.dtype()).device(device));
 }
 

@@ -21,12 +21,19 @@ at::Tensor EvaluationCarrier::carry(const at::Tensor& tensor, const Value& value
   const auto known = carried_.find(key);
   if (known != carried_.end() && known->second.version == version) return known->second.there;
   std::erase_if(carried_, [](const auto& entry) { return entry.second.tensor.expired(); });
-  const int from = value.layout->stages().last_before(to);
-  at::Tensor there = place_for(value, to);
-  if (mesh.stage == from) {
-    stages_->send({value.local.detach().contiguous()}, to, kEvaluationTag);
-  } else if (mesh.stage == to) {
-    there = stages_->receive(from, kEvaluationTag, {there}).front();
+  const StageRanks& ranks = mesh.stage_ranks;
+  const int from = ranks.rank_of(ranks.source_of(value.layout->stages(), to));
+  const int receiver = ranks.rank_of(to);
+  at::Tensor there;
+  if (from == receiver && ranks.rank() == from) {
+    there = value.local.detach().contiguous();
+  } else {
+    there = place_for(value, to);
+    if (ranks.rank() == from && from != receiver) {
+      stages_->send({value.local.detach().contiguous()}, receiver, kEvaluationTag);
+    } else if (ranks.rank() == receiver) {
+      there = stages_->receive(from, kEvaluationTag, {there}).front();
+    }
   }
   carried_.insert_or_assign(
       key,

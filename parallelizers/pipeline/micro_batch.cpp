@@ -1,6 +1,7 @@
 #include "parallelizers/pipeline/micro_batch.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -18,46 +19,110 @@ using Doing = pipeline::Timeline::Doing;
 
 constexpr int kMostCrossings = 1000;
 
+torch::autograd::Edge edge_of(const at::Tensor& tensor) {
+  return tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor)
+                                : torch::autograd::Edge();
+}
+
 }  // namespace
 
-MicroBatch::MicroBatch(std::shared_ptr<Group> stages, int number, pipeline::Recorder* recorder)
-    : stages_(std::move(stages)), next_tag_(2 * kMostCrossings * number), recorder_(recorder) {}
+MicroBatch::MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int number,
+                       bool stands_at_reads, pipeline::Recorder* recorder)
+    : stages_(std::move(stages)),
+      ranks_(std::move(ranks)),
+      order_(ranks_, stands_at_reads),
+      opened_(StageSet::kMost),
+      next_tag_(2 * kMostCrossings * number),
+      recorder_(recorder) {}
+
+void MicroBatch::pause_by(std::function<void()> pause) {
+  pause_ = std::move(pause);
+  opened_ = -1;
+}
+
+/// Where forwards stop in the middle, each has a thread of its own.
+void MicroBatch::check_own(const at::Tensor& local, int to) const {
+  if (!pause_ || !local.grad_fn()) return;
+  OSLO_CHECK(local.grad_fn()->thread_id() == at::RecordFunction::currentThreadId(),
+             "a value that pipeline stage ", to,
+             " needs was computed by another micro-batch's forward; several are under way where a "
+             "rank has several stages: keep what a forward computes in local variables, not in "
+             "members of the model, or use a schedule with one stage a rank, such as 1f1b");
+}
+
+void MicroBatch::wait_for(int stage) {
+  while (pause_ && stage > opened_) pause_();
+}
 
 at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int to) {
   const Mesh& mesh = *value.layout->mesh();
   const uint64_t version = writes_to(tensor, mesh);
   Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];
   if (known.there.defined() && known.version == version) return known.there;
-  // A value that several stages computed comes from the nearest.
-  const int from = value.layout->stages().last_before(to);
-  const int tag = new_tag();
+  check_own(value.local, to);
+  const StageSet owners = value.layout->stages();
+  const int from = ranks_.source_of(owners, to);
+  const int sender = ranks_.rank_of(from), receiver = ranks_.rank_of(to);
+  const ForwardOrder::Crossing crossing = order_.cross(from, to);
+  if (receiver == ranks_.rank()) wait_for(crossing.received_in);
+  if (sender == receiver && receiver == ranks_.rank()) {
+    const at::Tensor there = linked(value);
+    known = {tensor, there, version};
+    return there;
+  }
   const at::Tensor& local = value.local;
   at::Tensor there = place_for(value, to);
-  if (mesh.stage == from) {
+  const int tag = sender == receiver ? 0 : new_tag();
+  if (sender == receiver) {
+    // Nothing moves, and a shape is all that this rank has.
+  } else if (sender == ranks_.rank()) {
     const During sends(recorder_, Doing::send);
-    stages_->send({local.detach().contiguous()}, to, tag);
-    const bool returns = local.requires_grad();
-    sent_.push_back(
-        {returns ? torch::autograd::impl::gradient_edge(local) : torch::autograd::Edge(),
-         local.sizes().vec(), there.options().device(local.device()), to, tag});
-  } else if (mesh.stage == to) {
-    there = receive_recorded(*stages_, from, tag, {there}, recorder_).front();
-    received_.push_back({there, from, tag});
+    stages_->send({local.detach().contiguous()}, receiver, tag);
+    ++messages_sent_;
+    sent_.push_back({ranks_.home_of(owners), edge_of(local), at::Tensor(), local.sizes().vec(),
+                     there.options().device(local.device()), receiver, tag});
+  } else if (receiver == ranks_.rank()) {
+    there = receive_recorded(*stages_, sender, tag, {there}, recorder_).front();
+    ++messages_received_;
+    received_.push_back({to, there, sender, tag});
   }
   there.set_requires_grad(local.requires_grad());
   known = {tensor, there, version};
   return there;
 }
 
+/// A leaf on the value's memory, contiguous as what comes in messages is.
+at::Tensor MicroBatch::linked(const Value& value) {
+  const at::Tensor& local = value.local;
+  at::Tensor leaf = local.detach().contiguous();
+  leaf.set_requires_grad(local.requires_grad());
+  if (local.requires_grad()) {
+    const int stage = ranks_.home_of(value.layout->stages());
+    sent_.push_back({stage, edge_of(local), leaf, {}, {}, ranks_.rank(), 0});
+  }
+  return leaf;
+}
+
+at::Tensor MicroBatch::hand_over(const at::Tensor& tensor, const Value& value, StageSet stages) {
+  if (!value.local.requires_grad()) return value.local;
+  const int to = ranks_.home_of(stages);
+  const uint64_t version = writes_to(tensor, *value.layout->mesh());
+  Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];
+  if (!known.there.defined() || known.version != version) known = {tensor, linked(value), version};
+  return known.there;
+}
+
 std::vector<c10::IValue> MicroBatch::share_read(StageSet owners, std::vector<c10::IValue> results) {
-  const int tag = new_tag(), own = stages_->rank(), from = owners.first();
+  const int tag = new_tag(), own = ranks_.rank(), from = ranks_.rank_of(owners.first());
+  order_.read(owners);
   if (own == from) {
     const During sends(recorder_, Doing::send);
     const std::vector<at::Tensor> message = message_of_read(results);
-    for (int stage = 0; stage < stages_->size(); ++stage) {
-      if (!owners.contains(stage)) stages_->send(message, stage, tag);
+    for (int rank = 0; rank < ranks_.ranks(); ++rank) {
+      if (!ranks_.on_rank(owners, rank)) stages_->send(message, rank, tag);
     }
-  } else if (!owners.contains(own)) {
+  } else if (!ranks_.holds(owners)) {
+    wait_for(order_.standing(own));
     results = read_of_message(receive_recorded(*stages_, from, tag, {}, recorder_));
   }
   return results;
@@ -71,7 +136,7 @@ int MicroBatch::new_tag() {
   return tag;
 }
 
-void MicroBatch::backward(const at::Tensor& loss) {
+void MicroBatch::backward(int stage, const at::Tensor& loss) {
   torch::autograd::edge_list roots;
   torch::autograd::variable_list gradients;
   if (loss.defined() && loss.requires_grad()) {
@@ -79,17 +144,22 @@ void MicroBatch::backward(const at::Tensor& loss) {
     gradients.push_back(at::ones_like(loss));
   }
   for (const Sent& sent : sent_) {
-    if (!sent.edge.is_valid()) continue;
+    if (sent.stage != stage || !sent.edge.is_valid()) continue;
     const at::Tensor gradient =
-        receive_recorded(*stages_, sent.to, sent.tag + 1, {}, recorder_).at(0);
+        sent.leaf.defined()
+            ? sent.leaf.grad()
+            : receive_recorded(*stages_, sent.to_rank, sent.tag + 1, {}, recorder_).at(0);
     if (!gradient.defined()) continue;
-    OSLO_CHECK(gradient.sizes() == sent.sizes && gradient.dtype() == sent.options.dtype(),
+    OSLO_CHECK(sent.leaf.defined() ||
+                   (gradient.sizes() == sent.sizes && gradient.dtype() == sent.options.dtype()),
                "the gradient of a value of shape ", sent.sizes, ", ", sent.options.dtype(),
-               ", that went to stage ", sent.to, " came back as ", gradient.sizes(), ", ",
-               gradient.dtype(), "; every rank has to run the same forward on the same batch");
+               ", that went to pipeline rank ", sent.to_rank, " came back as ", gradient.sizes(),
+               ", ", gradient.dtype(),
+               "; every rank has to run the same forward on the same batch");
     roots.push_back(sent.edge);
     gradients.push_back(gradient);
   }
+  std::erase_if(sent_, [&](const Sent& sent) { return sent.stage == stage; });
   if (!roots.empty()) {
     torch::autograd::Engine::get_default_engine().execute(roots, gradients, /*keep_graph=*/false,
                                                           /*create_graph=*/false,
@@ -97,17 +167,15 @@ void MicroBatch::backward(const at::Tensor& loss) {
   }
   for (const Received& received : received_) {
     const at::Tensor& leaf = received.leaf;
-    if (!leaf.requires_grad()) continue;
+    if (received.stage != stage || !leaf.requires_grad()) continue;
     // Undefined where the loss does not depend on it: what it was computed from has no gradient
     // then.
     const at::Tensor& gradient = leaf.grad();
     const During sends(recorder_, Doing::send);
-    stages_->send({gradient.defined() ? gradient.contiguous() : gradient}, received.from,
+    stages_->send({gradient.defined() ? gradient.contiguous() : gradient}, received.from_rank,
                   received.tag + 1);
   }
-  carried_.clear();
-  sent_.clear();
-  received_.clear();
+  std::erase_if(received_, [&](const Received& received) { return received.stage == stage; });
 }
 
 }  // namespace oslo

@@ -5,12 +5,15 @@
 #include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "mpu/group.h"
+#include "mpu/stage_ranks.h"
+#include "parallelizers/pipeline/forward_order.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
@@ -19,42 +22,65 @@ namespace oslo {
 /// What crosses between pipeline stages for one micro-batch: values forward, their gradients
 /// backward. A schedule makes one for each micro-batch, calls the model's forward while it is the
 /// thread's carrier, and calls `backward` when it is that micro-batch's turn; in between it keeps
-/// what this stage's backward needs. Sends never wait for the other side, so that stages may be in
+/// what this rank's backward needs. Sends never wait for the other side, so that stages may be in
 /// any order that gives each of them what it needs (GPipe, 1F1B; Narayanan et al. 2021).
+///
+/// Each of a rank's stages has its own part of the graph, and so a backward of its own. What goes
+/// from one to another on one rank is no message: the later stage gets a leaf on the same memory.
 class MicroBatch final : public StageCarrier {
  public:
-  /// `stages`: the ranks that have this one's place on the other stages, by stage. `number` tells
-  /// apart the micro-batches that are under way at a time; at most 1000 values may cross in each.
-  /// What it sends and receives is noted where `recorder` is not null.
-  MicroBatch(std::shared_ptr<Group> stages, int number, pipeline::Recorder* recorder = nullptr);
+  /// `stages`: the ranks that have this one's place along the pipeline, by pipeline rank. `number`
+  /// tells apart the micro-batches that are under way at a time; at most 1000 values may cross in
+  /// each. `stands_at_reads`: see ForwardOrder. What it sends and receives is noted where
+  /// `recorder` is not null.
+  MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int number,
+             bool stands_at_reads = true, pipeline::Recorder* recorder = nullptr);
 
-  /// One message from the stage that holds the value to stage `to`; none for the other ranks.
+  /// From then on the forward, where it comes to one of this rank's stages that is not open yet,
+  /// calls `pause` until it is.
+  void pause_by(std::function<void()> pause);
+  /// Opens this rank's stages up to this one, or all, and the way to the forward's end.
+  void open(int stage) { opened_ = stage; }
+  void open_all() { opened_ = StageSet::kMost; }
+
+  /// One message from a rank that holds the value to that of stage `to`, unless it is the same;
+  /// none for the other ranks.
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
+
+  at::Tensor hand_over(const at::Tensor& tensor, const Value& value, StageSet stages) override;
 
   /// One message from the first owner to each rank of its place that did not read.
   std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results) override;
   bool shares_reads() const override { return true; }
 
-  /// This stage's part of the backward pass: receives the gradients of what it sent, runs autograd
+  /// The forward has returned: what only that needs is let go.
+  void end_forward() { carried_.clear(); }
+
+  /// One stage's part of the backward pass: receives the gradients of what it sent, runs autograd
   /// from there and from `loss` (the local one; undefined on stages that have none) into its
-  /// parameters, and sends the gradients of what it received. Called once, on every stage.
-  void backward(const at::Tensor& loss = {});
+  /// parameters, and sends the gradients of what it received. Called once for each stage of this
+  /// rank, the highest first.
+  void backward(int stage, const at::Tensor& loss = {});
 
   // Messages of the forward pass, of this rank.
-  int64_t sent() const { return static_cast<int64_t>(sent_.size()); }
-  int64_t received() const { return static_cast<int64_t>(received_.size()); }
+  int64_t sent() const { return messages_sent_; }
+  int64_t received() const { return messages_received_; }
 
  private:
+  /// A value that left a stage's part of the graph, by a message or to another stage of this rank.
   struct Sent {
+    int stage;                   ///< whose backward goes on from it
     torch::autograd::Edge edge;  ///< its place in the graph then: it may be written since
+    at::Tensor leaf;             ///< what another stage of this rank works on; undefined: a message
     std::vector<int64_t> sizes;
     at::TensorOptions options;
-    int to;
+    int to_rank;
     int tag;
   };
   struct Received {
+    int stage;
     at::Tensor leaf;
-    int from;
+    int from_rank;
     int tag;
   };
   /// Where a tensor was carried, as it was then.
@@ -64,13 +90,21 @@ class MicroBatch final : public StageCarrier {
   };
 
   int new_tag();
+  void check_own(const at::Tensor& local, int to) const;
+  void wait_for(int stage);
+  at::Tensor linked(const Value& value);
 
   std::shared_ptr<Group> stages_;
+  const StageRanks ranks_;
+  ForwardOrder order_;
+  std::function<void()> pause_;
+  int opened_;
   int next_tag_;
   pipeline::Recorder* recorder_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;
   std::vector<Sent> sent_;
   std::vector<Received> received_;
+  int64_t messages_sent_ = 0, messages_received_ = 0;
 };
 
 }  // namespace oslo

@@ -53,17 +53,33 @@ const char* name_of(Pass pass) {
 
 }  // namespace
 
-ScheduleRun::ScheduleRun(MeshPtr mesh, Work work)
-    : mesh_(std::move(mesh)), work_(std::move(work)), under_way_(work_.weights.size()) {}
+ScheduleRun::ScheduleRun(MeshPtr mesh, Work work, CallThreads& idle)
+    : mesh_(std::move(mesh)),
+      work_(std::move(work)),
+      idle_(idle),
+      under_way_(work_.weights.size()) {
+  if (!work_.generators.empty()) seed_ = ForwardRandom::draw_seed(work_.generators);
+}
+
+ScheduleRun::~ScheduleRun() {
+  under_way_.clear();  // while everything is there that they may use on their way out
+}
 
 void ScheduleRun::run(const std::vector<Action>& actions, const World& world) {
   InStep in_step(*mesh_);
-  for (const Action& action : actions) {
+  const auto attempt = [&](const Action& action, const std::function<void()>& part) {
     const auto place = [&] {
       return c10::str("pipeline stage ", action.stage, ", ", name_of(action.pass),
                       " of micro-batch ", action.micro_batch);
     };
-    named(place, world, [&] { act(action); });
+    named(place, world, part);
+  };
+  for (const Action& action : actions) {
+    attempt(action, [&] { act(action); });
+  }
+  for (const Action& action : actions) {  // forwards that no backward came for
+    if (!under_way_[action.micro_batch].thread) continue;
+    attempt(action, [&] { finish_forward(action.micro_batch); });
   }
   in_step.over();
 }
@@ -83,36 +99,100 @@ void ScheduleRun::act(const Action& action) {
   const pipeline::Recorder::During computes(work_.recorder, action);
   switch (action.pass) {
     case Pass::forward:
-      return forward(action.micro_batch);
+      peak_ = std::max(peak_, ++in_flight_);
+      forward(action.stage, action.micro_batch);
+      if (!work_.forward_only) return;
+      --in_flight_;
+      if (is_last(action.stage) && !under_way_[action.micro_batch].thread) {
+        under_way_[action.micro_batch] = {};
+      }
+      return;
     case Pass::backward:
-      return backward(action.micro_batch);
+      backward(action.stage, action.micro_batch);
+      --in_flight_;
+      return;
     case Pass::backward_input:
+      return backward(action.stage, action.micro_batch);
     case Pass::backward_weight:
-      fail("a backward pass in two halves is not there yet; use the schedule 1f1b");
+      --in_flight_;  // nothing is left: the input's part was all of it
+      return;
   }
 }
 
-void ScheduleRun::forward(int micro_batch) {
+/// Of this rank's stages. One rank without stages does everything in the passes of the first.
+bool ScheduleRun::is_first(int stage) const {
+  return stage == (mesh_->stages ? mesh_->stage_ranks.own().first() : 0);
+}
+
+bool ScheduleRun::is_last(int stage) const {
+  return mesh_->stages && mesh_->stage_ranks.next_on_rank(mesh_->stage_ranks.rank(), stage) < 0;
+}
+
+void ScheduleRun::forward(int stage, int micro_batch) {
   const c10::AutoGradMode records(!work_.forward_only && c10::GradMode::is_enabled());
   UnderWay& own = under_way_[micro_batch];
-  peak_ = std::max(peak_, ++in_flight_);
-  at::Tensor loss;
-  if (mesh_->stages) {
-    own.crossings = std::make_unique<MicroBatch>(mesh_->stages, micro_batch, work_.recorder);
-    const StageCarrier::Scope scope(own.crossings.get());
-    loss = work_.loss(micro_batch);
-    sent_ += own.crossings->sent();
-  } else {
-    loss = work_.loss(micro_batch);
+  if (is_first(stage) && !work_.generators.empty()) {
+    own.random = std::make_unique<ForwardRandom>(work_.generators, seed_, micro_batch);
   }
-  own.loss = checked_loss(loss, micro_batch);
+  const ForwardRandom::Scope draws(own.random.get());
+  if (!mesh_->stages) {
+    if (is_first(stage)) call_forward(micro_batch);
+    return;
+  }
+  if (is_first(stage)) {
+    own.crossings = std::make_unique<MicroBatch>(
+        mesh_->stages, mesh_->stage_ranks, micro_batch,
+        work_.stands_at_reads || !mesh_->stage_ranks.several(), work_.recorder);
+  }
+  if (mesh_->stage_ranks.several()) return call_in_parts(stage, micro_batch);
+  call_forward(micro_batch);
+}
+
+/// The forward up to where it needs a later stage of this rank.
+void ScheduleRun::call_in_parts(int stage, int micro_batch) {
+  UnderWay& own = under_way_[micro_batch];
+  if (is_first(stage)) {
+    if (idle_.empty()) idle_.push_back(std::make_unique<CallThread>());
+    own.thread = std::move(idle_.back());
+    idle_.pop_back();
+    own.crossings->pause_by([thread = own.thread.get()] { thread->pause(); });
+    own.thread->start([this, micro_batch] { call_forward(micro_batch); });
+  }
+  if (!own.thread) return;  // it has returned in an earlier stage's
+  own.crossings->open(stage);
+  resume(micro_batch);
+}
+
+void ScheduleRun::resume(int micro_batch) {
+  UnderWay& own = under_way_[micro_batch];
+  own.thread->resume();
+  if (!own.thread->busy()) idle_.push_back(std::move(own.thread));
+}
+
+/// A forward that looks at a value of a stage behind all of this rank's stops there until then.
+void ScheduleRun::finish_forward(int micro_batch) {
+  UnderWay& own = under_way_[micro_batch];
+  if (!own.thread) return;
+  const ForwardRandom::Scope draws(own.random.get());
+  own.crossings->open_all();
+  resume(micro_batch);
+}
+
+void ScheduleRun::call_forward(int micro_batch) {
+  UnderWay& own = under_way_[micro_batch];
+  {
+    const StageCarrier::Scope scope(own.crossings.get());
+    own.loss = checked_loss(work_.loss(micro_batch), micro_batch);
+  }
+  if (own.crossings) {
+    own.crossings->end_forward();
+    sent_ += own.crossings->sent();
+  }
   if (own.loss.defined()) {
     const at::Tensor share = own.loss.detach();
     loss_ = loss_.defined() ? loss_ + share : share;
   }
-  if (!work_.forward_only) return;
-  own = {};
-  --in_flight_;
+  if (work_.forward_only) own.loss = at::Tensor();
 }
 
 /// This rank's loss, weighted; undefined where another stage has it.
@@ -126,20 +206,30 @@ at::Tensor ScheduleRun::checked_loss(const at::Tensor& loss, int micro_batch) {
              "the loss function gave a loss that does not depend on the model: no pipeline stage "
              "computed it; compute it from what the model's forward returns");
   const int stage = layout->stages().first();
+  under_way_[micro_batch].loss_stage = stage;
   loss_stages_ = loss_stages_ | StageSet::of(stage);
   loss_options_ = at::TensorOptions(loss.dtype()).device(mesh_->device);
-  if (mesh_->stage != stage) return {};
+  if (!mesh_->holds(StageSet::of(stage))) return {};
   return local_tensor(loss) * work_.weights[micro_batch];
 }
 
-void ScheduleRun::backward(int micro_batch) {
-  UnderWay own = std::exchange(under_way_[micro_batch], {});
-  --in_flight_;
-  if (own.crossings) return own.crossings->backward(own.loss);
-  OSLO_CHECK(own.loss.requires_grad(),
+void ScheduleRun::backward(int stage, int micro_batch) {
+  finish_forward(micro_batch);
+  UnderWay& own = under_way_[micro_batch];
+  if (own.crossings) {
+    const at::Tensor loss = own.loss.defined() && stage == own.loss_stage
+                                ? std::exchange(own.loss, at::Tensor())
+                                : at::Tensor();
+    own.crossings->backward(stage, loss);
+    if (is_first(stage)) own = {};
+    return;
+  }
+  if (!is_first(stage)) return;
+  const at::Tensor loss = std::exchange(own.loss, at::Tensor());
+  OSLO_CHECK(loss.requires_grad(),
              "the loss of a micro-batch requires no gradient; use forward_only, or let it depend "
              "on parameters that do");
-  own.loss.backward();
+  loss.backward();
 }
 
 }  // namespace oslo

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
@@ -11,6 +12,8 @@
 #include "mpu/mesh.h"
 #include "mpu/stage_set.h"
 #include "mpu/world.h"
+#include "parallelizers/pipeline/call_thread.h"
+#include "parallelizers/pipeline/forward_random.h"
 #include "parallelizers/pipeline/micro_batch.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/schedule.h"
@@ -19,7 +22,10 @@ namespace oslo {
 
 /// One step of a model on the stages of `mesh`: follows this rank's list of actions. A forward
 /// calls the user's function, of which operators of other stages run on shapes; a backward runs
-/// this stage's part. Where the mesh has no stages the same lists accumulate gradients on one rank.
+/// one stage's part. Where a rank has several stages the function runs on a thread of its own for
+/// each micro-batch: it stops where it comes to a stage that the list has not come to, and goes on
+/// there in that stage's forward. Where the mesh has no stages the same lists accumulate gradients
+/// on one rank.
 class ScheduleRun {
  public:
   struct Work {
@@ -29,9 +35,20 @@ class ScheduleRun {
     bool forward_only = false;    ///< the list has no backward passes; nothing is recorded
     std::string step;             ///< for errors: which step of the world's it is
     pipeline::Recorder* recorder = nullptr;  ///< notes what this rank does, if there is one
+    /// Where a rank has several stages: whether a forward that looks at a value of a later one
+    /// stands there, or is left and taken up later (ForwardOrder).
+    bool stands_at_reads = false;
+    /// What the forwards draw from by a stream for each micro-batch; empty: from the default
+    /// generators, one forward after the other.
+    std::vector<at::Generator> generators = {};
   };
 
-  ScheduleRun(MeshPtr mesh, Work work);
+  /// `idle`: where threads come from and go back to, so that steps share them.
+  ScheduleRun(MeshPtr mesh, Work work, CallThreads& idle);
+  /// Ends the forwards that an error left in the middle.
+  ~ScheduleRun();
+  ScheduleRun(const ScheduleRun&) = delete;
+  ScheduleRun& operator=(const ScheduleRun&) = delete;
 
   /// Follows the list. What an action throws is thrown on, led by its stage, micro-batch and name,
   /// and by what the first rank that failed said where that is another one.
@@ -45,7 +62,8 @@ class ScheduleRun {
   const at::TensorOptions& loss_options() const { return loss_options_; }
   /// Messages of the forward passes, of this rank.
   int64_t sent() const { return sent_; }
-  /// Forward passes that were under way at a time, at most.
+  /// Forward passes of this rank's stages, each of one stage, that were kept for their backward at
+  /// a time, at most: until all of it has run, the weights' part too.
   int peak() const { return peak_; }
 
   /// Runs a part of the step; what it throws is thrown on, led by `place` and the rank, and
@@ -56,16 +74,27 @@ class ScheduleRun {
  private:
   struct UnderWay {
     std::unique_ptr<MicroBatch> crossings;  ///< null without stages
+    std::unique_ptr<ForwardRandom> random;  ///< null where all draw from one
+    std::unique_ptr<CallThread> thread;     ///< where this rank has several stages
     at::Tensor loss;                        ///< this rank's, weighted
+    int loss_stage = 0;
   };
 
   void act(const pipeline::Action& action);
-  void forward(int micro_batch);
-  void backward(int micro_batch);
+  void forward(int stage, int micro_batch);
+  void call_in_parts(int stage, int micro_batch);
+  void resume(int micro_batch);
+  void finish_forward(int micro_batch);
+  void call_forward(int micro_batch);
+  void backward(int stage, int micro_batch);
+  bool is_first(int stage) const;
+  bool is_last(int stage) const;
   at::Tensor checked_loss(const at::Tensor& loss, int micro_batch);
 
   MeshPtr mesh_;
   Work work_;
+  CallThreads& idle_;
+  uint64_t seed_ = 0;  ///< of the micro-batches' streams
   std::vector<UnderWay> under_way_;
   at::Tensor loss_;
   StageSet loss_stages_;

@@ -23,13 +23,14 @@ void share_parameter(const at::Tensor& parameter, StageSet stages) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const Mesh& mesh = *mark->layout->mesh();
+  const StageRanks& ranks = mesh.stage_ranks;
   const StageSet before = mark->layout->stages();
-  const int from = before.first();
+  const int from = ranks.rank_of(before.first());
   at::Tensor part = unmarked_alias(parameter);
-  for (int stage = 0; stage < mesh.stages->size(); ++stage) {
-    if (!stages.contains(stage) || before.contains(stage)) continue;
-    if (mesh.stage == from) mesh.stages->send({part}, stage, kShareTag);
-    if (mesh.stage != stage) continue;
+  for (int rank = 0; rank < mesh.stages->size(); ++rank) {
+    if (!ranks.on_rank(stages, rank) || ranks.on_rank(before, rank)) continue;
+    if (ranks.rank() == from) mesh.stages->send({part}, rank, kShareTag);
+    if (ranks.rank() != rank) continue;
     part = at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(mesh.device));
     part = mesh.stages->receive(from, kShareTag, {part}).front();
   }

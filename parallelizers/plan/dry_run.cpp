@@ -39,7 +39,7 @@ std::shared_ptr<Mesh> mesh_elsewhere(const ModelView& model, const PlanAxes& axe
     groups.back()->foresee_backward();
   }
   auto mesh = std::make_shared<Mesh>(std::move(groups));
-  mesh->stage = Mesh::kNowhere;
+  mesh->stage_ranks = StageRanks::nowhere();
   mesh->shapes = std::make_shared<KnownShapes>();
   const auto& parameters = model.parameters();
   if (!parameters.empty()) mesh->device = parameters.front().registered.device();

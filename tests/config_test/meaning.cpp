@@ -81,6 +81,47 @@ TEST(Config, HoldsWhatElseLiBaiSays) {
   EXPECT_TRUE(values.amp);
 }
 
+TEST(Config, HowAPipelineIsDivided) {
+  const auto shape = [](const std::string& text) {
+    const PipelineShape found = pipeline_shape(Config::parse(text).values());
+    return std::pair(found.kind, found.chunks);
+  };
+  using Shape = std::pair<std::string, int>;
+  EXPECT_EQ(shape(R"({"model_parallelism": {"pipeline_parallel_size": 2}})"), Shape("1f1b", 1));
+  EXPECT_EQ(shape(R"({"model_parallelism": {"num_model_chunks": 3}})"), Shape("interleaved", 3));
+  EXPECT_EQ(shape(R"({"model_parallelism": {"pipeline_schedule": "zbv"}})"), Shape("zbv", 2));
+  EXPECT_EQ(shape(R"({"train": {"dist": {"pipeline_schedule": "zero_bubble"}}})"),
+            Shape("zero_bubble", 1));
+  EXPECT_EQ(shape(R"({"train": {"dist": {"pipeline_schedule": "zero_bubble",
+                                         "num_model_chunks": 2}}})"),
+            Shape("zero_bubble", 2));
+  EXPECT_EQ(shape(R"({"parallel": {"pipeline": {"size": 2, "schedule": "dualpipev"}}})"),
+            Shape("dualpipev", 2));
+  EXPECT_EQ(shape(R"({"parallel": {"pipeline": {"size": 2, "num_model_chunks": 4}}})"),
+            Shape("interleaved", 4));
+  expect_contains(parse_error(R"({"model_parallelism": {"pipeline_schedule": "1F1B"}})"),
+                  {"'model_parallelism.pipeline_schedule'", "dualpipev", "\"1F1B\""});
+  expect_contains(
+      resolve_error(R"({"model_parallelism": {"pipeline_schedule": "zbv", "num_model_chunks": 3}})",
+                    2),
+      {"'num_model_chunks' = 3", "zbv has 2 stages a rank"});
+  expect_contains(resolve_error(R"({"model_parallelism": {"pipeline_parallel_size": 2,
+                                    "num_model_chunks": 33}})",
+                                2),
+                  {"'model_parallelism.pipeline_parallel_size' = 2", "33 stages a rank", "64"});
+  // Ids count all stages.
+  EXPECT_EQ(Config::parse(R"({"train": {"dist": {"pipeline_parallel_size": 2, "num_model_chunks": 2,
+                              "custom_pipeline_stage_id": [0, 1, 2, 3]}}})")
+                .resolve(2)
+                .pipeline,
+            2);
+  expect_contains(resolve_error(R"({"train": {"dist": {"pipeline_parallel_size": 2,
+                                    "num_model_chunks": 2,
+                                    "custom_pipeline_stage_id": [0, 1, 2, 4]}}})",
+                                2),
+                  {"layer 3 on stage 4", "2 stages a rank", "the last stage is 3"});
+}
+
 TEST(Config, RankOrderBesideEveryDialect) {
   for (const char* text :
        {R"({"rank_order": "dp-pp-tp"})", R"({"rank_order": "dp-pp-tp", "model_parallelism": {}})",

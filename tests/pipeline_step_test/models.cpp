@@ -1,7 +1,9 @@
 // Models of the catalogue, as their authors wrote them, on pipeline stages with and without tensor
-// and data parallelism: losses, gradients and weights equal those of one device.
+// and data parallelism, under every kind of schedule: losses, gradients and weights equal those of
+// one device. A choice of grids and kinds; with OSLO_TEST_ALL_SCHEDULES=1 all of them.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "tests/models/bert.h"
@@ -45,34 +47,39 @@ class PipelineModels : public testing::TestWithParam<std::tuple<Grid, const char
     Trial trial;
     trial.grid = std::get<0>(GetParam());
     trial.kind = std::get<1>(GetParam());
-    trial.micro_batches = 4;
+    trial.micro_batches = trial.kind == "dualpipev" ? 2 * trial.grid.pipeline : 4;
     trial.steps = 2;
     return trial;
+  }
+  /// So many that each stage has one.
+  int layers() const {
+    const Trial of = trial();
+    return std::max(4, of.grid.pipeline * pipeline::default_chunks(of.kind));
   }
 };
 
 TEST_P(PipelineModels, Gpt2) {
-  const auto make = [] {
+  const auto make = [layers = layers()] {
     models::GPT2Options options;
     options.vocabulary = 53;
     options.hidden = 16;
-    options.layers = 4;
+    options.layers = layers;
     options.fused_attention = false;
     return models::GPT2(options);
   };
   Trial setup = trial();
   const auto check = [&](const Outcome& outcome) {
     const int rank = outcome.parallel.mpu().get_pipeline_parallel_rank();
-    const bool last = rank == setup.grid.pipeline - 1;
-    EXPECT_EQ(outcome.last.sent, last ? 0 : setup.micro_batches);
+    const auto [below, above] = pipeline_parity::boundaries_of(outcome.schedule.schedule(), rank);
+    EXPECT_EQ(outcome.last.sent, below * setup.micro_batches);
   };
   expect_parity(setup, make, words(53), language_loss, check);
 }
 
 TEST_P(PipelineModels, Llama) {
-  const auto make = [] {
+  const auto make = [layers = layers()] {
     models::LlamaOptions options;
-    options.layers = 4;
+    options.layers = layers;
     return models::Llama(options);
   };
   expect_parity(trial(), make, words(70), language_loss);
@@ -80,9 +87,9 @@ TEST_P(PipelineModels, Llama) {
 
 TEST_P(PipelineModels, Bert) {
   const models::BertOptions defaults;
-  const auto make = [] {
+  const auto make = [layers = layers()] {
     models::BertOptions options;
-    options.layers = 4;
+    options.layers = layers;
     return models::Bert(options);
   };
   const auto batch = [&](int) {
@@ -97,7 +104,11 @@ TEST_P(PipelineModels, Bert) {
 }
 
 TEST_P(PipelineModels, T5) {
-  const auto make = [] { return models::T5(models::T5Config()); };
+  const auto make = [layers = layers()] {
+    models::T5Config config;
+    config.num_layers = layers / 2;  // of each of the two stacks
+    return models::T5(config);
+  };
   const auto batch = [](int) {
     Tensor mask = torch::ones({8, 9}, torch::kDouble);
     mask.slice(1, 6, 9).zero_();
@@ -110,7 +121,9 @@ TEST_P(PipelineModels, T5) {
 }
 
 TEST_P(PipelineModels, VisionTransformer) {
-  const auto make = [] { return models::VisionTransformer(12, 4, 36, 4, 70, /*depth=*/4, 7); };
+  const auto make = [depth = layers()] {
+    return models::VisionTransformer(12, 4, 36, 4, 70, depth, 7);
+  };
   const auto batch = [](int) {
     return Tensors{torch::randn({8, 3, 12, 12}, torch::kDouble), torch::randint(7, {8})};
   };
@@ -132,11 +145,23 @@ TEST_P(PipelineModels, UNet) {
   expect_parity(trial(), make, batch, loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Grids, PipelineModels,
-                         testing::Values(std::tuple{Grid{1, 1, 2}, "1f1b"},
-                                         std::tuple{Grid{1, 1, 4}, "gpipe"},
-                                         std::tuple{Grid{1, 2, 2}, "1f1b"},
-                                         std::tuple{Grid{1, 1, 3}, "naive"}),
+std::vector<std::tuple<Grid, const char*>> grids_and_kinds() {
+  if (std::getenv("OSLO_TEST_ALL_SCHEDULES") == nullptr) {
+    return {{{1, 1, 2}, "1f1b"},     {{1, 1, 4}, "gpipe"},       {{1, 2, 2}, "zero_bubble"},
+            {{1, 1, 3}, "naive"},    {{1, 1, 2}, "interleaved"}, {{1, 2, 2}, "zbv"},
+            {{1, 1, 4}, "dualpipev"}};
+  }
+  std::vector<std::tuple<Grid, const char*>> all;
+  for (const Grid grid : {Grid{1, 1, 2}, Grid{1, 1, 4}, Grid{1, 2, 2}, Grid{2, 2, 2}}) {
+    for (const char* kind :
+         {"naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"}) {
+      all.emplace_back(grid, kind);
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Grids, PipelineModels, testing::ValuesIn(grids_and_kinds()),
                          [](const auto& info) {
                            return std::get<0>(info.param).name() + "_" + std::get<1>(info.param);
                          });
@@ -150,12 +175,13 @@ TEST_P(ThreeDimensions, TrainAsOneDeviceAndSaveOneModel) {
     models::GPT2Options options;
     options.vocabulary = 53;
     options.hidden = 32;
-    options.layers = 2;
+    options.layers = 4;
     return models::GPT2(options);
   };
   Trial setup;
   setup.grid = {2, 2, 2};
   setup.config = GetParam();
+  setup.kind = pipeline_shape(Config::parse(GetParam()).values()).kind;
   setup.steps = 5;
   setup.micro_batches = 2;
   const auto check = [&](const Outcome& outcome) {
@@ -198,13 +224,19 @@ TEST_P(ThreeDimensions, TrainAsOneDeviceAndSaveOneModel) {
   expect_parity(setup, make, words(53), language_loss, check);
 }
 
+constexpr const char* kDialects[] = {"LiBai", "ColossalAI", "LiBaiZbv", "ColossalAIInterleaved"};
+
 INSTANTIATE_TEST_SUITE_P(
     Dialects, ThreeDimensions,
     testing::Values(R"({"train": {"dist": {"data_parallel_size": 2, "tensor_parallel_size": 2,
-                        "pipeline_parallel_size": 2, "pipeline_num_layers": 2}}})",
+                        "pipeline_parallel_size": 2, "pipeline_num_layers": 4}}})",
                     R"({"parallel": {"data": 2, "pipeline": {"size": 2},
-                        "tensor": {"size": 2, "mode": "1d"}}, "rank_order": "dp-pp-tp"})"),
-    [](const auto& info) { return info.index == 0 ? "LiBai" : "ColossalAI"; });
+                        "tensor": {"size": 2, "mode": "1d"}}, "rank_order": "dp-pp-tp"})",
+                    R"({"train": {"dist": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2,
+                        "pipeline_schedule": "zbv", "pipeline_num_layers": 4}}})",
+                    R"({"parallel": {"pipeline": {"size": 2, "num_model_chunks": 2},
+                        "tensor": {"size": 2, "mode": "1d"}}})"),
+    [](const auto& info) { return std::string(kDialects[info.index]); });
 
 }  // namespace
 }  // namespace oslo::test

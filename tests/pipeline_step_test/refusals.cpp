@@ -3,6 +3,8 @@
 #include <oslo_cpp/oslo.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "tests/support/errors_of.h"
 #include "tests/support/pipeline_parity.h"
 
@@ -23,10 +25,10 @@ torch::nn::Sequential four_layers() {
   });
 }
 
-/// What each rank's body throws, on four layers in two stages.
+/// What each rank's body throws, on four layers and a pipeline of two ranks.
 std::vector<std::string> refused(
     const std::function<void(const ParallelModel&, torch::nn::Sequential&)>& body, int ranks = 2,
-    std::chrono::milliseconds timeout = std::chrono::minutes(2)) {
+    std::chrono::milliseconds timeout = std::chrono::minutes(2), const char* kind = "1f1b") {
   std::vector<std::string> errors(ranks);
   run_as_threads(
       ranks,
@@ -34,8 +36,8 @@ std::vector<std::string> refused(
         auto model = four_layers();
         InitializeOptions how;
         how.world = world;
-        const ParallelModel parallel = initialize(
-            model, Config::parse(R"({"model_parallelism": {"pipeline_parallel_size": 2}})"), how);
+        const auto config = Config::parse(pipeline_parity::config_of({1, 1, 2}, kind));
+        const ParallelModel parallel = initialize(model, config, how);
         try {
           body(parallel, model);
         } catch (const Error& error) {
@@ -129,6 +131,126 @@ TEST(PipelineSchedule, OthersNameWhatARankThrewInTheMiddle) {
               AllOf(HasSubstr("pipeline stage 0, backward of micro-batch 1"),
                     HasSubstr("the first to fail was pipeline stage 1, forward of micro-batch 1"),
                     HasSubstr("no more data")));
+}
+
+/// The same where forwards of several micro-batches are in the middle, each on its thread.
+TEST(PipelineSchedule, AForwardThatThrowsEndsTheOnesThatStopped) {
+  std::atomic<int> alive = 0;
+  struct Counted {
+    explicit Counted(std::atomic<int>& counter) : counter_(counter) { ++counter_; }
+    ~Counted() { --counter_; }
+    std::atomic<int>& counter_;
+  };
+  const auto errors = refused(
+      [&](const ParallelModel& parallel, torch::nn::Sequential& model) {
+        step(
+            parallel, {torch::arange(8, torch::kFloat).view({8, 1}).expand({8, 3})},
+            [&](const Tensors& micro) {
+              const Counted counted(alive);
+              const bool last = parallel.mpu().is_pipeline_last_stage();
+              const bool throws = last && micro[0][0][0].item<float>() == 2;  // micro-batch 1
+              Tensor x = model[0]->as<torch::nn::Linear>()->forward(micro[0]);
+              for (int i = 1; i < 4; ++i) {
+                x = model[i]->as<torch::nn::Linear>()->forward(x);
+                if (throws && i == 3) throw std::runtime_error("no more data");
+              }
+              return x.mean();
+            },
+            4, "interleaved");
+      },
+      2, std::chrono::seconds(2), "interleaved");
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("pipeline stage 3, forward of micro-batch 1"),
+                               HasSubstr("no more data")));
+  EXPECT_THAT(errors[0],
+              AllOf(HasSubstr("pipeline stage"),
+                    HasSubstr("the first to fail was pipeline stage 3, forward of micro-batch 1"),
+                    HasSubstr("no more data")));
+  EXPECT_EQ(alive, 0);
+}
+
+/// What the first layer keeps in a member is another micro-batch's where the last layer reads it.
+TEST(PipelineSchedule, AValueOfAnotherMicroBatchIsRefused) {
+  Tensor kept[2];
+  const auto errors = [&](const char* kind) {
+    return refused(
+        [&](const ParallelModel& parallel, torch::nn::Sequential& model) {
+          Tensor& member = kept[parallel.mpu().get_pipeline_parallel_rank()];
+          step(
+              parallel, {torch::ones({8, 3})},
+              [&](const Tensors& micro) {
+                Tensor x = micro[0];
+                for (int i = 0; i < 4; ++i) {
+                  x = model[i]->as<torch::nn::Linear>()->forward(x);
+                  if (i == 0) member = x;
+                }
+                return (x + member).mean();
+              },
+              4, kind);
+          member = Tensor();
+        },
+        2, std::chrono::seconds(2), kind);
+  };
+  EXPECT_THAT(errors("interleaved"), Each(AllOf(HasSubstr("another micro-batch's forward"),
+                                                HasSubstr("local variables"))));
+  for (Tensor& each : kept) each = Tensor();
+  EXPECT_THAT(errors("1f1b"), Each(""));
+}
+
+TEST(PipelineSchedule, AKindWithOtherStagesThanInitializesIsRefused) {
+  const auto error = [&](const char* initialized, const PipelineOptions& options) {
+    return refused([&](const ParallelModel& parallel,
+                       torch::nn::Sequential&) { PipelineSchedule schedule(parallel, options); },
+                   2, std::chrono::minutes(2), initialized);
+  };
+  EXPECT_THAT(error("1f1b", PipelineOptions().num_microbatches(4).kind("zbv")),
+              Each(AllOf(HasSubstr("zbv has stages 0 to 3 on ranks [0, 1, 1, 0]"),
+                         HasSubstr("gave 2 stages to ranks [0, 1]"),
+                         HasSubstr(R"("pipeline_schedule": "zbv", "num_model_chunks": 2)"))));
+  EXPECT_THAT(error("interleaved", PipelineOptions().num_microbatches(4).kind("dualpipev")),
+              Each(AllOf(HasSubstr("[0, 1, 1, 0]"), HasSubstr("to ranks [0, 1, 0, 1]"))));
+  EXPECT_THAT(error("interleaved", PipelineOptions().num_microbatches(4).num_model_chunks(3)),
+              Each(HasSubstr("stages 0 to 5")));
+  EXPECT_THAT(error("interleaved", PipelineOptions().num_microbatches(4).kind("1f1b")),
+              Each(HasSubstr("1f1b has 1 stage a rank, not 2")));
+  EXPECT_THAT(error("interleaved", PipelineOptions().num_microbatches(5)),
+              Each(HasSubstr("5 micro-batches do not fill 2 equal rounds over 2 ranks")));
+  EXPECT_THAT(error("dualpipev", PipelineOptions().num_microbatches(3)),
+              Each(HasSubstr("3 micro-batches are fewer")));
+  for (const char* kind : {"zbv", "dualpipev"}) {
+    const auto options = PipelineOptions().num_microbatches(4).kind(kind);
+    EXPECT_THAT(error("zbv", options), Each("")) << kind;
+  }
+}
+
+/// Behind a look at the last stage's value the program computes on the first what the last needs.
+TEST(PipelineSchedule, AForwardThatWouldMakeRanksWaitForEverIsRefusedBeforeAnythingIsSent) {
+  const auto error = [&](const char* kind) {
+    return refused(
+        [&](const ParallelModel& parallel, torch::nn::Sequential& model) {
+          const auto& ledger = parallel.mpu().pipeline_group()->ledger();
+          const auto layer = [&](int i, const Tensor& x) {
+            return model[i]->as<torch::nn::Linear>()->forward(x);
+          };
+          PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(4));
+          try {
+            schedule.forward_backward_step({torch::ones({4, 3})}, [&](const Tensors& micro) {
+              Tensor x = micro[0];
+              for (int i = 0; i < 4; ++i) x = layer(i, x);
+              if (x.sum().item<float>() > 1e9) x = x / 2;
+              return (x + layer(0, micro[0] + 1)).mean();
+            });
+          } catch (const Error&) {
+            EXPECT_EQ(ledger.total("send").calls, 0);
+            throw;
+          }
+        },
+        2, std::chrono::minutes(2), kind);
+  };
+  EXPECT_THAT(error("interleaved"),
+              Each(AllOf(HasSubstr("schedule interleaved (2 stages a rank) cannot run this model"),
+                         HasSubstr("computes on stage 0 what stage 3 needs"))));
+  EXPECT_THAT(error("1f1b"), Each(""));
+  EXPECT_THAT(error("zero_bubble"), Each(""));
 }
 
 TEST(PipelineSchedule, TheScheduleAveragesNotDistributedDataParallel) {

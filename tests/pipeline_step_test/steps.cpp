@@ -11,9 +11,11 @@
 namespace oslo::test {
 namespace {
 
+using pipeline_parity::boundaries_of;
 using pipeline_parity::expect_parity;
 using pipeline_parity::Grid;
 using pipeline_parity::Outcome;
+using pipeline_parity::peak;
 using pipeline_parity::Tensors;
 using pipeline_parity::Trial;
 using torch::Tensor;
@@ -40,24 +42,20 @@ const auto mse = [](auto& model, const Tensors& micro) {
   return F::mse_loss(model->forward(micro[0]), micro[1]);
 };
 
-/// How many micro-batches a rank holds at a time, at most.
-int peak(const std::string& kind, int rank, int stages, int micro_batches) {
-  if (kind == "naive") return 1;
-  return kind == "gpipe" ? micro_batches : std::min(micro_batches, stages - rank);
-}
-
 class Schedules : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
 TEST_P(Schedules, EightLayersTrainAsOnOneDevice) {
-  const auto [kind, stages, micro_batches] = GetParam();
-  Trial setup{Grid{1, 1, stages}, kind, micro_batches};
+  const auto [kind, ranks, micro_batches] = GetParam();
+  Trial setup{Grid{1, 1, ranks}, kind, micro_batches};
   const auto check = [&](const Outcome& outcome) {
     const int rank = outcome.world.rank();
-    EXPECT_EQ(outcome.last.sent, rank < stages - 1 ? micro_batches : 0);
-    EXPECT_EQ(outcome.last.peak_in_flight, peak(kind, rank, stages, micro_batches));
+    const pipeline::Schedule& schedule = outcome.schedule.schedule();
+    const auto [below, above] = boundaries_of(schedule, rank);
+    EXPECT_EQ(outcome.last.sent, below * micro_batches);
+    EXPECT_EQ(outcome.last.peak_in_flight, peak(schedule, rank));
     // An activation a micro-batch forward and its gradient back, over each boundary.
     const auto& ledger = outcome.parallel.mpu().pipeline_group()->ledger();
-    const int boundaries = (rank > 0) + (rank < stages - 1);
+    const int boundaries = below + above;
     EXPECT_EQ(ledger.total("send").calls, setup.steps * micro_batches * boundaries);
     EXPECT_EQ(ledger.total("receive").calls, setup.steps * micro_batches * boundaries);
     EXPECT_EQ(ledger.total("receive").elements, setup.steps * 12 * kWidth * boundaries);
@@ -73,6 +71,18 @@ INSTANTIATE_TEST_SUITE_P(All, Schedules,
                            return c10::str(std::string("of_") + std::get<0>(info.param), "_pp",
                                            std::get<1>(info.param), "_m", std::get<2>(info.param));
                          });
+
+INSTANTIATE_TEST_SUITE_P(
+    SeveralStages, Schedules,
+    testing::Values(std::tuple{"interleaved", 2, 1}, std::tuple{"interleaved", 2, 6},
+                    std::tuple{"interleaved", 4, 4}, std::tuple{"zero_bubble", 2, 4},
+                    std::tuple{"zero_bubble", 4, 6}, std::tuple{"zbv", 2, 1},
+                    std::tuple{"zbv", 2, 6}, std::tuple{"zbv", 4, 4}, std::tuple{"dualpipev", 2, 4},
+                    std::tuple{"dualpipev", 2, 6}, std::tuple{"dualpipev", 4, 12}),
+    [](const auto& info) {
+      return c10::str(std::string("of_") + std::get<0>(info.param), "_pp", std::get<1>(info.param),
+                      "_m", std::get<2>(info.param));
+    });
 
 TEST(PipelineSchedule, MicroBatchesOfUnequalSizeCountByTheirRows) {
   for (const int stages : {1, 2}) {
@@ -260,20 +270,25 @@ TORCH_MODULE(Graph);
 
 TEST(PipelineSchedule, AnyGraphTrainsAsOnOneDevice) {
   const auto batch = [](int) {
-    return Tensors{torch::randint(11, {6, 4}), torch::randn({6, 4}, torch::kDouble)};
+    return Tensors{torch::randint(11, {8, 4}), torch::randn({8, 4}, torch::kDouble)};
   };
-  for (const char* kind : {"naive", "gpipe", "1f1b"}) {
-    Trial setup{Grid{1, 1, 4}, kind, 3};
-    setup.config = R"({"parallel": {"pipeline": 4},
-        "stages": {"table": 0, "a": 0, "b": 1, "c": 3, "shared": 1, "scale": 0}})";
+  for (const std::string& kind : pipeline::schedule_kinds()) {
+    SCOPED_TRACE(kind);
+    const int ranks = 4 / pipeline::default_chunks(kind);
+    Trial setup{Grid{1, 1, ranks}, kind, 4};
+    setup.config = c10::str(R"({"parallel": {"pipeline": {"size": )", ranks, R"(, "schedule": ")",
+                            kind, R"("}}, "stages": {"table": 0, "a": 0, "b": 1, "c": 3,
+                                                     "shared": 1, "scale": 0}})");
     setup.batch_coupled = true;  // it looks at the largest value of all
     expect_parity(
         setup, [] { return Graph(); }, batch, mse);
   }
 }
 
-TEST(PipelineSchedule, AnEvaluationLeavesGradientsAloneAndShowsOutputs) {
-  run_as_threads(2, [](World world) {
+class Evaluations : public testing::TestWithParam<const char*> {};
+
+TEST_P(Evaluations, LeaveGradientsAloneAndShowOutputs) {
+  run_as_threads(2, [kind = GetParam()](World world) {
     const auto make = [] {
       auto model = eight_layers();
       model->to(torch::kDouble);
@@ -284,8 +299,15 @@ TEST(PipelineSchedule, AnEvaluationLeavesGradientsAloneAndShowsOutputs) {
     InitializeOptions how;
     how.world = world;
     const ParallelModel parallel =
-        initialize(model, Config::parse(pipeline_parity::config_of({1, 1, 2})), how);
-    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(3));
+        initialize(model, Config::parse(pipeline_parity::config_of({1, 1, 2}, kind)), how);
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(4));
+    {
+      const torch::NoGradGuard no_grad;  // a bare forward, which every rank calls
+      EXPECT_TRUE(
+          torch::allclose(full_tensor(model->forward(batch[0])), reference->forward(batch[0])));
+    }
+    const auto& list = schedule.schedule();
+    const int last = list.rank_of_stage.back();
     const auto forward = [&](const Tensors& micro) { return model->forward(micro[0]); };
     const auto criterion = [](const Tensor& output, const Tensors& micro) {
       return F::mse_loss(output, micro[1]);
@@ -299,18 +321,19 @@ TEST(PipelineSchedule, AnEvaluationLeavesGradientsAloneAndShowsOutputs) {
     const StepResult evaluated = step(true);
     EXPECT_NEAR(evaluated.loss.item<double>(), expected, 1e-12);
     for (const Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
-    EXPECT_EQ(evaluated.outputs.defined(), world.rank() == 1);
-    EXPECT_EQ(evaluated.labels.defined(), world.rank() == 1);
+    EXPECT_EQ(evaluated.outputs.defined(), world.rank() == last);
+    EXPECT_EQ(evaluated.labels.defined(), world.rank() == last);
+    EXPECT_EQ(evaluated.peak_in_flight, 1);
     const StepResult trained = step(false);
     EXPECT_NEAR(trained.loss.item<double>(), expected, 1e-12);
-    if (world.rank() == 1) {
+    if (world.rank() == last) {
       EXPECT_TRUE(torch::allclose(evaluated.outputs, output.detach()));
       EXPECT_TRUE(torch::allclose(trained.outputs, output.detach()));
       EXPECT_TRUE(torch::equal(trained.labels, batch[1]));
     }
     // A second step adds to the gradients, as backward() does.
-    const Tensor own = world.rank() == 0 ? model[0]->as<torch::nn::Linear>()->weight
-                                         : model[14]->as<torch::nn::Linear>()->weight;
+    const std::vector<Tensor> parameters = model->parameters();
+    const Tensor own = *std::find_if(parameters.begin(), parameters.end(), is_here);
     const Tensor once = local_tensor(own.grad()).clone();
     step(true);
     EXPECT_TRUE(torch::equal(local_tensor(own.grad()), once));
@@ -318,6 +341,10 @@ TEST(PipelineSchedule, AnEvaluationLeavesGradientsAloneAndShowsOutputs) {
     EXPECT_TRUE(torch::allclose(local_tensor(own.grad()), 2 * once));
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Evaluations,
+                         testing::Values("1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace oslo::test

@@ -13,7 +13,8 @@ namespace oslo::test {
 /// The mesh of one rank of a pipeline, without tensor parallelism.
 inline std::shared_ptr<Mesh> mesh_of_stages(const MPU& mpu) {
   auto mesh = std::make_shared<Mesh>(std::vector{mpu.tensor_group()});
-  mesh->stage = mpu.pipeline_group()->rank();
+  mesh->stage_ranks =
+      StageRanks::one_each(mpu.pipeline_group()->size(), mpu.pipeline_group()->rank());
   mesh->shapes = std::make_shared<KnownShapes>();
   return mesh;
 }

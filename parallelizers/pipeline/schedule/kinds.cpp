@@ -107,6 +107,17 @@ int default_chunks(const std::string& kind) {
   return kind_of(kind).default_chunks;
 }
 
+std::vector<int> rank_of_stage(const std::string& name, int ranks, int chunks) {
+  const Kind& kind = kind_of(name);
+  if (chunks == 0) chunks = kind.default_chunks;
+  check_chunks(kind, chunks);
+  std::vector<int> found;
+  for (int stage = 0; stage < ranks * chunks; ++stage) {
+    found.push_back(kind.v_shaped ? std::min(stage, 2 * ranks - 1 - stage) : stage % ranks);
+  }
+  return found;
+}
+
 Schedule make_schedule(const ScheduleOptions& options) {
   const Kind& kind = kind_of(options.kind);
   OSLO_CHECK(options.ranks >= 1, "a schedule of ", options.ranks, " ranks: at least 1 is needed");
@@ -128,11 +139,7 @@ Schedule make_schedule(const ScheduleOptions& options) {
   schedule.ranks = options.ranks;
   schedule.micro_batches = options.micro_batches;
   schedule.chunks = chunks;
-  for (int stage = 0; stage < options.ranks * chunks; ++stage) {
-    const int turned = 2 * options.ranks - 1 - stage;
-    schedule.rank_of_stage.push_back(kind.v_shaped ? std::min(stage, turned)
-                                                   : stage % options.ranks);
-  }
+  schedule.rank_of_stage = rank_of_stage(options.kind, options.ranks, chunks);
   for (int rank = 0; rank < options.ranks; ++rank) {
     schedule.actions.push_back(kind.list_of({options.ranks, options.micro_batches, chunks, rank}));
   }

@@ -23,6 +23,10 @@ std::vector<std::string> schedule_kinds();
 /// dualpipev, otherwise 1. Throws for a name that is none.
 int default_chunks(const std::string& kind);
 
+/// The rank of each stage under `kind`, of which a rank has `chunks` (0: as above): in turn, or in
+/// a V. Throws for a kind that is none, or does not have so many.
+std::vector<int> rank_of_stage(const std::string& kind, int ranks, int chunks);
+
 /// The action lists of all ranks. A pure function; every rank gets the same. Throws `oslo::Error`
 /// for a kind, or sizes, that cannot be, naming the value and what would do.
 ///

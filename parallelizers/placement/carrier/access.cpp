@@ -21,8 +21,8 @@ at::Tensor from_stage(const at::Tensor& whole, const Layout& layout) {
              "lost; compute with the value itself, or take it under torch::NoGradGuard");
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const int owner = layout.stages().first();
-  at::Tensor all = mesh.stage == owner
+  const int owner = mesh.stage_ranks.rank_of(layout.stages().first());
+  at::Tensor all = mesh.stage_ranks.rank() == owner
                        ? whole.clone(at::MemoryFormat::Contiguous)
                        : at::empty(whole.sizes(), whole.options().device(mesh.device));
   mesh.stages->broadcast(all, owner);

@@ -54,6 +54,8 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
   if (op.in_place && mesh_->stages && !mesh_->in_step) refuse_scale_of_stage(op, arguments());
   const bool adopts = op.in_place && argument(0).isTensor() && !mesh_->provider;
   if (adopts && !stages_.empty()) adopt_target(tensor(0), mesh_, stages_, name());
+  if (elsewhere_ || stages_.empty()) return;
+  if (StageCarrier* const carrier = StageCarrier::current()) carrier->enter(stages_);
 }
 
 /// Beside shapes an ordinary tensor is a shape too.
@@ -63,8 +65,13 @@ Value Call::seen(const at::Tensor& tensor) const {
     // The argument, which owns them, stays on the stack until the rule is done.
     if (const WeightUses* uses = weight_uses_of(tensor).get()) value.use = uses->of(op_.use);
   }
-  if (value.layout && value.layout->resident() && (value.layout->stages() & stages_).empty()) {
-    value = carried(tensor, std::move(value));
+  if (value.layout && value.layout->resident()) {
+    const bool there = !(value.layout->stages() & stages_).empty();
+    if (!there) {
+      value = carried(tensor, std::move(value));
+    } else if (!elsewhere_ && mesh_->stage_ranks.several()) {
+      value = handed_over(tensor, std::move(value));
+    }
   }
   if (elsewhere_ && !(on_zeros_ && all_known(arguments()))) {
     value.local = on_zeros_ ? zeros_of(value.local).to(mesh_->device) : shape_of(value.local);
@@ -96,6 +103,18 @@ Value Call::carried(const at::Tensor& tensor, Value value) const {
   auto layout = std::make_shared<Layout>(*value.layout);
   layout->set_stages(stages_);
   value.layout = std::move(layout);
+  return value;
+}
+
+/// Each of this rank's stages has a backward pass of its own, which a value that two of them share
+/// must not stand in twice. What they do with a parameter meets in its gradient.
+Value Call::handed_over(const at::Tensor& tensor, Value value) const {
+  const StageRanks& ranks = mesh_->stage_ranks;
+  StageCarrier* const carrier = StageCarrier::current();
+  const bool shared = ranks.home_of(value.layout->stages()) != ranks.home_of(stages_);
+  if (shared && carrier != nullptr && parameter_of(tensor).second == nullptr) {
+    value.local = carrier->hand_over(tensor, value, stages_);
+  }
   return value;
 }
 

@@ -108,6 +108,8 @@ class Call {
   size_t place_of(size_t i) const;
   /// A value of other stages, on that of this call.
   Value carried(const at::Tensor& tensor, Value value) const;
+  /// A value of several of this rank's stages, on that of this call.
+  Value handed_over(const at::Tensor& tensor, Value value) const;
   at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
   at::Tensor wrapped_view(Value value, const Value* held, size_t element);
   std::vector<int64_t> strides_of_view(const Value& value, size_t element) const;

@@ -20,6 +20,13 @@ class StageCarrier {
   /// tensor was written since.
   virtual at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) = 0;
 
+  /// An operator is about to run on `stages`, one or several of which this rank has.
+  virtual void enter(StageSet stages);
+
+  /// What `value`, which this rank holds on several of its stages, is on the one among them that an
+  /// operator on `stages` runs on: itself, or a leaf of that stage's part of the graph.
+  virtual at::Tensor hand_over(const at::Tensor& tensor, const Value& value, StageSet stages);
+
   /// Whether a parameter or buffer (itself, or a view of it) may be used on stage `to` though other
   /// stages hold it. A step refuses that: what several stages use each has a copy of. Whoever looks
   /// for such uses notes them.

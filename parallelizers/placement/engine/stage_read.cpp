@@ -41,7 +41,7 @@ bool reads(const Call& call) {
 }  // namespace
 
 bool reads_for_all(const Call& call) {
-  if (call.stages().empty() || call.mesh_of_call()->provider) return false;
+  if (call.stages().empty()) return false;
   const StageCarrier* const carrier = StageCarrier::current();
   return carrier != nullptr && carrier->shares_reads() && reads(call);
 }
@@ -49,6 +49,10 @@ bool reads_for_all(const Call& call) {
 void read_for_all(Call& call, const std::function<void()>& rule) {
   StageCarrier& carrier = *StageCarrier::current();
   call.operands();  // what comes from other stages comes before, and in one order on all ranks
+  if (call.mesh_of_call()->provider) {  // nobody has it: whoever looks for reads notes this one
+    carrier.share_read(call.stages(), {});
+    return rule();
+  }
   if (call.elsewhere()) {
     for (c10::IValue& result : carrier.share_read(call.stages(), {})) {
       call.result_plain(std::move(result));

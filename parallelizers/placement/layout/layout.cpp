@@ -8,7 +8,8 @@
 namespace oslo {
 
 bool same_ranks(const Mesh& a, const Mesh& b) {
-  if (a.stage != b.stage || !a.shapes != !b.shapes || a.axes() != b.axes()) return false;
+  if (a.stage_ranks != b.stage_ranks || !a.shapes != !b.shapes || a.axes() != b.axes())
+    return false;
   if (!a.ended.empty() || !b.ended.empty()) return false;
   for (int axis = 0; axis < a.axes(); ++axis) {
     if (a.axis(axis)->ranks() != b.axis(axis)->ranks()) return false;

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "mpu/stage_ranks.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/schedule/graph.h"
+#include "parallelizers/pipeline/stage_map.h"
+#include "parallelizers/plan/plan_axes.h"
+
+namespace oslo {
+
+/// What the stages of a model need of each other in one forward (pipeline/forward_order.h).
+struct ForwardSurvey {
+  /// Which stages' actions hand values to which. A read stands for an action that waits inside for
+  /// what a later one sends.
+  pipeline::Graph graph;
+  /// Why no list can run it where a rank has several stages; empty: nothing is known against it.
+  std::string refusal;
+};
+
+/// From a run of the forward on shapes. `ranks` says where stages are; the run itself moves nothing
+/// and leaves no trace. Nothing where the forward cannot be run on shapes. What it reads there are
+/// zeros, so that a forward that branches on values is seen on one of its ways. `stands_at_reads`:
+/// see ForwardOrder.
+std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageRanks& ranks,
+                                            const ModelView& model, const PlanAxes& axes,
+                                            const std::function<void()>& forward,
+                                            bool stands_at_reads);
+
+}  // namespace oslo
