@@ -27,6 +27,8 @@ inline bool records(const at::Tensor& tensor) {
 class CollectiveNode : public Node {
  public:
   explicit CollectiveNode(GroupPtr group) : group_(std::move(group)), rule_(RuleScope::current()) {}
+  CollectiveNode(GroupPtr group, uint64_t sequence_nr)
+      : Node(sequence_nr), group_(std::move(group)), rule_(RuleScope::current()) {}
 
   variable_list apply(variable_list&& gradients) final {
     if (!gradients[0].defined()) return {at::Tensor()};

@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "mpu/collective_node.h"
+#include "mpu/divided_backward.h"
+#include "mpu/overlap.h"
 #include "mpu/rank_check.h"
 
 namespace oslo {
@@ -25,12 +27,14 @@ bool nobody_else_sees(const at::Tensor& tensor) {
   return storage.use_count() == 1 && storage.resizable();
 }
 
-class CopyBackward final : public CollectiveNode {
+class CopyBackward final : public DividableNode {
  public:
-  using CollectiveNode::CollectiveNode;
+  using DividableNode::DividableNode;
   std::string name() const override { return "OsloCopyBackward"; }
-  at::Tensor backward(at::Tensor gradient) override {
-    return reduce_from(std::move(gradient), group_);
+  at::Tensor call(at::Tensor gradient) override { return reduce_from(std::move(gradient), group_); }
+  Pending start(at::Tensor gradient) override {
+    if (!nobody_else_sees(gradient)) gradient = gradient.clone(at::MemoryFormat::Contiguous);
+    return group_->start_all_reduce(std::move(gradient));
   }
 };
 
@@ -45,15 +49,17 @@ class ReduceBackward final : public CollectiveNode {
 };
 
 /// A node that knows the ranks' parts along one dimension.
-class PartNode : public CollectiveNode {
+template <typename Base>
+class WithParts : public Base {
  public:
-  PartNode(GroupPtr group, int64_t dim, c10::IntArrayRef sizes)
-      : CollectiveNode(std::move(group)), dim_(dim), sizes_(sizes.begin(), sizes.end()) {}
+  WithParts(GroupPtr group, int64_t dim, c10::IntArrayRef sizes)
+      : Base(std::move(group)), dim_(dim), sizes_(sizes.begin(), sizes.end()) {}
 
  protected:
   int64_t dim_;
   c10::SmallVector<int64_t, 8> sizes_;
 };
+using PartNode = WithParts<CollectiveNode>;
 
 at::Tensor own_part(const at::Tensor& tensor, const Group& group, int64_t dim,
                     c10::IntArrayRef sizes) {
@@ -82,12 +88,15 @@ class GatherBackward final : public PartNode {
   }
 };
 
-class GatherAndCopyBackward final : public PartNode {
+class GatherAndCopyBackward final : public WithParts<DividableNode> {
  public:
-  using PartNode::PartNode;
+  using WithParts::WithParts;
   std::string name() const override { return "OsloGatherAndCopyBackward"; }
-  at::Tensor backward(at::Tensor gradient) override {
+  at::Tensor call(at::Tensor gradient) override {
     return reduce_and_scatter(gradient, group_, dim_, sizes_);
+  }
+  Pending start(at::Tensor gradient) override {
+    return group_->start_reduce_scatter(gradient, dim_, sizes_);
   }
 };
 
@@ -101,6 +110,12 @@ class ReduceAndScatterBackward final : public PartNode {
 };
 
 }  // namespace
+
+std::optional<uint64_t> start_in_backward(const at::Tensor& copied) {
+  if (!overlap_pays(copied)) return std::nullopt;
+  auto* const node = dynamic_cast<DividableNode*>(copied.grad_fn().get());
+  return node == nullptr ? std::nullopt : std::optional(node->divide());
+}
 
 at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
   if (checks_ranks()) check_same_on_ranks(tensor, *group, "what every rank goes on with");

@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "mpu/group.h"
 
@@ -38,6 +40,12 @@ at::Tensor gather_and_copy(const at::Tensor& tensor, const std::shared_ptr<Group
 /// partial sums of which every rank goes on with its part of `dim`. Moves half of an all-reduce.
 at::Tensor reduce_and_scatter(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
                               int64_t dim, c10::IntArrayRef sizes);
+
+/// Has the backward of `copy_to` or `gather_and_copy`, whose result this is, start its collective
+/// and wait for it in a node of its own: what has the sequence number that this gives, such as the
+/// product for a weight's gradient, is computed in between. No number where nothing moves, and
+/// where overlap does not pay (overlap.h). Counts are the same.
+std::optional<uint64_t> start_in_backward(const at::Tensor& copied);
 
 /// The same ones, started: what is computed between this and `wait` overlaps with them. Backward
 /// overlaps, too: it starts the conjugate where forward waited, and waits for it where forward

@@ -3,7 +3,19 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "mpu/divided_backward.h"
+
 namespace oslo {
+namespace {
+
+/// Where the gradient goes that `node` computes.
+const torch::autograd::Node* place_behind(const torch::autograd::Node& node) {
+  const auto* divided = dynamic_cast<const collective_node::DividableNode*>(&node);
+  const auto& behind = divided != nullptr ? divided->behind() : node.next_edge(0);
+  return behind.function.get();
+}
+
+}  // namespace
 
 SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -12,7 +24,7 @@ SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
         !entry.tensor->expired() && entry.version == tensor._version()) {
       NodePtr node = entry.node.lock();
       const auto place = torch::autograd::impl::gradient_edge(tensor).function;
-      if (node && node->next_edge(0).function == place) return node;
+      if (node && place_behind(*node) == place.get()) return node;
     }
   }
   return nullptr;

@@ -1,9 +1,8 @@
-#include <deque>
 #include <functional>
-#include <mutex>
 
 #include "mpu/collective_node.h"
 #include "mpu/collectives.h"
+#include "mpu/divided_backward.h"
 
 // A started collective is two nodes of the graph where its conjugate moves something: the one of
 // `wait` starts the conjugate, the one of the start finishes it. The engine runs what forward did
@@ -13,42 +12,10 @@ namespace {
 
 using namespace collective_node;
 
-/// A conjugate that is under way in a backward pass, between the two nodes; several where several
-/// passes of one graph run.
-class UnderWay {
- public:
-  void push(Pending pending) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pending_.push_back(std::move(pending));
-  }
-  Pending pop() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Pending first = std::move(pending_.front());
-    pending_.pop_front();
-    return first;
-  }
-
- private:
-  std::mutex mutex_;
-  std::deque<Pending> pending_;
-};
-
 /// The conjugate of a collective: started, and as one differentiable call.
 struct Conjugate {
   std::function<Pending(const at::Tensor&)> start;
   std::function<at::Tensor(const at::Tensor&)> call;
-};
-
-/// Finishes the conjugate.
-class StartedBackward final : public CollectiveNode {
- public:
-  StartedBackward(GroupPtr group, std::shared_ptr<UnderWay> under_way)
-      : CollectiveNode(std::move(group)), under_way_(std::move(under_way)) {}
-  std::string name() const override { return "OsloStartedBackward"; }
-  at::Tensor backward(at::Tensor) override { return under_way_->pop().wait(); }
-
- private:
-  std::shared_ptr<UnderWay> under_way_;
 };
 
 /// Starts the conjugate. What it hands to the other node holds the place of the gradient that is to
@@ -66,7 +33,7 @@ class WaitedBackward final : public CollectiveNode {
     // A gradient of the gradient is asked for: the call records what it does.
     under_way_->push(records(gradient) ? Pending(conjugate_.call(gradient))
                                        : conjugate_.start(gradient));
-    return at::zeros({}, gradient.options()).expand(sizes_);
+    return place_of_gradient(gradient.options(), c10::fromIntArrayRefSlow(sizes_));
   }
 
  private:
@@ -101,7 +68,7 @@ Pending with_call(Pending started, const at::Tensor& input, const GroupPtr& grou
 Pending with_conjugate(Pending started, const at::Tensor& input, const GroupPtr& group,
                        Conjugate conjugate) {
   const auto under_way = std::make_shared<UnderWay>();
-  const auto first = make_node<StartedBackward>(group, under_way);
+  const auto first = make_node<WaitingBackward>(group, under_way);
   first->add_next_edge(torch::autograd::impl::gradient_edge(input));
   const auto place = first->add_input_metadata(input);
   const char* const rule = RuleScope::current();

@@ -14,6 +14,7 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/split_backward.h"
 
 namespace oslo {
 namespace {
@@ -82,23 +83,23 @@ void mark_when_captured(Node* accumulate, const at::Tensor& parameter) {
   }
 }
 
-/// Hands the gradient of a parameter's value on to where the parameter's gradients arrive.
-class UnmarkNode final : public Node {
+/// Hands the gradient of a parameter's value on to where the parameter's gradients arrive. In a
+/// backward pass of two halves that is in the second: a parameter then gets one gradient.
+class UnmarkNode final : public WeightHalfNode {
  public:
   UnmarkNode(const at::Tensor& parameter, LayoutPtr layout)
       : parameter_(parameter.getIntrusivePtr()), layout_(std::move(layout)) {}
 
   std::string name() const override { return "OsloUnmark"; }
 
-  variable_list apply(variable_list&& gradients) override {
-    if (!gradients[0].defined()) return {at::Tensor()};
+  variable_list backward(at::Tensor gradient) override {
     Node& arrives = *next_edge(0).function;
     if (auto impl = parameter_.lock()) {
       mark_when_captured(&arrives, at::Tensor(std::move(impl)));
     }
-    if (takes_whole_gradients(arrives)) return {wrap({std::move(gradients[0]), layout_})};
+    if (takes_whole_gradients(arrives)) return {wrap({std::move(gradient), layout_})};
     mark_gradient_after_backward(parameter_);
-    return std::move(gradients);
+    return {std::move(gradient)};
   }
 
  private:
@@ -236,8 +237,10 @@ Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   }
   if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
     keep_accumulator(tensor, mark);
-    std::shared_ptr<Node> node(new UnmarkNode(tensor, mark.layout), torch::autograd::deleteNode);
+    std::shared_ptr<UnmarkNode> node(new UnmarkNode(tensor, mark.layout),
+                                     torch::autograd::deleteNode);
     node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
+    if (const auto& split = SplitBackward::current()) node->belong_to(split);
     torch::autograd::set_history(local, node);
   }
   return {std::move(local), mark.layout};

@@ -1,12 +1,11 @@
 #include <ATen/ATen.h>
 
-#include <optional>
-
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/matrix/linear_node.h"
 
 namespace oslo {
 namespace {
@@ -42,9 +41,14 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
   return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
 }
 
-/// matmul, mm, bmm, mv, dot.
+/// matmul, mm, bmm, mv, dot. C++'s torch::nn::Linear multiplies by `weight.t()`.
 void matmul(Call& call) {
-  call.run(matmul_map(call.value(0), call.value(1)));
+  const bool by_matrix = call.dim(1) == 2 && !call.elsewhere();
+  call.run(matmul_map(call.value(0), call.value(1)),
+           [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
+             if (!by_matrix) return call.call_below(local);
+             return {linear_product(local[0], local[1], {}, WeightForm::input_first)};
+           });
 }
 
 /// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike,
@@ -63,8 +67,10 @@ void linear(Call& call) {
   const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
   const Value bias = call.value(2);
   const bool inside = adds_inside(resolution, bias);
-  const auto added = inside ? std::optional(bias.local) : std::nullopt;
-  Value y = resolution.finish(at::linear(operands[0].local, operands[1].local, added), rows + "N");
+  Value y = resolution.finish(
+      linear_product(operands[0].local, operands[1].local, inside ? bias.local : at::Tensor(),
+                     WeightForm::output_first),
+      rows + "N");
   if (bias.defined() && !inside) y = add_values(y, bias);
   call.result(std::move(y));
 }
@@ -109,9 +115,20 @@ void add_product(Call& call, const DimensionMap& map, Multiply product,
   call.result_plain(target);
 }
 
+at::Tensor mm(const at::Tensor& left, const at::Tensor& right) {
+  return linear_product(left, right, {}, WeightForm::input_first);
+}
+
+at::Tensor add_mm(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
+                  const at::Scalar& beta, const at::Scalar& alpha) {
+  const bool plain = beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
+  return plain ? linear_product(left, right, self, WeightForm::input_first)
+               : at::addmm(self, left, right, beta, alpha);
+}
+
 /// A linear layer on matrices.
 void addmm(Call& call) {
-  add_product(call, {{"MK", "KN"}, {"MN"}}, at::mm, at::addmm);
+  add_product(call, {{"MK", "KN"}, {"MN"}}, mm, add_mm);
 }
 
 void baddbmm(Call& call) {

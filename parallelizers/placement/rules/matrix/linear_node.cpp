@@ -1,0 +1,206 @@
+#include "parallelizers/placement/rules/matrix/linear_node.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "mpu/collectives.h"
+#include "parallelizers/placement/carrier/split_backward.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                   WeightForm form) {
+  if (form == WeightForm::output_first) {
+    return at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  }
+  return bias.defined() ? at::addmm(bias, x, weight) : at::matmul(x, weight);
+}
+
+/// `x` (rows, K), `gradient` (rows, N). The result lies in memory as the weight does.
+at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x, WeightForm form,
+                           bool column_major) {
+  if (form == WeightForm::output_first) return gradient.t().mm(x);
+  return column_major ? gradient.t().mm(x).t() : x.t().mm(gradient);
+}
+
+bool is_column_major(const at::Tensor& matrix) {
+  return matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0);
+}
+
+/// (.., n) as (rows, n).
+at::Tensor as_matrix(const at::Tensor& tensor) {
+  if (tensor.dim() == 2) return tensor;
+  int64_t rows = 1;
+  for (const int64_t size : tensor.sizes().slice(0, tensor.dim() - 1)) rows *= size;
+  return tensor.reshape({rows, tensor.size(-1)});
+}
+
+/// For the gradients of weight and bias.
+class LinearWeightBackward final : public WeightHalfNode {
+ public:
+  LinearWeightBackward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                       WeightForm form)
+      : form_(form) {
+    if (weight.requires_grad()) {
+      x_ = SavedVariable(x, /*is_output=*/false);
+      column_major_ = is_column_major(weight);
+      for_weight_ = true;
+      add_next_edge(torch::autograd::impl::gradient_edge(weight));
+    }
+    if (bias.defined() && bias.requires_grad()) {
+      for_bias_ = true;
+      add_next_edge(torch::autograd::impl::gradient_edge(bias));
+    }
+  }
+
+  std::string name() const override { return "OsloLinearWeightBackward"; }
+
+ private:
+  variable_list backward(at::Tensor gradient) override {
+    variable_list gradients(num_outputs());
+    const at::Tensor rows = as_matrix(gradient);
+    if (for_weight_ && task_should_compute_output(0)) {
+      gradients[0] = weight_gradient(rows, as_matrix(x_.unpack(getptr())), form_, column_major_);
+    }
+    const size_t of_bias = for_weight_ ? 1 : 0;
+    if (for_bias_ && task_should_compute_output(of_bias)) gradients[of_bias] = rows.sum(0);
+    return gradients;
+  }
+
+  void release() override { x_.reset_data(); }
+
+  /// Without the graph behind x; its version goes on being checked.
+  void keep_for_later() override {
+    if (for_weight_) x_ = SavedVariable(x_.unpack(getptr()).detach(), /*is_output=*/false);
+  }
+
+  SavedVariable x_;
+  WeightForm form_;
+  bool column_major_ = false, for_weight_ = false, for_bias_ = false;
+};
+
+/// For the gradient of x; hands that of the result on to the other half.
+class LinearBackward final : public Node {
+ public:
+  LinearBackward(const at::Tensor& x, const at::Tensor& weight, WeightForm form,
+                 const std::shared_ptr<Node>& others)
+      : form_(form) {
+    if (x.requires_grad()) {
+      weight_ = SavedVariable(weight, /*is_output=*/false);
+      for_x_ = true;
+      add_next_edge(torch::autograd::impl::gradient_edge(x));
+    }
+    if (others) add_next_edge({others, 0});
+    hands_on_ = others != nullptr;
+  }
+
+  std::string name() const override { return "OsloLinearBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    variable_list outputs(num_outputs());
+    at::Tensor gradient = std::move(gradients[0]);
+    if (!gradient.defined()) return outputs;
+    if (for_x_ && task_should_compute_output(0)) outputs[0] = input_gradient(gradient);
+    if (hands_on_) outputs.back() = std::move(gradient);
+    return outputs;
+  }
+
+  void release_variables() override { weight_.reset_data(); }
+
+ private:
+  at::Tensor input_gradient(const at::Tensor& gradient) {
+    const at::Tensor weight = weight_.unpack(getptr());
+    const bool output_first = form_ == WeightForm::output_first;
+    const at::Tensor rows = as_matrix(gradient).mm(output_first ? weight : weight.t());
+    if (gradient.dim() == 2) return rows;
+    auto sizes = gradient.sizes().vec();
+    sizes.back() = rows.size(1);
+    return rows.view(sizes);
+  }
+
+  SavedVariable weight_;
+  WeightForm form_;
+  bool for_x_ = false, hands_on_ = false;
+};
+
+bool is_dense(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && at::isFloatingType(tensor.scalar_type()) &&
+         !tensor.is_mkldnn();
+}
+
+bool wants_gradient(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.requires_grad();
+}
+
+/// Whether the gradient of `tensor` goes to a marked parameter, by way of nodes that save nothing
+/// at most: these may then run in both halves.
+bool leads_to_parameter(const at::Tensor& tensor) {
+  if (!wants_gradient(tensor)) return true;
+  std::shared_ptr<Node> node = tensor.grad_fn();
+  while (node && dynamic_cast<WeightHalfNode*>(node.get()) == nullptr) {
+    const std::string name = node->name();
+    if (name != "TBackward0" && name != "TransposeBackward0" && name != "ToCopyBackward0" &&
+        name != "AliasBackward0") {
+      return false;
+    }
+    node = node->next_edge(0).function;
+  }
+  return node != nullptr;
+}
+
+template <typename NodeType, typename... Args>
+std::shared_ptr<NodeType> make_node(Args&&... args) {
+  return {new NodeType(std::forward<Args>(args)...), torch::autograd::deleteNode};
+}
+
+}  // namespace
+
+at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                          WeightForm form) {
+  const bool for_x = wants_gradient(x);
+  const bool for_weights = wants_gradient(weight) || wants_gradient(bias);
+  const bool plain = weight.dim() == 2 && x.dim() >= 1 && is_dense(x) && is_dense(weight) &&
+                     (!bias.defined() || (bias.dim() == 1 && is_dense(bias)));
+  if (!c10::GradMode::is_enabled() || !(for_x || for_weights) || !plain) {
+    return product(x, weight, bias, form);
+  }
+  at::Tensor y;
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    y = product(x, weight, bias, form);
+  }
+  std::shared_ptr<LinearWeightBackward> weights;
+  if (for_weights) weights = make_node<LinearWeightBackward>(x, weight, bias, form);
+  const auto& split = SplitBackward::current();
+  if (!for_x && !split) {
+    torch::autograd::set_history(y, weights);
+    return y;
+  }
+  if (weights) {
+    weights->add_input_metadata(y);
+    if (split && leads_to_parameter(weight) && leads_to_parameter(bias)) {
+      weights->belong_to(split);
+    } else if (const auto between = start_in_backward(x)) {
+      weights->set_sequence_nr(*between);
+    }
+  }
+  torch::autograd::set_history(y, make_node<LinearBackward>(x, weight, form, weights));
+  return y;
+}
+
+}  // namespace oslo
