@@ -50,6 +50,28 @@ void MicroBatch::check_own(const at::Tensor& local, int to) const {
              "members of the model, or use a schedule with one stage a rank, such as 1f1b");
 }
 
+void MicroBatch::enter(StageSet stages) {
+  const int stage = ranks_.home_of(stages);
+  if (!splits_ || stage == entered_) return;
+  entered_ = stage;
+  auto& split = weights_[stage];
+  if (!split) split = std::make_shared<SplitBackward>();
+  scope_.reset();  // before the next one: each puts back what was before it
+  scope_.emplace(split);
+}
+
+void MicroBatch::end_forward() {
+  carried_.clear();
+  scope_.reset();
+}
+
+void MicroBatch::backward_of_weights(int stage) {
+  const auto found = weights_.find(stage);
+  if (found == weights_.end()) return;  // the forward came to nothing there
+  found->second->run();
+  weights_.erase(found);
+}
+
 void MicroBatch::wait_for(int stage) {
   while (pause_ && stage > opened_) pause_();
 }

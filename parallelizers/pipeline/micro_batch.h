@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "mpu/stage_ranks.h"
 #include "parallelizers/pipeline/forward_order.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
+#include "parallelizers/placement/carrier/split_backward.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
 namespace oslo {
@@ -43,6 +45,10 @@ class MicroBatch final : public StageCarrier {
   void open(int stage) { opened_ = stage; }
   void open_all() { opened_ = StageSet::kMost; }
 
+  /// From then on what the forward records is for backward passes in two halves.
+  void split_backward() { splits_ = true; }
+  void enter(StageSet stages) override;
+
   /// One message from a rank that holds the value to that of stage `to`, unless it is the same;
   /// none for the other ranks.
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
@@ -53,14 +59,16 @@ class MicroBatch final : public StageCarrier {
   std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results) override;
   bool shares_reads() const override { return true; }
 
-  /// The forward has returned: what only that needs is let go.
-  void end_forward() { carried_.clear(); }
+  /// The forward has returned, or thrown: what only that needs is let go. On the forward's thread.
+  void end_forward();
 
   /// One stage's part of the backward pass: receives the gradients of what it sent, runs autograd
   /// from there and from `loss` (the local one; undefined on stages that have none) into its
   /// parameters, and sends the gradients of what it received. Called once for each stage of this
   /// rank, the highest first.
   void backward(int stage, const at::Tensor& loss = {});
+  /// With `split_backward`: what `backward` left of that stage, the gradients of its parameters.
+  void backward_of_weights(int stage);
 
   // Messages of the forward pass, of this rank.
   int64_t sent() const { return messages_sent_; }
@@ -99,6 +107,10 @@ class MicroBatch final : public StageCarrier {
   ForwardOrder order_;
   std::function<void()> pause_;
   int opened_;
+  bool splits_ = false;
+  int entered_ = -1;  ///< the stage that the thread's scope is of
+  std::optional<SplitBackward::Scope> scope_;
+  std::map<int, std::shared_ptr<SplitBackward>> weights_;  ///< by stage
   int next_tag_;
   pipeline::Recorder* recorder_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;

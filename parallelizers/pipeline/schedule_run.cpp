@@ -37,6 +37,21 @@ class InStep {
   bool over_ = false;
 };
 
+/// While a forward runs, on its thread. `crossings` may be null: there are no stages.
+class ForwardScope {
+ public:
+  explicit ForwardScope(MicroBatch* crossings) : crossings_(crossings), carries_(crossings) {}
+  ~ForwardScope() {
+    if (crossings_ != nullptr) crossings_->end_forward();
+  }
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+ private:
+  MicroBatch* crossings_;
+  StageCarrier::Scope carries_;
+};
+
 const char* name_of(Pass pass) {
   switch (pass) {
     case Pass::forward:
@@ -67,6 +82,8 @@ ScheduleRun::~ScheduleRun() {
 
 void ScheduleRun::run(const std::vector<Action>& actions, const World& world) {
   InStep in_step(*mesh_);
+  splits_ = std::any_of(actions.begin(), actions.end(),
+                        [](const Action& action) { return action.pass == Pass::backward_input; });
   const auto attempt = [&](const Action& action, const std::function<void()>& part) {
     const auto place = [&] {
       return c10::str("pipeline stage ", action.stage, ", ", name_of(action.pass),
@@ -109,13 +126,11 @@ void ScheduleRun::act(const Action& action) {
       return;
     case Pass::backward:
       backward(action.stage, action.micro_batch);
-      --in_flight_;
-      return;
+      return backward_of_weights(action.stage, action.micro_batch);
     case Pass::backward_input:
       return backward(action.stage, action.micro_batch);
     case Pass::backward_weight:
-      --in_flight_;  // nothing is left: the input's part was all of it
-      return;
+      return backward_of_weights(action.stage, action.micro_batch);
   }
 }
 
@@ -131,6 +146,7 @@ bool ScheduleRun::is_last(int stage) const {
 void ScheduleRun::forward(int stage, int micro_batch) {
   const c10::AutoGradMode records(!work_.forward_only && c10::GradMode::is_enabled());
   UnderWay& own = under_way_[micro_batch];
+  ++own.held;
   if (is_first(stage) && !work_.generators.empty()) {
     own.random = std::make_unique<ForwardRandom>(work_.generators, seed_, micro_batch);
   }
@@ -143,6 +159,7 @@ void ScheduleRun::forward(int stage, int micro_batch) {
     own.crossings = std::make_unique<MicroBatch>(
         mesh_->stages, mesh_->stage_ranks, micro_batch,
         work_.stands_at_reads || !mesh_->stage_ranks.several(), work_.recorder);
+    if (splits_) own.crossings->split_backward();
   }
   if (mesh_->stage_ranks.several()) return call_in_parts(stage, micro_batch);
   call_forward(micro_batch);
@@ -181,13 +198,10 @@ void ScheduleRun::finish_forward(int micro_batch) {
 void ScheduleRun::call_forward(int micro_batch) {
   UnderWay& own = under_way_[micro_batch];
   {
-    const StageCarrier::Scope scope(own.crossings.get());
+    const ForwardScope scope(own.crossings.get());
     own.loss = checked_loss(work_.loss(micro_batch), micro_batch);
   }
-  if (own.crossings) {
-    own.crossings->end_forward();
-    sent_ += own.crossings->sent();
-  }
+  if (own.crossings) sent_ += own.crossings->sent();
   if (own.loss.defined()) {
     const at::Tensor share = own.loss.detach();
     loss_ = loss_.defined() ? loss_ + share : share;
@@ -220,9 +234,7 @@ void ScheduleRun::backward(int stage, int micro_batch) {
     const at::Tensor loss = own.loss.defined() && stage == own.loss_stage
                                 ? std::exchange(own.loss, at::Tensor())
                                 : at::Tensor();
-    own.crossings->backward(stage, loss);
-    if (is_first(stage)) own = {};
-    return;
+    return own.crossings->backward(stage, loss);
   }
   if (!is_first(stage)) return;
   const at::Tensor loss = std::exchange(own.loss, at::Tensor());
@@ -230,6 +242,15 @@ void ScheduleRun::backward(int stage, int micro_batch) {
              "the loss of a micro-batch requires no gradient; use forward_only, or let it depend "
              "on parameters that do");
   loss.backward();
+}
+
+/// After it nothing of this stage and micro-batch is kept. One rank without stages has nothing
+/// left: its backward was all of it.
+void ScheduleRun::backward_of_weights(int stage, int micro_batch) {
+  UnderWay& own = under_way_[micro_batch];
+  --in_flight_;
+  if (own.crossings && splits_) own.crossings->backward_of_weights(stage);
+  if (--own.held == 0) own = {};
 }
 
 }  // namespace oslo

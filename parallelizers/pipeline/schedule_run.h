@@ -77,6 +77,7 @@ class ScheduleRun {
     std::unique_ptr<ForwardRandom> random;  ///< null where all draw from one
     std::unique_ptr<CallThread> thread;     ///< where this rank has several stages
     at::Tensor loss;                        ///< this rank's, weighted
+    int held = 0;                           ///< stages whose backward is to come, or not over
     int loss_stage = 0;
   };
 
@@ -87,6 +88,7 @@ class ScheduleRun {
   void finish_forward(int micro_batch);
   void call_forward(int micro_batch);
   void backward(int stage, int micro_batch);
+  void backward_of_weights(int stage, int micro_batch);
   bool is_first(int stage) const;
   bool is_last(int stage) const;
   at::Tensor checked_loss(const at::Tensor& loss, int micro_batch);
@@ -99,6 +101,7 @@ class ScheduleRun {
   at::Tensor loss_;
   StageSet loss_stages_;
   at::TensorOptions loss_options_;
+  bool splits_ = false;  ///< the list has backward passes in two halves
   int64_t sent_ = 0;
   int in_flight_ = 0, peak_ = 0;
 };
