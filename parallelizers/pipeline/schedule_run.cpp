@@ -107,7 +107,9 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
     part();
   } catch (const std::exception& error) {
     const std::string own = c10::str(place(), " (rank ", world.rank(), "): ", message_of(error));
-    const std::string first = world.first_failure("pipeline/" + work_.step, own);
+    // Stages that wait for nobody are a step ahead of others. No step follows a failed one there.
+    const std::string where = mesh_->stages ? "pipeline" : "pipeline/" + work_.step;
+    const std::string first = world.first_failure(where, own);
     fail(own, first == own ? "" : "; the first to fail was " + first);
   }
 }

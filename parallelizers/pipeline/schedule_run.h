@@ -67,7 +67,7 @@ class ScheduleRun {
   int peak() const { return peak_; }
 
   /// Runs a part of the step; what it throws is thrown on, led by `place` and the rank, and
-  /// followed by what the first rank that failed in this step said.
+  /// followed by what the first rank that failed said.
   void named(const std::function<std::string()>& place, const World& world,
              const std::function<void()>& part) const;
 
