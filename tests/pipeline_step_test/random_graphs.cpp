@@ -146,7 +146,7 @@ struct NetImpl : torch::nn::Module {
         return torch::cat({std::get<0>(top) * halves[1], halves[0]}, -1);
       }
       case Operation::spectrum:
-        return torch::fft::irfft(torch::fft::rfft(a) * torch::fft::rfft(b), kFeatures) * 0.5;
+        return torch::tanh(torch::fft::irfft(torch::fft::rfft(a) * torch::fft::rfft(b), kFeatures));
       case Operation::frozen: {
         const torch::NoGradGuard no_grad;
         return torch::tanh(layer(a)) + b * 0.1;
