@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
+#include <map>
+#include <memory>
 #include <typeinfo>
 #include <utility>
 
@@ -32,6 +34,7 @@ class FrontNode final : public Node {
         written_since_(written_since) {}
 
   std::string name() const override { return "OsloPlaced"; }
+  const Layout& layout() const { return *layout_; }
 
   variable_list apply(variable_list&& gradients) override {
     if (!gradients[0].defined()) return {at::Tensor()};
@@ -61,6 +64,55 @@ class BridgeNode final : public Node {
  private:
   LayoutPtr layout_;
 };
+
+/// On which pipeline stages a user's autograd::Function gave its results, by their numbers:
+/// whatever takes one leads to the function's node, which does not know. It changes no gradient.
+class ResultStages final : public torch::autograd::FunctionPostHook {
+ public:
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    return outputs;
+  }
+  static void note(Node& function, uint32_t result, StageSet stages) {
+    ResultStages* noted = find(function);
+    if (noted == nullptr) {
+      auto made = std::make_unique<ResultStages>();
+      noted = made.get();
+      function.add_post_hook(std::move(made));
+    }
+    noted->by_result_[result] = stages;
+  }
+  static StageSet of(const Edge& edge) {
+    const ResultStages* const noted = edge.function ? find(*edge.function) : nullptr;
+    if (noted == nullptr) return {};
+    const auto found = noted->by_result_.find(edge.input_nr);
+    return found == noted->by_result_.end() ? StageSet() : found->second;
+  }
+
+ private:
+  static ResultStages* find(const Node& function) {
+    for (const auto& hook : function.post_hooks()) {
+      if (auto* const noted = dynamic_cast<ResultStages*>(hook.get())) return noted;
+    }
+    return nullptr;
+  }
+
+  std::map<uint32_t, StageSet> by_result_;
+};
+
+/// A user's autograd::Function leads to what it took, and its forward, which records nothing, was
+/// carried what other stages hold: there the gradients would end.
+void check_one_stage(const Node& function, const Layout& result) {
+  for (const Edge& edge : function.next_edges()) {
+    const auto* const front = dynamic_cast<const FrontNode*>(edge.function.get());
+    const StageSet taken = front != nullptr ? front->layout().stages() : ResultStages::of(edge);
+    if (taken.empty() || !result.resident()) continue;
+    OSLO_CHECK(!(taken & result.stages()).empty(), function.name(),
+               ", a torch::autograd::Function, took a value of pipeline ", taken.to_string(),
+               " and computed on ", result.stages().to_string(),
+               ", and the gradient of that value would not get back; plan the parameters that it "
+               "takes for the earlier stage as well, or let it take values of one stage");
+  }
+}
 
 const Node* history_of(const at::Tensor& local) {
   return torch::autograd::impl::gradient_edge(local).function.get();
@@ -211,6 +263,10 @@ void GraphPlace::settle_locked() {
   } else if (pending_ || outdated()) {
     renew();
   }
+  const Layout& layout = *of_.value().layout;
+  if (layout.resident() && current() == State::own) {
+    ResultStages::note(*grad_fn_, output_nr_, layout.stages());
+  }
 }
 
 void GraphPlace::settle() {
@@ -231,6 +287,7 @@ at::Tensor GraphPlace::bridged_local() {
   // The local tensor itself, not an alias of it: then LibTorch knows what a write to one of its
   // views means for the others.
   if (current() == State::own) {
+    check_one_stage(*grad_fn_, *of_.value().layout);
     node_ = bridge(local(), of_.value().layout, Edge(grad_fn_, output_nr_));
     bridges_ = true;
   }

@@ -81,9 +81,12 @@ Value Call::seen(const at::Tensor& tensor) const {
 
 Value Call::carried(const at::Tensor& tensor, Value value) const {
   StageCarrier* carrier = StageCarrier::current();
-  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = mesh_->evaluation.get();
   const auto place = [&] { return c10::str(name(), " on pipeline ", stages_.to_string(), " "); };
   const std::string from = value.layout->stages().to_string();
+  OSLO_CHECK(carrier != nullptr || !mesh_->in_step, place(), "needs a value of ", from,
+             " in a backward pass (of a torch::autograd::Function, or in a hook), to which nothing "
+             "is carried; compute with it in the forward");
+  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = mesh_->evaluation.get();
   if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
     if (carrier != nullptr && carrier->lends(parameter, stages_.first())) return resident(value);
     OSLO_CHECK(mark_of(tensor) == nullptr, place(), "uses ", mark->name, ", which lives on ", from,

@@ -82,17 +82,6 @@ void imagine_values(const OperatorEntry& op, std::vector<c10::IValue>& arguments
   }
 }
 
-/// Packed sequences: their lengths are read on the way to the other shapes.
-bool reads_lengths(const OperatorEntry& op) {
-  static constexpr std::array kPacked{"aten::_pack_padded_sequence",
-                                      "aten::_pad_packed_sequence",
-                                      "aten::lstm.data",
-                                      "aten::gru.data",
-                                      "aten::rnn_tanh.data",
-                                      "aten::rnn_relu.data"};
-  return std::find(kPacked.begin(), kPacked.end(), op.name) != kPacked.end();
-}
-
 /// All as long as the longest.
 void imagine_lengths(const OperatorEntry& op, std::vector<c10::IValue>& arguments) {
   const bool packs = op.name == "aten::_pack_padded_sequence";
@@ -113,6 +102,16 @@ at::Tensor shape_of_attention(const std::vector<c10::IValue>& arguments) {
 }
 
 }  // namespace
+
+bool reads_lengths(const OperatorEntry& op) {
+  static constexpr std::array kPacked{"aten::_pack_padded_sequence",
+                                      "aten::_pad_packed_sequence",
+                                      "aten::lstm.data",
+                                      "aten::gru.data",
+                                      "aten::rnn_tanh.data",
+                                      "aten::rnn_relu.data"};
+  return std::find(kPacked.begin(), kPacked.end(), op.name) != kPacked.end();
+}
 
 bool reads_elements(const OperatorEntry& op) {
   return !gives_tensors(op) || op.handle.hasTag(at::Tag::dynamic_output_shape) || reads_lengths(op);

@@ -35,6 +35,9 @@ at::Tensor shape_of(const at::Tensor& tensor);
 /// large ones is not touched until somebody writes to it.
 at::Tensor zeros_of(const at::Tensor& shape);
 
+/// Packed sequences: their lengths are read on the way to the other shapes.
+bool reads_lengths(const OperatorEntry& op);
+
 /// Whether elements decide what an operator returns, or how large it is.
 bool reads_elements(const OperatorEntry& op);
 

@@ -2,6 +2,8 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
+
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
@@ -38,10 +40,26 @@ bool reads(const Call& call) {
   return !has_kernel_for_shapes(op);
 }
 
+/// Rows by a mask keep the cut of their columns.
+bool gives_cut_tensors(const Call& call) {
+  if (!call.op().handle.hasTag(at::Tag::dynamic_output_shape) &&
+      call.op().name != "aten::index.Tensor") {
+    return false;
+  }
+  const auto operands = call.operands();
+  return std::any_of(operands.begin(), operands.end(),
+                     [](const Value& operand) { return operand.cut(); });
+}
+
 }  // namespace
 
 bool reads_for_all(const Call& call) {
   if (call.stages().empty()) return false;
+  const Mesh& mesh = *call.mesh_of_call();
+  OSLO_CHECK(mesh.provider || !mesh.stages || !reads_lengths(call.op()), call.name(),
+             " on pipeline ", call.stages().to_string(),
+             " needs the lengths of packed sequences, which ranks of other stages do not have; use "
+             "padded sequences there");
   const StageCarrier* const carrier = StageCarrier::current();
   return carrier != nullptr && carrier->shares_reads() && reads(call);
 }
@@ -59,7 +77,12 @@ void read_for_all(Call& call, const std::function<void()>& rule) {
     }
     return;
   }
-  rule();
+  // The other stages learn of a tensor's shape, not of its cut.
+  if (gives_cut_tensors(call)) {
+    call.gather("other pipeline stages know its shape only when they are told");
+  } else {
+    rule();
+  }
   std::vector<c10::IValue> results(call.results().begin(), call.results().end());
   for (const c10::IValue& result : results) {
     for_each_tensor_in(result, [&](const at::Tensor& tensor) {
