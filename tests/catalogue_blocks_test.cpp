@@ -3,6 +3,7 @@
 #include "tests/models/diffusion.h"
 #include "tests/models/vit.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/pipeline_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -52,6 +53,13 @@ INSTANTIATE_TEST_SUITE_P(Blocks, Catalogue,
                          testing::Combine(testing::Values(vit, conformer, diffusion),
                                           testing::ValuesIn(kMeshes)),
                          case_name);
+
+INSTANTIATE_TEST_SUITE_P(Blocks, OnStages,
+                         testing::ValuesIn(on_stages({vit, conformer, diffusion})),
+                         stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(BlocksInThreeDimensions, OnStages,
+                         testing::ValuesIn(in_three_dimensions({vit})), stages_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -10,6 +10,7 @@
 #include "tests/models/own_functions.h"
 #include "tests/models/wavenet.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/pipeline_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -145,6 +146,14 @@ INSTANTIATE_TEST_SUITE_P(Misc, Catalogue,
                                                           wavenet, linear_attention),
                                           testing::ValuesIn(kMeshes)),
                          case_name);
+
+// Not among them: packed sequences, and a torch::autograd::Function over a boundary, and gradients
+// through views of an ordinary tensor, which stages refuse by name.
+INSTANTIATE_TEST_SUITE_P(Misc, OnStages,
+                         testing::ValuesIn(on_stages({lstm_tagger_padded, gru_attention, dlrm,
+                                                      graph_convolution, adaptive, wavenet,
+                                                      linear_attention})),
+                         stages_case_name);
 
 }  // namespace
 }  // namespace catalogue

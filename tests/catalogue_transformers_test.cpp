@@ -9,6 +9,7 @@
 #include "tests/models/roberta.h"
 #include "tests/models/t5.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/pipeline_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -149,6 +150,15 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Catalogue,
                                                           cached_decoder),
                                           testing::ValuesIn(kMeshes)),
                          case_name);
+
+INSTANTIATE_TEST_SUITE_P(Transformers, OnStages,
+                         testing::ValuesIn(on_stages({gpt2, gpt2_by_hand, llama, bert, gpt_neox,
+                                                      roberta, t5, bart, mixture_of_experts,
+                                                      cached_decoder})),
+                         stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(TransformersInThreeDimensions, OnStages,
+                         testing::ValuesIn(in_three_dimensions({bert, t5})), stages_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -8,6 +8,7 @@
 #include "tests/models/rwkv.h"
 #include "tests/models/vocoder.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/pipeline_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -113,6 +114,11 @@ INSTANTIATE_TEST_SUITE_P(Unseen, Catalogue,
                                                           deepseek_mla, vocoder),
                                           testing::ValuesIn(kMeshes)),
                          case_name);
+
+INSTANTIATE_TEST_SUITE_P(Unseen, OnStages,
+                         testing::ValuesIn(on_stages({mamba, rwkv, detr, pointnet, clip,
+                                                      deepseek_mla, vocoder})),
+                         stages_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -6,6 +6,7 @@
 #include "tests/models/unet.h"
 #include "tests/models/vae.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/pipeline_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -89,6 +90,10 @@ INSTANTIATE_TEST_SUITE_P(Vision, Catalogue,
                                                           siamese),
                                           testing::ValuesIn(kMeshes)),
                          case_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Vision, OnStages, testing::ValuesIn(on_stages({swin, mlp_mixer, convnext, unet, vae, siamese})),
+    stages_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -1,6 +1,6 @@
 // Models of the catalogue, as their authors wrote them, on pipeline stages with and without tensor
 // and data parallelism, under every kind of schedule: losses, gradients and weights equal those of
-// one device. A choice of grids and kinds; with OSLO_TEST_ALL_SCHEDULES=1 all of them.
+// one device. A choice of grids and kinds; with OSLO_TEST_PAIRS=all all of them.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -146,7 +146,7 @@ TEST_P(PipelineModels, UNet) {
 }
 
 std::vector<std::tuple<Grid, const char*>> grids_and_kinds() {
-  if (std::getenv("OSLO_TEST_ALL_SCHEDULES") == nullptr) {
+  if (std::getenv("OSLO_TEST_PAIRS") == nullptr) {
     return {{{1, 1, 2}, "1f1b"},     {{1, 1, 4}, "gpipe"},       {{1, 2, 2}, "zero_bubble"},
             {{1, 1, 3}, "naive"},    {{1, 1, 2}, "interleaved"}, {{1, 2, 2}, "zbv"},
             {{1, 1, 4}, "dualpipev"}};
