@@ -54,24 +54,34 @@ def recorded(bin_folder: str, rounds: int, quick: bool) -> list[Row]:
             what = f"{kind}, m = 8, C = {hidden}"
             print(f"  a recorded step: {what}", file=sys.stderr)
             options = ["--kind", kind, "--hidden", str(hidden), "--micro-batches", "8",
-                       "--steps", "1", "--recorded", "5" if hidden == 1024 else "15"]
-            job = Job(kind, [f"{bin_folder}/bench_pipeline_step", *options], 2,
-                      {"OSLO_BACKEND": "shm"})
-            outcome: Outcome = together([job], rounds, SECONDS)[kind]
-            measured = percent(outcome.all_of("measured"))
-            simulated = percent(outcome.all_of("simulated"))
-            share = percent(outcome.all_of("foreign"))
-            judged = measured is not None and hidden >= COMPUTE_DOMINATES
-            off = judged and measured.median / simulated.median - 1
-            verdict = f"{100 * off:+.0f} %, {wanted(abs(off) <= WITHIN, f'{100 * WITHIN:.0f} %')}"
-            bubbles.append(Row("A bubble as recorded and as simulated, 2 ranks, shared memory", what, "%",
-                               measured, simulated, "simulated",
-                               note=outcome.failure or (verdict if judged else "")))
-            if share is not None and kind in FOREIGN_KINDS:
-                foreign.append(Row("What other stages' operators take of a step, 2 ranks", what, "%",
-                                   share, None, "-",
-                                   limit=100 * FOREIGN if hidden >= COMPUTE_DOMINATES else None))
+                       "--warm-up", "1", "--steps", "1",
+                       *(["--batch", "8", "--recorded", "4"] if hidden == 1024 else
+                         ["--batch", "16", "--recorded", "15"])]
+            jobs = [Job(transport, [f"{bin_folder}/bench_pipeline_step", *options], 2,
+                        {"OSLO_BACKEND": transport}) for transport in TRANSPORTS]
+            found = together(jobs, rounds, SECONDS)
+            for job in jobs:
+                name = f"{what}, {TRANSPORTS[job.name]}"
+                bubble, share = rows_of(name, kind, found[job.name], hidden >= COMPUTE_DOMINATES)
+                bubbles.append(bubble)
+                foreign += [share] if share else []
     return bubbles + foreign
+
+
+def rows_of(what: str, kind: str, outcome: Outcome, judged: bool) -> tuple[Row, Row | None]:
+    measured = percent(outcome.all_of("measured"))
+    simulated = percent(outcome.all_of("simulated"))
+    note = outcome.failure
+    if judged and measured is not None:
+        off = measured.median / simulated.median - 1
+        note = f"{100 * off:+.0f} %, {wanted(abs(off) <= WITHIN, f'{100 * WITHIN:.0f} %')}"
+    bubble = Row("A bubble as recorded and as simulated, 2 ranks", what, "%", measured, simulated,
+                 "simulated", note=note)
+    if measured is None or kind not in FOREIGN_KINDS:
+        return bubble, None
+    return bubble, Row("What other stages' operators take of a step, 2 ranks", what, "%",
+                       percent(outcome.all_of("foreign")), None, "-",
+                       limit=100 * FOREIGN if judged else None)
 
 
 def pipeline(bin_folder: str, peers: list[str], rounds: int, quick: bool) -> list[Row]:
