@@ -211,7 +211,8 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
   agree_on_result(
       world, "save_parallelized: agreeing",
       [&] {
-        return c10::str(directory, " ", merge, options.format(), options.config(), options.extra());
+        return c10::str(directory, " ", merge, options.format(), options.config(),
+                        options.parallel_config(), options.extra());
       },
       "call save_parallelized with different folders or options");
   bool inside = true;
@@ -251,6 +252,7 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
       list_file(folder / name, index);
     };
     write_beside("config.json", options.config());
+    if (!merge) write_beside("parallel_config.json", options.parallel_config());
     write_beside(kExtraName, options.extra());
     index.write(folder / kIndexName);
     staging->commit();

@@ -32,6 +32,11 @@ SaveOptions& SaveOptions::config(nlohmann::json config) {
   return *this;
 }
 
+SaveOptions& SaveOptions::parallel_config(nlohmann::json config) {
+  parallel_config_ = checked(std::move(config), "parallel_config.json");
+  return *this;
+}
+
 SaveOptions& SaveOptions::extra(nlohmann::json extra) {
   extra_ = checked(std::move(extra), kExtraName);
   return *this;
@@ -39,6 +44,10 @@ SaveOptions& SaveOptions::extra(nlohmann::json extra) {
 
 const nlohmann::json& SaveOptions::config() const {
   return value_or_null(config_);
+}
+
+const nlohmann::json& SaveOptions::parallel_config() const {
+  return value_or_null(parallel_config_);
 }
 
 const nlohmann::json& SaveOptions::extra() const {

@@ -29,6 +29,11 @@ class SaveOptions {
   /// than 16 MiB or a million values as text.
   SaveOptions& config(nlohmann::json config);
 
+  /// What the model was parallelized with, written beside the parts as parallel_config.json; a
+  /// merged checkpoint has none. `ParallelModel::save_parallelized` gives its own config where none
+  /// was given. Within the same limits.
+  SaveOptions& parallel_config(nlohmann::json config);
+
   /// What else a program resumes from (a step, an epoch), written as extra.json into the same
   /// folder, so that it is of the same save as the tensors. A JSON object, within the same limits.
   SaveOptions& extra(nlohmann::json extra);
@@ -38,12 +43,14 @@ class SaveOptions {
   const std::string& format() const { return format_; }
   /// Null where none was given.
   const nlohmann::json& config() const;
+  const nlohmann::json& parallel_config() const;
   const nlohmann::json& extra() const;
 
  private:
   bool merge_ = false;
   std::string format_;
   std::shared_ptr<const nlohmann::json> config_;
+  std::shared_ptr<const nlohmann::json> parallel_config_;
   std::shared_ptr<const nlohmann::json> extra_;
 };
 

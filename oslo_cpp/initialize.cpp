@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <iostream>
-#include <map>
 #include <sstream>
 
 #include "mpu/agreement.h"
@@ -15,10 +14,10 @@
 #include "oslo_cpp/initialize_stages.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
+#include "oslo_cpp/plan_entries.h"
 #include "oslo_cpp/plan_only.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/stage_plan.h"
-#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/placement/engine/user_rule_registry.h"
@@ -139,96 +138,9 @@ std::string plan_text(const std::vector<LayerPlan>& layers, const StagePlan& sta
   return text;
 }
 
-/// "row shard(1); column shard(0)".
-std::string placements_text(const LayerPlan& layer, const Mesh& mesh, bool weight) {
-  const auto placements = weight ? layer.weight_placements(mesh) : layer.bias_placements(mesh);
-  std::string text;
-  for (int axis = 0; axis < mesh.axes(); ++axis) {
-    const std::string& name = mesh.axis(axis)->name();
-    const std::string use = weight ? use_text(layer.use_on(name)) : "";
-    if (!placements[axis].is_shard() && use.empty()) continue;
-    text += c10::str(text.empty() ? "" : "; ", name, " ", placements[axis].to_string(), use);
-  }
-  return text;
-}
-
-std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) {
-  const Mark* mark = mark_of(parameter);
-  if (mark == nullptr) return "replicate";
-  if (mark->layout->resident() && mark->layout->whole() && !mark->uses) return "replicate";
-  if (layer == nullptr || layer->decided) return mark->layout->to_string();
-  const bool weight = parameter.dim() > 1;
-  if (!layer->other_styles.empty()) return placements_text(*layer, *mark->layout->mesh(), weight);
-  const Placement placement = weight ? layer->weight_placement() : layer->bias_placement();
-  if (layer->parameter()) return placement.to_string();
-  return to_string(layer->style.style) + ": " + placement.to_string() +
-         (weight ? use_text(layer->use) : "");
-}
-
-/// What plan() tells of every parameter.
-std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers,
-                                  const std::vector<std::string>& classes_before) {
-  std::map<std::string, const LayerPlan*> by_path;
-  for (const LayerPlan& layer : layers) by_path[layer.path] = &layer;
-  std::map<const c10::TensorImpl*, std::string> first_name;
-  std::vector<PlanEntry> entries;
-  for (const ParameterView& each : model.parameters()) {
-    const ModuleView& entry = model.modules()[each.module];
-    const at::Tensor& parameter = each.in_use();
-    const Mark* mark = mark_of(parameter);
-    PlanEntry line;
-    line.parameter = each.path;
-    auto found = by_path.find(line.parameter);
-    if (found == by_path.end()) found = by_path.find(entry.path);
-    const LayerPlan* layer = found == by_path.end() ? nullptr : found->second;
-    line.module = entry.path;
-    line.module_before = classes_before[each.module];
-    line.module_after = entry.class_name;
-    line.placement = placement_text(layer, parameter);
-    line.why = layer == nullptr  ? "not in a layer that can be cut"
-               : !layer->decided ? layer->why
-                                 : "decided by an earlier initialize";
-    line.local_shape = parameter.sizes().vec();
-    line.global_shape = line.local_shape;
-    if (mark != nullptr) {
-      const auto global = mark->layout->global_sizes(parameter.sizes());
-      line.global_shape.assign(global.begin(), global.end());
-    }
-    const auto element = static_cast<int64_t>(parameter.element_size());
-    line.local_bytes = is_here(parameter) ? parameter.numel() * element : 0;
-    if (mark != nullptr && mark->layout->resident()) {
-      const StageSet stages = mark->layout->stages();
-      line.stage = stages.first();
-      for (int stage = 0; stage < StageSet::kMost; ++stage) {
-        if (stages.contains(stage)) line.stages.push_back(stage);
-      }
-    }
-    line.trains = parameter.requires_grad();
-    line.global_bytes = c10::multiply_integers(line.global_shape) * element;
-    if (!parameter.is_same(each.registered) && is_here(each.registered)) {
-      line.unused_bytes =
-          each.registered.numel() * static_cast<int64_t>(each.registered.element_size());
-    }
-    auto& first = first_name[parameter.unsafeGetTensorImpl()];
-    if (first.empty()) {
-      first = line.parameter;
-    } else {
-      line.tied_to = first;
-    }
-    entries.push_back(std::move(line));
-  }
-  return entries;
-}
-
-std::vector<std::string> classes_of(const ModelView& model) {
-  std::vector<std::string> classes;
-  for (const ModuleView& entry : model.modules()) classes.push_back(entry.class_name);
-  return classes;
-}
-
 /// What ranks must agree on beside the config; without an example on one rank, the others would
 /// wait for it.
-std::string options_text(const InitializeOptions& options) {
+std::string options_text(const InitializeOptions& options, const ModelView& model) {
   std::ostringstream text;
   text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
        << "random_mode " << static_cast<int>(options.random_mode) << "\n"
@@ -241,7 +153,7 @@ std::string options_text(const InitializeOptions& options) {
     for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
     text << "\n";
   }
-  text << user_rules_text();
+  text << user_rules_text() << options.stages.to_string(model);
   return text.str();
 }
 
@@ -273,6 +185,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   ModelView view(model);
   ParallelSizes sizes;
   MpuOptions mpu_options;
+  std::string said;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
     mpu_options =
@@ -286,11 +199,11 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
         !is_all_initialized(view),
         "initialize: this model is parallel already; initialize it once, on the whole model");
     if (sizes.enabled) check_devices(view);
+    said = options_text(options, view);
   });
   if (sizes.timeout) world.set_timeout(*sizes.timeout);
   if (sizes.enabled) {
-    agree_on_text(world, "initialize: InitializeOptions", options_text(options),
-                  "pass the same on every rank");
+    agree_on_text(world, "initialize: InitializeOptions", said, "pass the same on every rank");
     const RankGrid grid = mpu_options.grid(world.size());
     agree_on_model(world, grid, view);
     agree_on_generators(world, grid, default_generators(view));
@@ -305,24 +218,27 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   std::vector<LayerPlan> layers;
   StagePlan stages;
   const bool pipeline = mpu.size("pipeline") > 1;
+  std::vector<double> stage_seconds;
   const PlanAxes axes(mpu.grid());
   const std::vector<std::string> classes = classes_of(view);
   Rates rates;
-  if (axes.ranks() > 1 && options.example_inputs) {
+  if ((axes.ranks() > 1 || pipeline) && options.example_inputs) {
     rates = find_rates(mpu, sizes.backend, device_of(view), options.rates);
   }
   PlanForecast forecast;
   agree_on_success(world, "the plan", [&] {
     check_decided_over(view, mpu.tensor_mesh());
     layers = plan_layers(view, config, options, axes);
-    stages = stages_of(view, config, mpu.size("pipeline"));
+    stages = stages_of(view, config, options.stages, mpu.size("pipeline"));
     if (axes.ranks() == 1 && !pipeline) return;
     check_divides(layers, mpu.tensor_mesh());
     if (axes.ranks() > 1 && options.example_inputs) {
       forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);
       check_memory_limit(forecast);
     }
-    add_stages_by_example(stages, layers, view, axes, options.example_inputs, world.rank() == 0);
+    stage_seconds = finish_stages(
+        stages, {view, config, options.stages, layers, axes, options.example_inputs, rates},
+        world.rank() == 0);
     check_cuttable(layers, view, stages.tensors);
   });
   if (axes.ranks() > 1 || pipeline) {
@@ -347,9 +263,11 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                    options.cut_own_parameters);
     if (!line.empty()) std::cerr << line << std::endl;
   }
-  ParallelModel parallel(std::move(model), std::move(mpu), config, std::move(entries),
+  PlanPipeline told = pipeline_of(stages, std::move(stage_seconds));
+  Config saved = saved_config(config, told);
+  ParallelModel parallel(std::move(model), std::move(mpu), std::move(saved), std::move(entries),
                          std::move(forecast), static_cast<bool>(options.example_inputs),
-                         layers_of(stages));
+                         std::move(told));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }

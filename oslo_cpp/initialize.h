@@ -13,6 +13,7 @@
 #include "mpu/world.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/parallel_model.h"
+#include "parallelizers/pipeline/stage_assignment.h"
 #include "parallelizers/plan/explicit_plan.h"
 
 namespace oslo {
@@ -51,6 +52,10 @@ struct InitializeOptions {
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the
   /// structural plan; the config's "plan" overrides them.
   std::vector<Policy> policies;
+
+  /// Pipeline stages for modules of the model, as LiBai's `set_pipeline_stage_id` gives them. They
+  /// override LiBai's rule, stage ids and balancing; the config's "stages" overrides them.
+  StageAssignment stages;
 
   /// The grid of ranks as named axes with all their sizes, outermost first, in place of the
   /// config's sizes (see MpuOptions::axes); empty: as the config says. Of several axes that cut

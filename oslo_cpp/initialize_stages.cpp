@@ -1,10 +1,16 @@
 #include "oslo_cpp/initialize_stages.h"
 
+#include <c10/util/StringUtil.h>
+
 #include <iostream>
 
+#include "mpu/error.h"
+#include "oslo_cpp/config/config_dialects.h"
+#include "parallelizers/pipeline/balance.h"
 #include "parallelizers/pipeline/evaluation_carrier.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/plan/stage_balance.h"
 #include "parallelizers/plan/stage_search.h"
 
 namespace oslo {
@@ -21,32 +27,103 @@ MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineSha
   };
 }
 
-StagePlan stages_of(const ModelView& model, const Config& config, int pipeline_ranks) {
+namespace {
+
+StageWishes wishes_of(const Config& config, const StageAssignment& assigned, int stages) {
   const ConfigValues& values = config.values();
-  if (pipeline_ranks == 1 && values.stages.empty()) return {};
-  const int stages = pipeline_ranks * pipeline_shape(values).chunks;
-  StagePlan plan = plan_stages(
-      model, {stages, values.pipeline_num_layers, values.custom_pipeline_stage_id, values.stages});
-  return pipeline_ranks == 1 ? StagePlan() : plan;
-}
-
-std::vector<PlanLayer> layers_of(const StagePlan& stages) {
-  std::vector<PlanLayer> layers;
-  for (const StagePlan::Layer& layer : stages.layers) {
-    layers.push_back({layer.path, layer.automatic, layer.actual});
+  StageWishes wishes{stages, values.pipeline_num_layers, values.custom_pipeline_stage_id,
+                     values.stages, assigned};
+  if (values.actual_pipeline_stage_id) {
+    wishes.ids = values.actual_pipeline_stage_id;
+    wishes.ids_from = "'" + stage_ids_path(values.dialect, "actual") + "'";
   }
-  return layers;
+  return wishes;
 }
 
-void add_stages_by_example(StagePlan& stages, const std::vector<LayerPlan>& layers,
-                           const ModelView& model, const PlanAxes& axes,
-                           const std::function<void()>& example, bool tells) {
-  if (stages.tensors.empty() || !example) return;
-  const std::string reason = add_used_stages(stages.tensors, layers, model, axes, example);
-  if (reason.empty() || !tells) return;
-  std::cerr << "oslo: which parameters several pipeline stages use could not be seen, as "
-               "example_inputs could not be run on shapes: " +
-                   reason + "\n";
+std::string ids_text(const std::vector<int>& ids) {
+  return c10::str("[", c10::Join(", ", ids), "]");
+}
+
+/// A saved config says for which model and how many stages it was.
+void check_saved(const StagePlan& plan, const ConfigValues& values) {
+  if (!values.auto_pipeline_stage_id) return;
+  std::vector<int> automatic;
+  for (const StagePlan::Layer& layer : plan.layers) automatic.push_back(layer.automatic);
+  OSLO_CHECK(
+      automatic == *values.auto_pipeline_stage_id, "'", stage_ids_path(values.dialect, "auto"),
+      "' is ", ids_text(*values.auto_pipeline_stage_id),
+      " in the config, which initialize wrote for "
+      "another pipeline or model: for ",
+      plan.layers.size(), " layers on ", plan.stages, " stages it would be ", ids_text(automatic),
+      "; remove it and '", stage_ids_path(values.dialect, "actual"), "'");
+}
+
+/// Whether the config leaves it to us, and says by what.
+std::optional<std::string> balanced_by(const ConfigValues& values) {
+  return values.actual_pipeline_stage_id ? std::nullopt : values.balance_stages;
+}
+
+}  // namespace
+
+StagePlan stages_of(const ModelView& model, const Config& config, const StageAssignment& assigned,
+                    int pipeline_ranks) {
+  const ConfigValues& values = config.values();
+  if (pipeline_ranks == 1 && values.stages.empty() && assigned.empty()) return {};
+  const int stages = pipeline_ranks * pipeline_shape(values).chunks;
+  StagePlan plan = plan_stages(model, wishes_of(config, assigned, stages));
+  if (pipeline_ranks == 1) return {};
+  check_saved(plan, values);
+  return plan;
+}
+
+std::vector<double> finish_stages(StagePlan& plan, const StagedModel& of, bool tells) {
+  if (plan.stages == 1) return {};
+  if (const auto by = balanced_by(of.config.values())) {
+    OSLO_CHECK(*by != "time" || of.example,
+               "'balance_stages' is time, which InitializeOptions::example_inputs shows: give "
+               "initialize a forward, or take \"memory\"");
+    StageWishes wishes = wishes_of(of.config, of.assigned, plan.stages);
+    const BalancedModel balanced{of.model, of.layers, of.axes, of.example};
+    wishes.ids = *by == "time" ? stages_by_time(balanced, wishes, of.rates)
+                               : stages_by_memory(balanced, wishes);
+    wishes.balanced_by = *by;
+    plan = plan_stages(of.model, wishes);
+  }
+  if (!of.example) return {};
+  const StageUses uses =
+      add_used_stages(plan.tensors, of.layers, of.model, of.axes, of.example, of.rates);
+  if (!uses.reason.empty()) {
+    if (tells) {
+      std::cerr << "oslo: which parameters several pipeline stages use could not be seen, as "
+                   "example_inputs could not be run on shapes: " +
+                       uses.reason + "\n";
+    }
+    return {};
+  }
+  std::vector<double> seconds;
+  for (int stage = 0; stage < plan.stages; ++stage) {
+    seconds.push_back(cost_of_units(uses.work, stage, stage + 1));
+  }
+  return seconds;
+}
+
+PlanPipeline pipeline_of(const StagePlan& plan, std::vector<double> seconds) {
+  if (plan.stages == 1) return {};
+  PlanPipeline pipeline{plan.why, plan.stages, {}, std::move(seconds)};
+  for (const StagePlan::Layer& layer : plan.layers) {
+    pipeline.layers.push_back({layer.path, layer.automatic, layer.actual});
+  }
+  return pipeline;
+}
+
+Config saved_config(const Config& config, const PlanPipeline& pipeline) {
+  if (pipeline.layers.empty()) return config;
+  std::vector<int> automatic, actual;
+  for (const PlanLayer& layer : pipeline.layers) {
+    automatic.push_back(layer.automatic_stage);
+    actual.push_back(layer.actual_stage);
+  }
+  return config.with_stage_ids(automatic, actual);
 }
 
 }  // namespace oslo

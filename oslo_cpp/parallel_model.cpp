@@ -1,6 +1,7 @@
 #include "oslo_cpp/parallel_model.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
@@ -81,7 +82,7 @@ struct ParallelModel::State {
   std::vector<PlanEntry> entries;
   PlanForecast forecast;
   bool had_example = false;
-  std::vector<PlanLayer> layers;
+  PlanPipeline pipeline;
   std::vector<Cut> cut;
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
@@ -90,14 +91,14 @@ struct ParallelModel::State {
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                              std::vector<PlanEntry> entries, PlanForecast forecast,
-                             bool had_example, std::vector<PlanLayer> layers)
+                             bool had_example, PlanPipeline pipeline)
     : state_(std::make_shared<State>(State{std::move(module),
                                            std::move(mpu),
                                            std::move(config),
                                            std::move(entries),
                                            std::move(forecast),
                                            had_example,
-                                           std::move(layers),
+                                           std::move(pipeline),
                                            {},
                                            false,
                                            {},
@@ -128,7 +129,7 @@ Plan ParallelModel::plan() const {
   Plan plan;
   plan.entries = state_->entries;
   plan.forecast = state_->forecast;
-  plan.layers = state_->layers;
+  plan.pipeline = state_->pipeline;
   plan.ranks = state_->mpu.world().size();
   plan.axes = axes_of(state_->mpu.grid());
   if (state_->counted) {
@@ -172,7 +173,9 @@ double ParallelModel::clip_grad_norm_(double max_norm, double norm_type) const {
 void ParallelModel::save_parallelized(const std::string& directory,
                                       const SaveOptions& options) const {
   check();
-  oslo::save_parallelized(*state_->module, state_->mpu, directory, options);
+  SaveOptions all = options;
+  if (all.parallel_config().is_null()) all.parallel_config(state_->config.to_json());
+  oslo::save_parallelized(*state_->module, state_->mpu, directory, all);
 }
 
 void ParallelModel::from_parallelized(const std::string& directory,

@@ -22,7 +22,7 @@ class ParallelModel {
  public:
   ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                 std::vector<PlanEntry> entries, PlanForecast forecast = {},
-                bool had_example = false, std::vector<PlanLayer> layers = {});
+                bool had_example = false, PlanPipeline pipeline = {});
 
   const std::shared_ptr<torch::nn::Module>& module() const;
   /// The model by its own class (an Impl). Throws naming both classes when it is another.
@@ -34,6 +34,8 @@ class ParallelModel {
   }
 
   const MPU& mpu() const;
+  /// The config given to `initialize`; of a model with a pipeline with the stages of its layers
+  /// (Config::with_stage_ids). A parallel checkpoint has it as parallel_config.json.
   const Config& config() const;
   /// Whether `initialize` had a forward to run.
   bool had_example() const;

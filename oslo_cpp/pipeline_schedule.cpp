@@ -139,9 +139,9 @@ void PipelineSchedule::State::share_used_parameters(const std::function<void()>&
   const ModelView view(parallel.module());
   StageMap stages = this->stages();
   // What cannot be run on shapes is found out in the step, and refused by name there.
-  const std::string reason =
+  const StageUses uses =
       add_used_stages(stages, {}, view, PlanAxes(parallel.mpu().grid()), forward);
-  if (!reason.empty()) return;
+  if (!uses.reason.empty()) return;
   for (const at::Tensor& each : tensors()) share_parameter(each, stages.of(each));
 }
 

@@ -141,6 +141,18 @@ void Config::set(const std::string& assignment) {
   });
 }
 
+Config Config::with_stage_ids(const std::vector<int>& automatic,
+                              const std::vector<int>& actual) const {
+  Json changed = *document_;
+  const auto write = [&](const char* which, const std::vector<int>& ids) {
+    const std::string path = stage_ids_path(values_.dialect, which);
+    assign(changed, split_path(path, config_schema(values_.dialect)), Json(ids));
+  };
+  write("auto", automatic);
+  write("actual", actual);
+  return Config(std::move(changed));
+}
+
 nlohmann::json Config::to_json() const {
   return nlohmann::json(*document_);
 }

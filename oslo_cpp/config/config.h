@@ -44,6 +44,11 @@ class Config {
 
   const ConfigValues& values() const { return values_; }
 
+  /// This config with LiBai's `auto_pipeline_stage_id` and `actual_pipeline_stage_id`, a stage for
+  /// each layer of a pipeline: in LiBai's dialect in `train.dist`, in the others at the top.
+  /// `initialize` writes them; a config that has them gives a model the same stages again.
+  Config with_stage_ids(const std::vector<int>& automatic, const std::vector<int>& actual) const;
+
   /// The document with its overrides, in its own dialect.
   nlohmann::json to_json() const;
 

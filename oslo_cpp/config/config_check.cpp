@@ -201,6 +201,7 @@ void fail_unknown_key(const ConfigKey& parent, const std::string& path, const st
   }
   std::vector<std::string> elsewhere;
   find_everywhere(config_schema(ConfigDialect::none), "", name, elsewhere);
+  std::erase(elsewhere, in_quotes(join_path(path, name)));  // a key of another dialect
   fail("unknown key ", in_quotes(join_path(path, name)), "; the nearest valid name ",
        path.empty() ? "at the top" : "in " + in_quotes(path), " is ",
        in_quotes(nearest(names, name)), " (of ", list(names), ")",

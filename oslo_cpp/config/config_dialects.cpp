@@ -37,6 +37,12 @@ std::optional<int> size_of(const Json& sized) {
   return maybe<int>(sized, "size");
 }
 
+/// What LiBai's dialect has in its own objects, and the others at the top.
+void read_saved_stages(const Json& object, ConfigValues& values) {
+  values.auto_pipeline_stage_id = maybe<std::vector<int>>(object, "auto_pipeline_stage_id");
+  values.actual_pipeline_stage_id = maybe<std::vector<int>>(object, "actual_pipeline_stage_id");
+}
+
 void read_oslo(const Json& model_parallelism, ConfigValues& values) {
   values.enabled = value_or(model_parallelism, "enable", true);
   values.tensor_parallel_size = value_or(model_parallelism, "tensor_parallel_size", 1);
@@ -54,6 +60,7 @@ void read_libai(const Json& train, ConfigValues& values) {
   values.pipeline_schedule = maybe<std::string>(dist, "pipeline_schedule");
   values.pipeline_num_layers = maybe<int>(dist, "pipeline_num_layers");
   values.custom_pipeline_stage_id = maybe<std::vector<int>>(dist, "custom_pipeline_stage_id");
+  read_saved_stages(dist, values);
   values.num_accumulation_steps = value_or(train, "num_accumulation_steps", 1);
   values.activation_checkpoint = value_or(at(train, "activation_checkpoint"), "enabled", false);
   values.zero_optimization = value_or(at(train, "zero_optimization"), "enabled", false);
@@ -91,6 +98,11 @@ std::string to_string(ConfigDialect dialect) {
   return "no dialect";
 }
 
+std::string stage_ids_path(ConfigDialect dialect, const char* which) {
+  return c10::str(dialect == ConfigDialect::libai ? "train.dist." : "", which,
+                  "_pipeline_stage_id");
+}
+
 SizeNames size_names(ConfigDialect dialect) {
   if (dialect == ConfigDialect::colossal_ai) {
     return {"parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.tensor.mode",
@@ -107,6 +119,9 @@ ConfigValues read_values(const Json& document) {
   read_oslo(at(document, "model_parallelism"), values);
   if (values.dialect == ConfigDialect::libai) {
     read_libai(at(document, "train"), values);
+  } else {
+    values.num_accumulation_steps = value_or(document, "num_accumulation_steps", 1);
+    read_saved_stages(document, values);
   }
   if (values.dialect == ConfigDialect::colossal_ai) {
     read_colossal_ai(at(document, "parallel"), values);
@@ -120,6 +135,7 @@ ConfigValues read_values(const Json& document) {
   if (auto timeout = maybe<int>(document, "timeout")) {
     values.timeout = std::chrono::seconds(*timeout);
   }
+  values.balance_stages = maybe<std::string>(document, "balance_stages");
   for (const auto& [pattern, placement] : at(document, "plan").items()) {
     values.plan.emplace_back(pattern, placement.get<std::string>());
   }

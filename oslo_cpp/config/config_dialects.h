@@ -17,6 +17,9 @@ struct SizeNames {
 };
 SizeNames size_names(ConfigDialect dialect);
 
+/// Where a dialect keeps the stages of layers: "train.dist.actual_pipeline_stage_id" for "actual".
+std::string stage_ids_path(ConfigDialect dialect, const char* which);
+
 /// Reads a document that `check_config` has accepted.
 ConfigValues read_values(const nlohmann::ordered_json& document);
 

@@ -68,8 +68,8 @@ void check_mode(int tensor, const std::string& mode, int depth, const SizeNames&
 
 /// LiBai's users say how many layers there are.
 void check_layers(const ConfigValues& values) {
-  const bool said =
-      values.pipeline_num_layers || values.custom_pipeline_stage_id || !values.stages.empty();
+  const bool said = values.pipeline_num_layers || values.custom_pipeline_stage_id ||
+                    values.actual_pipeline_stage_id || !values.stages.empty();
   OSLO_CHECK(said || values.dialect != ConfigDialect::libai || values.pipeline_parallel_size == 1,
              "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
              " needs 'train.dist.pipeline_num_layers', as in LiBai: set it to the number of layers "
@@ -81,6 +81,13 @@ void check_stages(const ConfigValues& values) {
     return;
   }
   constexpr const char* kName = "'train.dist.custom_pipeline_stage_id'";
+  OSLO_CHECK(!values.balance_stages, kName,
+             " and 'balance_stages' = ", values.balance_stages.value_or(""),
+             " both divide the layers: keep one of them");
+  const auto& actual = values.actual_pipeline_stage_id;
+  OSLO_CHECK(!actual || *actual == *values.custom_pipeline_stage_id, kName,
+             " differs from 'train.dist.actual_pipeline_stage_id', which initialize wrote into a "
+             "saved config: remove the latter");
   const std::vector<int>& stages = *values.custom_pipeline_stage_id;
   int layers = values.pipeline_num_layers.value_or(static_cast<int>(stages.size()));
   OSLO_CHECK(static_cast<int>(stages.size()) == layers, kName, " has ", stages.size(),
@@ -155,12 +162,6 @@ void check_features(const ConfigValues& values) {
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
   refuse(values.amp, "amp.enabled", "true", "false");
   refuse(values.activation_checkpoint, "activation_checkpoint.enabled", "true", "false");
-  std::string steps = std::to_string(values.num_accumulation_steps);
-  // With stages a model is run by a PipelineSchedule, which reads it.
-  refuse(values.num_accumulation_steps > 1 && values.pipeline_parallel_size == 1,
-         "num_accumulation_steps", steps.c_str(),
-         "1 and accumulate with DistributedDataParallel's no_sync(), or give PipelineOptions the "
-         "number of micro-batches");
 }
 
 }  // namespace

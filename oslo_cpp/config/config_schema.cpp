@@ -39,6 +39,15 @@ ConfigKey nullable(ConfigKey key) {
   return key;
 }
 
+ConfigKey stage_ids(const char* name) {
+  return nullable({.name = name, .kind = Kind::stages, .maximum = StageSet::kMost - 1});
+}
+
+/// What LiBai's dialect has in its own objects, and the others at the top.
+std::vector<ConfigKey> saved_stages() {
+  return {stage_ids("auto_pipeline_stage_id"), stage_ids("actual_pipeline_stage_id")};
+}
+
 ConfigKey oslo_keys() {
   return object("model_parallelism",
                 {flag("enable"), count("tensor_parallel_size"), count("pipeline_parallel_size"),
@@ -46,17 +55,18 @@ ConfigKey oslo_keys() {
 }
 
 ConfigKey libai_keys() {
-  ConfigKey stages{.name = "custom_pipeline_stage_id", .kind = Kind::stages};
   ConfigKey zero_stage = count("stage");
   zero_stage.maximum = 3;
-  return object(
-      "train", {object("dist", {nullable(count("data_parallel_size")),
-                                count("tensor_parallel_size"), count("pipeline_parallel_size"),
-                                count("num_model_chunks"), schedule("pipeline_schedule"),
-                                nullable(count("pipeline_num_layers")), nullable(stages)}),
-                count("num_accumulation_steps"), object("activation_checkpoint", {flag("enabled")}),
-                object("zero_optimization", {flag("enabled"), zero_stage}),
-                object("amp", {flag("enabled")})});
+  ConfigKey dist =
+      object("dist", {nullable(count("data_parallel_size")), count("tensor_parallel_size"),
+                      count("pipeline_parallel_size"), count("num_model_chunks"),
+                      schedule("pipeline_schedule"), nullable(count("pipeline_num_layers")),
+                      stage_ids("custom_pipeline_stage_id")});
+  for (ConfigKey& key : saved_stages()) dist.keys.push_back(std::move(key));
+  return object("train", {std::move(dist), count("num_accumulation_steps"),
+                          object("activation_checkpoint", {flag("enabled")}),
+                          object("zero_optimization", {flag("enabled"), zero_stage}),
+                          object("amp", {flag("enabled")})});
 }
 
 ConfigKey colossal_ai_keys() {
@@ -108,6 +118,11 @@ ConfigKey config_schema(ConfigDialect dialect) {
   root.keys.push_back(
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   root.keys.push_back({.name = "stages", .kind = Kind::where, .maximum = StageSet::kMost - 1});
+  root.keys.push_back(choice("balance_stages", {"time", "memory"}));
+  if (dialect != ConfigDialect::libai) {
+    root.keys.push_back(count("num_accumulation_steps"));
+    for (ConfigKey& key : saved_stages()) root.keys.push_back(std::move(key));
+  }
   return root;
 }
 

@@ -62,9 +62,14 @@ struct ConfigValues {
 
   std::optional<int> num_model_chunks;           ///< stages a rank; see PipelineShape
   std::optional<std::string> pipeline_schedule;  ///< a kind (pipeline/schedule/kinds.h)
+  /// "time" or "memory": what stages are balanced by (plan/stage_balance.h).
+  std::optional<std::string> balance_stages;
+
   std::optional<int> pipeline_num_layers;
   std::optional<std::vector<int>> custom_pipeline_stage_id;  ///< one stage per layer
-  int num_accumulation_steps = 1;
+  /// What `initialize` wrote into a saved config, a stage a layer: by LiBai's rule, and in truth.
+  std::optional<std::vector<int>> auto_pipeline_stage_id, actual_pipeline_stage_id;
+  int num_accumulation_steps = 1;  ///< micro-batches of a PipelineSchedule
   bool activation_checkpoint = false;
   bool zero_optimization = false;
   int zero_stage = 1;

@@ -4,36 +4,14 @@
 #include <array>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "mpu/error.h"
-#include "parallelizers/modules/path_components.h"
 #include "parallelizers/pipeline/model_layers.h"
 #include "parallelizers/pipeline/stage_rule.h"
 
 namespace oslo {
 namespace {
-
-bool is_number(std::string_view text) {
-  return !text.empty() && text.size() < 10 &&
-         text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-/// "*", "0-5" or a name.
-bool matches_component(const std::string& wanted, const std::string& part) {
-  if (wanted == "*" || wanted == part) return true;
-  const size_t dash = wanted.find('-');
-  if (dash == std::string::npos || !is_number(part)) return false;
-  const std::string first = wanted.substr(0, dash), last = wanted.substr(dash + 1);
-  if (!is_number(first) || !is_number(last)) return false;
-  return std::stoi(first) <= std::stoi(part) && std::stoi(part) <= std::stoi(last);
-}
-
-/// Whether the path is what the pattern says, or lies beneath that.
-bool matches(const std::string& pattern, const std::string& path) {
-  const auto wanted = path_components(pattern), parts = path_components(path);
-  if (wanted.size() > parts.size()) return false;
-  return std::equal(wanted.begin(), wanted.end(), parts.begin(), matches_component);
-}
 
 bool has_word_of_last_stage(const std::string& path) {
   static constexpr std::array<std::string_view, 6> kWords{
@@ -41,8 +19,6 @@ bool has_word_of_last_stage(const std::string& path) {
   return std::any_of(kWords.begin(), kWords.end(),
                      [&](std::string_view word) { return path.find(word) != std::string::npos; });
 }
-
-using Places = std::vector<std::pair<std::string, StageSet>>;
 
 /// The stages that parameters and buffers have by their modules' places in the tree.
 class Placing {
@@ -58,16 +34,16 @@ class Placing {
     }
   }
 
-  Places parameters() const {
-    Places found;
+  StagePlaces parameters() const {
+    StagePlaces found;
     for (const ParameterView& parameter : model_.parameters()) {
       found.emplace_back(parameter.path, stage_of(parameter.path, parameter.module));
     }
     return found;
   }
 
-  Places buffers() const {
-    Places found;
+  StagePlaces buffers() const {
+    StagePlaces found;
     for (const BufferView& buffer : model_.buffers()) {
       found.emplace_back(buffer.path, stage_of(buffer.path, module_of(buffer.path)));
     }
@@ -132,10 +108,16 @@ std::vector<StagePlan::Layer> divided(const ModelView& model, const StageWishes&
              wishes.layers.value_or(0), ", the model has ", layers_text(paths),
              "; set it to that number, or place modules by patterns: \"stages\": {\"",
              paths.empty() ? "module" : paths.front(), "\": 0}");
-  OSLO_CHECK(!wishes.ids || static_cast<int>(wishes.ids->size()) == number,
-             "'custom_pipeline_stage_id' has ", wishes.ids ? wishes.ids->size() : 0,
-             " entries, the model has ", layers_text(paths), ": give one stage for each layer");
-  OSLO_CHECK(number >= wishes.stages || !wishes.patterns.empty(), "a pipeline of ", wishes.stages,
+  OSLO_CHECK(!wishes.ids || static_cast<int>(wishes.ids->size()) == number, wishes.ids_from,
+             " has ", wishes.ids ? wishes.ids->size() : 0, " entries, the model has ",
+             layers_text(paths), ": give one stage for each layer");
+  for (int i = 0; wishes.ids && i < number; ++i) {
+    OSLO_CHECK((*wishes.ids)[i] < wishes.stages, wishes.ids_from, " puts layer ", i, " (", paths[i],
+               ") on stage ", (*wishes.ids)[i], "; of ", wishes.stages, " stages the last is ",
+               wishes.stages - 1);
+  }
+  const bool placed = !wishes.patterns.empty() || !wishes.assigned.empty();
+  OSLO_CHECK(number >= wishes.stages || placed, "a pipeline of ", wishes.stages,
              " stages needs as many layers, the model has ", layers_text(paths),
              "; use fewer stages, or place modules by patterns: \"stages\": {\"module\": 0}");
   std::vector<int> ids;
@@ -151,52 +133,52 @@ std::vector<StagePlan::Layer> divided(const ModelView& model, const StageWishes&
   return layers;
 }
 
-using Patterns = std::vector<std::pair<std::string, std::vector<int>>>;
+using Notes = std::vector<std::pair<std::string, int>>;
 
-/// The weakest first.
-Patterns ordered(Patterns patterns) {
-  const auto strength = [](const std::string& pattern) {
-    return std::pair(path_components(pattern).size(),
-                     -std::count(pattern.begin(), pattern.end(), '*'));
-  };
-  std::stable_sort(patterns.begin(), patterns.end(), [&](const auto& a, const auto& b) {
-    return strength(a.first) < strength(b.first);
-  });
-  return patterns;
+std::vector<int> stages_of(const std::vector<StagePlan::Layer>& layers) {
+  std::vector<int> ids;
+  for (const StagePlan::Layer& layer : layers) ids.push_back(layer.actual);
+  return ids;
 }
 
-void place_by_patterns(const StageWishes& wishes, Places& parameters, Places& buffers) {
-  for (const auto& [pattern, stages] : ordered(wishes.patterns)) {
-    StageSet set;
-    for (const int stage : stages) {
-      OSLO_CHECK(stage < wishes.stages, "stages pattern \"", pattern, "\" names stage ", stage,
-                 ", the pipeline has ", wishes.stages,
-                 wishes.stages == 1 ? " stage; set the pipeline size" : " stages, counted from 0");
-      set = set | StageSet::of(stage);
+/// Before what goes with the layers is placed.
+void place_layers(const Notes& notes, std::vector<StagePlan::Layer>& layers) {
+  for (const auto& [path, stage] : notes) {
+    for (StagePlan::Layer& layer : layers) {
+      if (lies_in(layer.path, path)) layer.actual = stage;
     }
-    bool found = false;
-    for (Places* places : {&parameters, &buffers}) {
-      for (auto& [path, place] : *places) {
-        if (!matches(pattern, path)) continue;
-        place = set;
-        found = true;
-      }
-    }
-    OSLO_CHECK(found, "stages pattern \"", pattern,
-               "\" matches no parameter or buffer of the model (* stands for one component of a "
-               "path, 0-5 for a number from 0 to 5)",
-               parameters.empty() ? "" : "; the first one is \"" + parameters.front().first + "\"");
   }
+}
+
+void place_by_notes(const Notes& notes, StagePlaces& places) {
+  for (const auto& [noted, stage] : notes) {
+    for (auto& [path, place] : places) {
+      if (lies_in(path, noted)) place = StageSet::of(stage);
+    }
+  }
+}
+
+std::string why(const StageWishes& wishes) {
+  std::string text = "by " + (wishes.ids ? wishes.ids_from : "LiBai's rule");
+  if (!wishes.balanced_by.empty()) text = "balanced by " + wishes.balanced_by;
+  if (!wishes.assigned.empty()) text += ", then as modules were given stages";
+  if (!wishes.patterns.empty()) text += ", then by patterns";
+  return text;
 }
 
 }  // namespace
 
 StagePlan plan_stages(const ModelView& model, const StageWishes& wishes) {
   StagePlan plan;
+  plan.stages = wishes.stages;
   plan.layers = divided(model, wishes);
+  plan.why = why(wishes);
+  const Notes notes = wishes.assigned.stages(model, wishes.stages, stages_of(plan.layers));
+  place_layers(notes, plan.layers);
   const Placing placing(model, plan.layers);
-  Places parameters = placing.parameters(), buffers = placing.buffers();
-  place_by_patterns(wishes, parameters, buffers);
+  StagePlaces parameters = placing.parameters(), buffers = placing.buffers();
+  for (StagePlaces* places : {&parameters, &buffers}) place_by_notes(notes, *places);
+  place_by_patterns(wishes.patterns, wishes.stages, parameters, buffers);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ParameterView& parameter = model.parameters()[i];
     plan.tensors.add(parameter.in_use(), parameters[i].second);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -20,6 +21,7 @@
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/planned_uses.h"
+#include "parallelizers/plan/stage_work.h"
 
 namespace oslo {
 namespace {
@@ -208,12 +210,17 @@ DryCost DryRun::run_once() {
     leave_graph();
     {
       WorkMeter meter(rates_);
+      const auto by_stage = std::make_shared<StageWork>(
+          calls_, [&] { return meter.work().seconds + collectives().seconds; });
+      const auto observed = c10::make_scope_exit([&] { mesh_->observer = calls_; });
+      if (!stages_.empty()) mesh_->observer = by_stage;
       mesh_->shapes->on_known = [&](const auto& op, const auto& arguments, const auto& results) {
         meter.note(op, arguments, results);
       };
       run_watched(model_, example_, writes_);
       mesh_->shapes->on_known = nullptr;
       work = meter.work();
+      stage_work_ = by_stage->finish();
     }
     members_.restore();
   } while (mesh_->shapes->on_zeros.size() > known || writes_.open());
@@ -221,18 +228,26 @@ DryCost DryRun::run_once() {
   return cost_of(work);
 }
 
-DryCost DryRun::cost_of(const Work& work) const {
-  DryCost cost;
-  cost.gathers = mesh_->gathers().calls();
-  cost.calls = calls_->value();
+DryRun::Collectives DryRun::collectives() const {
+  Collectives moved;
   for (int axis = 0; axis < mesh_->axes(); ++axis) {
     for (const LedgerEntry& entry : mesh_->axis(axis)->ledger().entries()) {
       const auto calls = static_cast<double>(entry.traffic.calls);
       const auto bytes = static_cast<double>(entry.traffic.bytes);
-      cost.bytes += entry.traffic.bytes;
-      cost.waiting += calls * rates_.collective.seconds(bytes / calls);
+      moved.bytes += entry.traffic.bytes;
+      moved.seconds += calls * rates_.collective.seconds(bytes / calls);
     }
   }
+  return moved;
+}
+
+DryCost DryRun::cost_of(const Work& work) const {
+  DryCost cost;
+  cost.gathers = mesh_->gathers().calls();
+  cost.calls = calls_->value();
+  const Collectives moved = collectives();
+  cost.bytes = moved.bytes;
+  cost.waiting = moved.seconds;
   cost.seconds = work.seconds + cost.waiting;
   cost.kept_bytes = work.kept_bytes;
   for (const auto& [impl, held] : held_) {

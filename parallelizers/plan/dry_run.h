@@ -13,6 +13,7 @@
 
 #include "mpu/mesh.h"
 #include "parallelizers/modules/parameters_in_use.h"
+#include "parallelizers/pipeline/balance.h"
 #include "parallelizers/pipeline/stage_map.h"
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -67,6 +68,9 @@ class DryRun {
   /// Gives parameters and buffers their pipeline stages, of which this run sees all as elsewhere;
   /// until then all are on one.
   void set_stages(const StageMap& stages) { stages_ = stages; }
+  /// Seconds that the last run took on them, forward, backward and in collectives: a line for each
+  /// set of stages that compute something together. Without what sending between stages takes.
+  const std::vector<UnitCost>& stage_work() const { return stage_work_; }
 
   /// Layers whose weight the forward computed so far.
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
@@ -93,6 +97,12 @@ class DryRun {
   void place_all(const std::vector<LayerPlan>& layers);
   void hold(const at::Tensor& tensor);
   DryCost run_once();
+  /// What the groups' ledgers say.
+  struct Collectives {
+    int64_t bytes = 0;
+    double seconds = 0;
+  };
+  Collectives collectives() const;
   void leave_graph();
   DryCost cost_of(const Work& work) const;
   bool take_wishes(std::vector<LayerPlan>& layers) const;
@@ -114,6 +124,7 @@ class DryRun {
   /// By axis and parameter name.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<CutOrigin>> origins_;
   StageMap stages_;
+  std::vector<UnitCost> stage_work_;
   int64_t runs_ = 0;
 };
 

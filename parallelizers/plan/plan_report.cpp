@@ -1,13 +1,58 @@
 #include "parallelizers/plan/plan_report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 namespace oslo {
+namespace {
+
+/// LiBai's names for what its saved configuration holds.
+void write_pipeline(nlohmann::json& json, const Plan& plan) {
+  const PlanPipeline& pipeline = plan.pipeline;
+  std::vector<std::string> paths;
+  std::vector<int> automatic, actual;
+  for (const PlanLayer& layer : pipeline.layers) {
+    paths.push_back(layer.path);
+    automatic.push_back(layer.automatic_stage);
+    actual.push_back(layer.actual_stage);
+  }
+  json["pipeline_layers"] = paths;
+  json["auto_pipeline_stage_id"] = automatic;
+  json["actual_pipeline_stage_id"] = actual;
+  json["pipeline_stages_by"] = pipeline.why;
+  json["pipeline_stages"] = nlohmann::json::array();
+  for (int stage = 0; stage < pipeline.stages; ++stage) {
+    nlohmann::json line{{"stage", stage}, {"parameter_bytes", plan.stage_bytes(stage)}};
+    if (!pipeline.seconds.empty()) {
+      line["seconds"] = pipeline.seconds[stage];
+      line["share_of_time"] = pipeline.share(stage);
+    }
+    json["pipeline_stages"].push_back(std::move(line));
+  }
+}
+
+}  // namespace
+
+double PlanPipeline::share(int stage) const {
+  const double all = std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  return all > 0 ? seconds[stage] / all : 0;
+}
 
 int64_t Plan::local_bytes() const {
   int64_t bytes = 0;
   for (const PlanEntry& entry : entries) {
     if (entry.tied_to.empty()) bytes += entry.local_bytes;
+  }
+  return bytes;
+}
+
+int64_t Plan::stage_bytes(int stage) const {
+  int64_t bytes = 0;
+  for (const PlanEntry& entry : entries) {
+    const auto& stages = entry.stages;
+    const bool has = std::find(stages.begin(), stages.end(), stage) != stages.end();
+    if (has && entry.tied_to.empty()) bytes += entry.global_bytes;
   }
   return bytes;
 }
@@ -38,17 +83,7 @@ nlohmann::json Plan::to_json() const {
   for (const PlanAxis& axis : axes) {
     json["axes"].push_back({{"axis", axis.name}, {"groups", axis.groups}});
   }
-  if (!layers.empty()) {
-    json["pipeline_layers"] = nlohmann::json::array();
-    std::vector<int> automatic, actual;
-    for (const PlanLayer& layer : layers) {
-      json["pipeline_layers"].push_back(layer.path);
-      automatic.push_back(layer.automatic_stage);
-      actual.push_back(layer.actual_stage);
-    }
-    json["auto_pipeline_stage_id"] = automatic;
-    json["actual_pipeline_stage_id"] = actual;
-  }
+  if (!pipeline.why.empty()) write_pipeline(json, *this);
   if (forecast.step > 0) {
     json["expected"] = {{"step_seconds", forecast.step},
                         {"collective_seconds", forecast.collectives},

@@ -61,18 +61,32 @@ struct PlanLayer {
   int actual_stage = 0;
 };
 
+/// How the layers of a model are divided over the stages of a pipeline.
+struct PlanPipeline {
+  std::string why;                ///< "by LiBai's rule"; empty without a pipeline
+  int stages = 1;                 ///< how many
+  std::vector<PlanLayer> layers;  ///< in order
+  /// Seconds of a step that each stage computes, as the plan expects; empty without an example.
+  std::vector<double> seconds;
+
+  /// Of all stages' seconds, from 0 to 1.
+  double share(int stage) const;
+};
+
 /// What `initialize` made of a model, and what running it cost so far.
 struct Plan {
   std::vector<PlanEntry> entries;
-  std::vector<PlanAxis> axes;     ///< those of more than one rank, outermost first
-  int ranks = 1;                  ///< of the world
-  std::vector<PlanLayer> layers;  ///< of a pipeline, in order; empty without one
+  std::vector<PlanAxis> axes;  ///< those of more than one rank, outermost first
+  int ranks = 1;               ///< of the world
+  PlanPipeline pipeline;
   PlanForecast forecast;
   std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;
   std::string counted;  ///< over what: "since initialize", "in the counted step"
 
   int64_t local_bytes() const;
+  /// Bytes of the parameters that a stage of the pipeline has, all tensor ranks together.
+  int64_t stage_bytes(int stage) const;
   /// A table for people, 96 columns wide where names allow: equal layers share a line.
   std::string to_string() const;
   /// The same for programs.

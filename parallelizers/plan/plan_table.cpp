@@ -7,13 +7,15 @@
 #include <sstream>
 
 #include "parallelizers/plan/fold.h"
+#include "parallelizers/plan/pipeline_table.h"
 #include "parallelizers/plan/plan_report.h"
 #include "parallelizers/plan/role.h"
+#include "parallelizers/plan/text_table.h"
 
 namespace oslo {
 namespace {
 
-using Row = std::vector<std::string>;
+using Row = TableRow;
 
 /// Where sentences are broken.
 constexpr size_t kWidth = 96;
@@ -74,45 +76,10 @@ void print_axes(std::ostream& out, const Plan& plan) {
   }
 }
 
-/// Left-aligned columns, as wide as their widest cell.
-void print_table(std::ostream& out, const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += " " + row[i] + std::string(widths[i] - row[i].size() + 1, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out << line << "\n";
-  }
-}
-
-/// "h.0 to h.5 on stage 0; h.6 to h.11 on stage 1".
-void print_layers(std::ostream& out, const std::vector<PlanLayer>& layers) {
-  if (layers.empty()) return;
-  std::string text;
-  for (size_t first = 0; first < layers.size();) {
-    size_t last = first;
-    while (last + 1 < layers.size() &&
-           layers[last + 1].actual_stage == layers[first].actual_stage) {
-      ++last;
-    }
-    text += c10::str(text.empty() ? "layers: " : "; ", layers[first].path,
-                     last > first ? " to " + layers[last].path : "", " on stage ",
-                     layers[first].actual_stage);
-    first = last + 1;
-  }
-  out << wrapped_text(text, "  ");
-}
-
 /// The grid of ranks, what a step is expected to take, and the memory of a rank.
 void print_summary(std::ostream& out, const Plan& plan) {
   print_axes(out, plan);
-  print_layers(out, plan.layers);
+  print_pipeline(out, plan);
   int64_t gradients = 0;
   for (const PlanEntry& entry : plan.entries) {
     if (entry.tied_to.empty() && entry.trains) gradients += entry.local_bytes;

@@ -4,14 +4,12 @@
 
 #include <map>
 #include <utility>
-#include <vector>
 
 #include "mpu/error.h"
 #include "mpu/text.h"
 #include "parallelizers/pipeline/crossing.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 #include "parallelizers/plan/dry_run.h"
-#include "parallelizers/plan/rates.h"
 
 namespace oslo {
 namespace {
@@ -57,21 +55,23 @@ void lend(const at::Tensor& tensor, int stage, const ModelView& model, StageMap&
 
 }  // namespace
 
-std::string add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
-                            const PlanAxes& axes, const std::function<void()>& example) {
-  const Rates rates = Rates::nominal();
+StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
+                          const PlanAxes& axes, const std::function<void()>& example,
+                          const Rates& rates) {
   for (int run = 0; run < kMostStageRuns; ++run) {
     UseCarrier carrier;
+    std::vector<UnitCost> work;
     try {
       FirstWrites writes;
       DryRun dry(model, axes, example, writes, rates);
       dry.set_stages(stages);
       const StageCarrier::Scope scope(&carrier);
       dry.run(layers);
+      work = dry.stage_work();
     } catch (const std::exception& error) {
-      return first_line(message_of(error));
+      return {first_line(message_of(error)), {}};
     }
-    if (carrier.lent().empty()) return "";
+    if (carrier.lent().empty()) return {"", std::move(work)};
     for (const auto& [tensor, stage] : carrier.lent()) lend(tensor, stage, model, stages);
   }
   fail("the stages that use the model's parameters did not settle in ", kMostStageRuns,

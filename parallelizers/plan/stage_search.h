@@ -2,20 +2,33 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/balance.h"
 #include "parallelizers/pipeline/stage_map.h"
 #include "parallelizers/plan/layer_plan.h"
 #include "parallelizers/plan/plan_axes.h"
+#include "parallelizers/plan/rates.h"
 
 namespace oslo {
+
+/// What a run of an example tells of pipeline stages.
+struct StageUses {
+  /// Why the example could not be run on shapes; empty where it was.
+  std::string reason;
+  /// Seconds of the operators and collectives of a step, by the stages that run them; empty where
+  /// it could not be run.
+  std::vector<UnitCost> work;
+};
 
 /// Finds the parameters and buffers that `example`, a forward, uses on stages which do not have
 /// them (a head that is the transposed embedding, tables that every layer reads), and adds those
 /// stages to `stages`: each computes with a copy of its own. The forward is run on shapes
-/// (dry_run.h) with `layers` cut as planned over `axes`. Returns why it could not be run; empty
-/// where it was. No communication: the same on all ranks.
-std::string add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
-                            const PlanAxes& axes, const std::function<void()>& example);
+/// (dry_run.h) with `layers` cut as planned over `axes`, and timed by `rates`. No communication:
+/// the same on all ranks.
+StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
+                          const PlanAxes& axes, const std::function<void()>& example,
+                          const Rates& rates = Rates::nominal());
 
 }  // namespace oslo

@@ -45,10 +45,7 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"train": {"amp": {"enabled": true}}})", 2, {"'train.amp.enabled' = true", "false"}},
         Refused{R"({"train": {"activation_checkpoint": {"enabled": true}}})",
                 2,
-                {"'train.activation_checkpoint.enabled' = true", "false"}},
-        Refused{R"({"train": {"num_accumulation_steps": 8}})",
-                2,
-                {"'train.num_accumulation_steps' = 8", "no_sync()"}}));
+                {"'train.activation_checkpoint.enabled' = true", "false"}}));
 
 TEST(Config, WhatIsOffIsAccepted) {
   EXPECT_EQ(Config::parse(R"({"train": {"zero_optimization": {"enabled": false, "stage": 1},
@@ -89,6 +86,29 @@ TEST(Config, APipelineOfLiBaisNeedsTheNumberOfLayers) {
                            R"({"parallel": {"pipeline": {"size": 2}}})"}) {
     EXPECT_EQ(Config::parse(text).resolve(6).pipeline, 2);
   }
+}
+
+TEST(Config, EveryDialectAccumulates) {
+  for (const char* text :
+       {R"({"train": {"num_accumulation_steps": 8}})", R"({"num_accumulation_steps": 8})",
+        R"({"num_accumulation_steps": 8, "parallel": {"pipeline": 1}})",
+        R"({"num_accumulation_steps": 8, "model_parallelism": {"tensor_parallel_size": 2}})"}) {
+    const Config config = Config::parse(text);
+    EXPECT_EQ(config.values().num_accumulation_steps, 8) << text;
+    config.resolve(2);
+  }
+  expect_contains(parse_error(R"({"train": {}, "num_accumulation_steps": 8})"),
+                  {"unknown key 'num_accumulation_steps'", "'train.num_accumulation_steps'"});
+  expect_contains(parse_error(R"({"num_accumulation_steps": 0})"), {"an integer from 1"});
+}
+
+TEST(Config, StagesMayBeBalanced) {
+  Config config = Config::parse(R"({"balance_stages": "time", "parallel": {"pipeline": 2}})");
+  EXPECT_EQ(config.values().balance_stages, "time");
+  config.set("balance_stages=memory");
+  EXPECT_EQ(config.values().balance_stages, "memory");
+  expect_contains(parse_error(R"({"balance_stages": "parameters"})"),
+                  {"'balance_stages'", "one of time, memory", "\"parameters\""});
 }
 
 TEST(Config, StagesByPatterns) {

@@ -87,8 +87,12 @@ TEST(PipelineInitialize, ThePlanShowsStages) {
     EXPECT_EQ(entry("h.3.ln_1.weight").global_bytes, 32);
     EXPECT_THAT(plan.to_string(), AllOf(HasSubstr("stage"), HasSubstr("0, 1")));
     EXPECT_EQ(plan.to_json()["parameters"][0]["stages"].dump(), "[0,1]");
-    EXPECT_THAT(plan.to_string(),
-                HasSubstr("layers: h.0 to h.1 on stage 0; h.2 to h.3 on stage 1"));
+    EXPECT_THAT(plan.to_string(), HasSubstr("pipeline of 2 stages, by LiBai's rule"));
+    EXPECT_THAT(plan.to_string(), testing::ContainsRegex("0 +h.0 to h.1 +8416 B +[0-9]+%"));
+    EXPECT_THAT(plan.to_string(), testing::ContainsRegex("1 +h.2 to h.3 +7456 B +[0-9]+%"));
+    EXPECT_NEAR(plan.pipeline.share(0) + plan.pipeline.share(1), 1, 1e-12);
+    EXPECT_EQ(plan.to_json()["pipeline_stages_by"], "by LiBai's rule");
+    EXPECT_GT(plan.to_json()["pipeline_stages"][1]["seconds"].get<double>(), 0);
     EXPECT_EQ(plan.to_json()["actual_pipeline_stage_id"].dump(), "[0,0,1,1]");
     EXPECT_EQ(plan.to_json()["auto_pipeline_stage_id"].dump(), "[0,0,1,1]");
     const int64_t own = plan.local_bytes();
