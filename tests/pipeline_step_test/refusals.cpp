@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <utility>
 
 #include "tests/support/errors_of.h"
 #include "tests/support/pipeline_parity.h"
@@ -84,15 +85,35 @@ TEST(PipelineSchedule, WhatCannotBeIsRefusedByNameOnEveryRank) {
               Each(HasSubstr("does not depend on the model")));
 }
 
+/// Of a value no rank may read it (it would be another one's on every stage), of a parameter only
+/// those of its stage. Whoever waits hears of it.
 TEST(PipelineSchedule, AStorageReadOnTheWrongStageIsRefused) {
-  const auto errors = refused([](const ParallelModel& parallel, torch::nn::Sequential& model) {
+  const auto value = refused([](const ParallelModel& parallel, torch::nn::Sequential& model) {
     step(parallel, {torch::ones({4, 3})}, [&](const Tensors& micro) {
       const Tensor y = model->forward(micro[0]);
       static_cast<void>(y.data_ptr<float>());
       return y.mean();
     });
   });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("micro-batch 0"), HasSubstr("pipeline stage"))));
+  EXPECT_THAT(value, Each(AllOf(HasSubstr("forward of micro-batch 0"),
+                                HasSubstr("the data of a placed tensor was asked for"),
+                                HasSubstr("oslo::local_tensor(t) where oslo::is_here(t)"))));
+  const auto parameter = refused(
+      [](const ParallelModel& parallel, torch::nn::Sequential& model) {
+        PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+        bool shapes = true;  // the first call is on shapes
+        schedule.forward_backward_step({torch::ones({4, 3})}, [&](const Tensors& micro) {
+          const Tensor& weight = model[0]->as<torch::nn::Linear>()->weight;
+          if (!std::exchange(shapes, false)) static_cast<void>(weight.data_ptr<float>());
+          return model->forward(micro[0]).mean();
+        });
+      },
+      2, std::chrono::seconds(2));
+  EXPECT_THAT(parameter[1], AllOf(HasSubstr("pipeline stage 1, forward of micro-batch 0"),
+                                  HasSubstr("another pipeline stage holds it"),
+                                  HasSubstr("where oslo::is_here(p)")));
+  EXPECT_THAT(parameter[0], AllOf(HasSubstr("the first to fail was pipeline stage 1"),
+                                  HasSubstr("another pipeline stage holds it")));
 }
 
 TEST(PipelineSchedule, LibTorchsOwnClippingAndBackwardAreRefused) {

@@ -37,7 +37,9 @@ c10::intrusive_ptr<c10::TensorImpl> implementation_of_shape(const at::Tensor& sh
   impl->set_sizes_and_strides(shape.sizes(), shape.strides());
   impl->release_storage_and_set_meta_custom_data_ptr_error_msg_(
       "the data of a parameter or buffer was asked for where it is a shape without content: "
-      "another pipeline stage holds it, or InitializeOptions::example_inputs is being run");
+      "another pipeline stage holds it, or InitializeOptions::example_inputs is being run; take "
+      "oslo::local_tensor(p) where oslo::is_here(p), or between steps, on all ranks, "
+      "oslo::full_tensor(p)");
   return impl;
 }
 
