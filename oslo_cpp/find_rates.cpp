@@ -55,7 +55,9 @@ RateCurve between_threads(Transport transport) {
 }
 
 /// Between this rank and its neighbours on the tensor axis, all such groups at once as in training.
+/// Of one rank nothing is moved, and a file of rates must say something.
 RateCurve between_ranks(const MPU& mpu, Transport transport, c10::Device device) {
+  if (mpu.tensor_group()->size() == 1) return Rates::nominal().collective;
   const auto group = mpu.world().make_group("rates", mpu.tensor_group()->ranks(), transport);
   return measure_collective(*group, device);
 }

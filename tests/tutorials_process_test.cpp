@@ -1,0 +1,128 @@
+// The tutorials of pipelines as a user runs them, on ranks that are processes.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/error_of.h"
+#include "tests/support/files.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tool_process.h"
+
+namespace oslo::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// The lines that begin with `word`.
+Words lines_with(const std::string& text, const std::string& word) {
+  Words found;
+  for (const std::string& line : lines_of(text)) {
+    if (line.find(word) != std::string::npos) found.push_back(line.substr(line.find(word)));
+  }
+  return found;
+}
+
+TEST(PipelineTutorials, TwoLayersOnTwoRanksTrainAsAlone) {
+  ToolProcess two({"run", "-n", "2", "--", TUTORIALS "/two_layers"});
+  ToolProcess one({"run", "-n", "1", "--", TUTORIALS "/two_layers"});
+  ASSERT_EQ(two.finish(), 0) << two.error();
+  ASSERT_EQ(one.finish(), 0) << one.error();
+  EXPECT_THAT(two.output(), HasSubstr("rank 0: first.weight first.bias\n"));
+  EXPECT_THAT(two.output(), HasSubstr("rank 1: second.weight second.bias\n"));
+  EXPECT_THAT(one.output(), HasSubstr("rank 0: first.weight first.bias second.weight second.bias"));
+  const Words steps = lines_with(two.output(), "step ");
+  EXPECT_EQ(steps.size(), 4u);
+  EXPECT_EQ(steps, lines_with(one.output(), "step "));
+  EXPECT_THAT(two.output(), HasSubstr("correct: 24 of 24"));
+}
+
+/// As at a user's, whose machine has no file of rates yet: without tensor ranks there is nobody to
+/// measure collectives with.
+TEST(PipelineTutorials, APipelineAloneMeasuresItsMachineAndKeepsThat) {
+  const TemporaryDirectory folder;
+  const Words run{"run",
+                  "-n",
+                  "2",
+                  "--",
+                  "env",
+                  "-u",
+                  "OSLO_RATES",
+                  "XDG_CACHE_HOME=" + folder.path().string(),
+                  TUTORIALS "/two_layers"};
+  ToolProcess first(run);
+  EXPECT_EQ(first.finish(), 0) << first.error();
+  EXPECT_THAT(first.error(), HasSubstr("measuring once"));
+  ToolProcess second(run);
+  EXPECT_EQ(second.finish(), 0) << second.error();
+  EXPECT_THAT(second.error(), Not(HasSubstr("measuring once")));
+}
+
+TEST(PipelineTutorials, BertsPlanHasLiBaisStages) {
+  const std::string program = TUTORIALS "/bert_plan";
+  ToolProcess rule({"plan", "-n", "8", "--", program, "--hidden", "64"});
+  ASSERT_EQ(rule.finish(), 0) << rule.error();
+  EXPECT_THAT(rule.output(), HasSubstr("8 ranks: pipeline 4 x tensor 2"));
+  EXPECT_THAT(rule.output(), HasSubstr("pipeline of 4 stages, by LiBai's rule"));
+  for (const char* layers :
+       {"0      encoders.0 to encoders.5 ", "1      encoders.6 to encoders.12 ",
+        "2      encoders.13 to encoders.19 ", "3      encoders.20 to encoders.23 "}) {
+    EXPECT_THAT(rule.output(), HasSubstr(layers));
+  }
+  ToolProcess time(
+      {"plan", "-n", "8", "--", program, "--hidden", "64", "--set", "balance_stages=time"});
+  ASSERT_EQ(time.finish(), 0) << time.error();
+  EXPECT_THAT(time.output(), HasSubstr("pipeline of 4 stages, balanced by time"));
+  // The last stage has the head, which takes far longer than a layer of 64 features.
+  EXPECT_THAT(time.output(), Not(HasSubstr("encoders.20 to encoders.23")));
+  ToolProcess wrong({"plan", "-n", "8", "--", program, "--hidden", "64", "--layers", "12"});
+  EXPECT_EQ(wrong.finish(), 1);
+  expect_contains(wrong.error(), {"'pipeline_num_layers' is 24", "12 layers"});
+}
+
+std::vector<double> numbers_in(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<double> numbers;
+  for (double number = 0; file >> number;) numbers.push_back(number);
+  return numbers;
+}
+
+/// Data 2 x tensor 2 x pipeline 2, against LibTorch alone; what is merged one process samples from.
+TEST(PipelineTutorials, Gpt2InThreeDimensionsTrainsAsAloneAndMerges) {
+  const TemporaryDirectory folder;
+  const Words common{"--layers",  "2", "--hidden", "32", "--heads",      "4",
+                     "--seq-len", "8", "--steps",  "3",  "--batch-size", "8"};
+  const auto with = [&](Words words, const Words& more) {
+    words.insert(words.end(), common.begin(), common.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  ToolProcess cube(with({"run", "-n", "8", "--", TUTORIALS "/train_gpt2"},
+                        {"--set", "model_parallelism.tensor_parallel_size=2", "--set",
+                         "model_parallelism.pipeline_parallel_size=2", "--micro-batches", "2",
+                         "--out", folder / "run", "--losses", folder / "losses"}));
+  ASSERT_EQ(cube.finish(), 0) << cube.error();
+  ToolProcess plain(with({"run", "-n", "1", "--", TUTORIALS "/train_plain_gpt2"},
+                         {"--losses", folder / "plain"}));
+  ASSERT_EQ(plain.finish(), 0) << plain.error();
+  const auto losses = numbers_in(folder / "losses"), expected = numbers_in(folder / "plain");
+  ASSERT_EQ(losses.size(), 3u);
+  ASSERT_EQ(expected.size(), 3u);
+  // Sums of floats in another order, of losses near 11.
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4);
+  EXPECT_LT(losses.back(), losses.front());
+  for (const char* file : {"run/parallel_ckpt/pytorch_model_tp_1_pp_1.safetensors",
+                           "run/parallel_ckpt/parallel_config.json",
+                           "run/merged_ckpt/model.safetensors", "run/merged_ckpt/config.json"}) {
+    EXPECT_FALSE(contents(folder / file).empty()) << file;
+  }
+  ToolProcess text({"run", "-n", "1", "--", TUTORIALS "/generate_gpt2", "--checkpoint",
+                    folder / "run/merged_ckpt", "--prompt", "ROMEO:"});
+  EXPECT_EQ(text.finish(), 0) << text.error();
+  EXPECT_THAT(text.output(), HasSubstr("ROMEO:"));
+}
+
+}  // namespace
+}  // namespace oslo::test
