@@ -102,4 +102,20 @@ def memory(bin_folder, quick):
             rows.append(Row("Memory a rank, tensor parallel", f"C = {hidden}, {ranks} rank{'s' * (ranks > 1)}", "MB",
                             Sample.of([held]), Sample.of([formula]), "the formula", target=0.97,
                             note=f"{found['most'] / 2**20:.1f} MB at most in a step"))
+    return rows + pipeline_memory(bin_folder, quick)
+
+
+def pipeline_memory(bin_folder, quick):
+    """The peak of resident memory in a step, of the rank that takes most, beside one stage's."""
+    rows, one_stage = [], None
+    hidden = 256 if quick else 512
+    for stages in (1, 2, 4):
+        print(f"  memory: C = {hidden}, pipeline {stages}", file=sys.stderr)
+        found = run(Job("pipeline_memory", [f"{bin_folder}/bench_pipeline_memory", "--hidden", str(hidden)], stages))
+        most = Sample.of([found["most"] / 2**20])
+        rows.append(Row("Resident memory of a rank, pipeline", f"C = {hidden}, 8 layers, pipeline {stages}", "MB",
+                        most, one_stage, "one stage" if one_stage else "-",
+                        note=f"{found['held'] / 2**20:.0f} MB between steps; weights, gradients and "
+                             f"moments are {found['formula'] / 2**20:.0f} MB"))
+        one_stage = one_stage or most
     return rows
