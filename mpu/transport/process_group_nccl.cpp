@@ -6,7 +6,7 @@
 
 #include "mpu/transport/cuda_support.h"
 
-// The only file that needs the headers of CUDA and NCCL, and all of liboslo_cpp_cuda.
+// The only file that needs NCCL's header; in liboslo_cpp_cuda.
 namespace oslo {
 namespace {
 
