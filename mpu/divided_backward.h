@@ -7,6 +7,7 @@
 
 #include "mpu/collective_node.h"
 #include "mpu/pending.h"
+#include "mpu/place_behind.h"
 
 /// Backward passes in which a collective is started by one node and waited for by another.
 namespace oslo::collective_node {
@@ -42,7 +43,7 @@ class WaitingBackward final : public CollectiveNode {
 /// A node whose collective can be divided after it was made: it then starts the collective, and a
 /// node behind it waits. All consumers of its result have handed in their gradients by then, so
 /// that one collective serves them, divided or not.
-class DividableNode : public CollectiveNode {
+class DividableNode : public CollectiveNode, public PlaceBehind {
  public:
   explicit DividableNode(GroupPtr group);
 
@@ -50,8 +51,8 @@ class DividableNode : public CollectiveNode {
   /// latest of what is ready. The same when it is divided already.
   uint64_t divide();
 
-  /// Where its input's gradient goes, behind the node that waits.
-  const torch::autograd::Edge& behind() const;
+  /// Behind the node that waits, where there is one.
+  const torch::autograd::Edge& behind() const final;
 
   at::Tensor backward(at::Tensor gradient) final;
 

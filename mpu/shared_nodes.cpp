@@ -3,14 +3,14 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "mpu/divided_backward.h"
+#include "mpu/place_behind.h"
 
 namespace oslo {
 namespace {
 
 /// Where the gradient goes that `node` computes.
 const torch::autograd::Node* place_behind(const torch::autograd::Node& node) {
-  const auto* divided = dynamic_cast<const collective_node::DividableNode*>(&node);
+  const auto* divided = dynamic_cast<const PlaceBehind*>(&node);
   const auto& behind = divided != nullptr ? divided->behind() : node.next_edge(0);
   return behind.function.get();
 }
