@@ -19,6 +19,7 @@ namespace oslo {
 struct KnownShapes;
 class CallObserver;
 class ContentProvider;
+class KernelFusion;
 class StageCarrier;
 
 /// Where the random numbers of an operator on a cut value come from.
@@ -76,6 +77,10 @@ class Mesh {
 
   /// Told of every call that the model's forward makes on placed values; mostly null.
   std::shared_ptr<CallObserver> observer;
+
+  /// What products compute in one pass with what stands beside them (placement/engine/
+  /// kernel_fusion.h). Null: LibTorch's operators, one by one.
+  std::shared_ptr<KernelFusion> fusion;
 
   /// Why values that are elsewhere may not be used any more; empty while they may.
   std::string ended;

@@ -19,6 +19,7 @@
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/stage_plan.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/kernel_fusion.h"
 #include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/placement/engine/user_rule_registry.h"
 #include "parallelizers/plan/apply_plan.h"
@@ -175,6 +176,14 @@ MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
   return MpuOptions().axes(axes);
 }
 
+MpuOptions::PrepareMesh prepared(c10::Device device, const ConfigValues& values) {
+  return [stages = prepared_for_stages(device, pipeline_shape(values)),
+          fusion = values.kernel_fusion](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
+    stages(mesh, pipeline);
+    if (fusion) mesh.fusion = std::make_shared<KernelFusion>();
+  };
+}
+
 }  // namespace
 
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
@@ -188,12 +197,11 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   std::string said;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
-    mpu_options =
-        grid_options(sizes, config, options.axes)
-            .backend(sizes.backend)
-            .random_mode(options.random_mode)
-            .seed(options.seed)
-            .prepare_mesh(prepared_for_stages(device_of(view), pipeline_shape(config.values())));
+    mpu_options = grid_options(sizes, config, options.axes)
+                      .backend(sizes.backend)
+                      .random_mode(options.random_mode)
+                      .seed(options.seed)
+                      .prepare_mesh(prepared(device_of(view), config.values()));
     mpu_options.grid(world.size());
     OSLO_CHECK(
         !is_all_initialized(view),

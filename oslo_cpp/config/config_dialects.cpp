@@ -135,6 +135,7 @@ ConfigValues read_values(const Json& document) {
   if (auto timeout = maybe<int>(document, "timeout")) {
     values.timeout = std::chrono::seconds(*timeout);
   }
+  values.kernel_fusion = value_or(document, "kernel_fusion", false);
   values.balance_stages = maybe<std::string>(document, "balance_stages");
   for (const auto& [pattern, placement] : at(document, "plan").items()) {
     values.plan.emplace_back(pattern, placement.get<std::string>());

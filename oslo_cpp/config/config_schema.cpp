@@ -115,6 +115,7 @@ ConfigKey config_schema(ConfigDialect dialect) {
   ConfigKey timeout = count("timeout");
   timeout.maximum = kMostTimeoutSeconds;
   root.keys.push_back(timeout);
+  root.keys.push_back(flag("kernel_fusion"));
   root.keys.push_back(
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   root.keys.push_back({.name = "stages", .kind = Kind::where, .maximum = StageSet::kMost - 1});

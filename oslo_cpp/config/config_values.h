@@ -55,6 +55,7 @@ struct ConfigValues {
   RankOrder rank_order = RankOrder::pp_dp_tp;
   Transport backend = Transport::automatic;
   std::optional<std::chrono::seconds> timeout;  ///< how long ranks wait for each other
+  bool kernel_fusion = false;                   ///< see placement/engine/kernel_fusion.h
   /// (pattern, "column" | "row" | "vocab" | "replicate") in the order written.
   std::vector<std::pair<std::string, std::string>> plan;
   /// (pattern, pipeline stages) in the order written; see pipeline/stage_plan.h.

@@ -152,6 +152,18 @@ TEST(Config, TimeoutIsInSeconds) {
   }
 }
 
+TEST(Config, KernelFusionBesideEveryDialect) {
+  EXPECT_FALSE(Config().values().kernel_fusion);
+  for (const std::string dialect : {"model_parallelism", "train", "parallel"}) {
+    Config config = Config::parse("{\"kernel_fusion\": true, \"" + dialect + "\": {}}");
+    EXPECT_TRUE(config.values().kernel_fusion) << dialect;
+    config.set("kernel_fusion=false");
+    EXPECT_FALSE(config.values().kernel_fusion) << dialect;
+    expect_contains(error_of([&] { config.set("kernel_fusion=1"); }),
+                    {"'kernel_fusion'", "expected true or false", "1"});
+  }
+}
+
 TEST(Config, PlanKeepsItsOrder) {
   Config config = Config::parse(
       R"({"plan": {"wte": "vocab", "h.*.attn.c_attn": "column", "*": "replicate",

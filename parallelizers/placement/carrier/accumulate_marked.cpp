@@ -52,6 +52,26 @@ class AccumulateMarked final : public Node {
     return {};
   }
 
+  bool add(const std::function<void(const at::Tensor&)>& add) {
+    auto impl = parameter_.lock();
+    if (!impl) return false;
+    const at::Tensor parameter(std::move(impl));
+    const bool heard = !pre_hooks().empty() || !tensor_pre_hooks().empty() ||
+                       !retains_grad_hooks().empty() || !post_hooks().empty() ||
+                       torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
+    if (heard || !parameter.requires_grad()) return false;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const at::Tensor& kept = parameter.grad();
+    const bool fits = kept.defined() && !placed_impl(kept) && kept.layout() == at::kStrided &&
+                      kept.sizes() == parameter.sizes() && kept.device() == parameter.device() &&
+                      !kept.requires_grad() && !kept.is_inference();
+    if (!fits) return false;
+    add(at::Tensor(implementation_over(kept, false)));
+    kept.unsafeGetTensorImpl()->bump_version();
+    mark_gradient_after_backward(parameter_);
+    return true;
+  }
+
   std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>& tensor_pre_hooks() noexcept
       override {
     const auto impl = parameter_.lock();
@@ -76,6 +96,11 @@ bool takes_whole_gradients(const Node& node) {
 bool accumulates_for(const Node& node, const at::Tensor& tensor) {
   const auto* accumulate = dynamic_cast<const AccumulateMarked*>(&node);
   return accumulate != nullptr && accumulate->is_for(tensor);
+}
+
+bool add_to_gradient(Node& node, const std::function<void(const at::Tensor& gradient)>& add) {
+  auto* accumulate = dynamic_cast<AccumulateMarked*>(&node);
+  return accumulate != nullptr && accumulate->add(add);
 }
 
 void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 #include "parallelizers/placement/layout/layout.h"
 
 namespace torch::autograd {
@@ -22,6 +24,13 @@ std::shared_ptr<torch::autograd::Node> make_accumulator(const at::Tensor& parame
 bool takes_whole_gradients(const torch::autograd::Node& node);
 /// Whether it was made for this tensor.
 bool accumulates_for(const torch::autograd::Node& node, const at::Tensor& tensor);
+
+/// Lets a node that computes a gradient of this rank's part add it to the parameter's `.grad`
+/// itself, so that no tensor stands between: calls `add` with the gradient so far, a plain tensor
+/// over its memory. False, and nothing was called, where that would be noticed: no dense gradient
+/// is there yet, or hooks (a user's, a data-parallel reducer's) wait at the accumulator `node`.
+bool add_to_gradient(torch::autograd::Node& node,
+                     const std::function<void(const at::Tensor& gradient)>& add);
 
 /// Gives a gradient its parameter's mark, in place. One that is marked or sparse stays as it is.
 void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter);

@@ -104,6 +104,7 @@ constexpr Property kProperties[] = {
     {"aten::_has_compatible_shallow_copy_type", &OperatorEntry::changes_data},
     {"aten::copy_", &OperatorEntry::writes_pointwise},
     {"aten::zero_", &OperatorEntry::clears},
+    {"aten::gelu", &OperatorEntry::gelu},
 };
 
 }  // namespace

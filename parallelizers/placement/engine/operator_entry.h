@@ -28,6 +28,7 @@ struct OperatorEntry {
   bool composite = false;   ///< made of other operators
   bool on_each = false;     ///< of lists: one operator on each of their tensors
   bool random = false;      ///< draws random numbers
+  bool gelu = false;        ///< a product may have computed it already (kernel_fusion.h)
 
   // On marked tensors (door/part_operators.h).
   bool keeps_mark = false;        ///< the result is a part of what the first argument is one of

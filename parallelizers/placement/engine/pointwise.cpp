@@ -7,8 +7,23 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/alike.h"
 #include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/kernel_fusion.h"
 
 namespace oslo {
+namespace {
+
+/// The GeLU that a product computed beside its sum; undefined where none did.
+at::Tensor ready_gelu(const OperatorEntry& op, const torch::jit::Stack& stack,
+                      const PlacedTensorImpl& sum) {
+  if (!op.gelu) return {};
+  const Value& value = sum.value();
+  KernelFusion* const fusion = value.layout->mesh()->fusion.get();
+  if (fusion == nullptr || stack.back().toStringRef() != "tanh") return {};
+  at::Tensor activation = fusion->take_gelu(value.local);
+  return activation.defined() ? recorded_gelu(value.local, std::move(activation)) : activation;
+}
+
+}  // namespace
 
 DimensionMap pointwise_map(c10::ArrayRef<Value> operands) {
   int64_t dims = 0;
@@ -58,6 +73,11 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   if (!alike.holds()) return false;
   if (op.same_weight && alike.first().weight_uses()) return false;
+  if (at::Tensor ready = ready_gelu(op, stack, alike.first()); ready.defined()) {
+    torch::jit::drop(stack, op.arguments);
+    stack.emplace_back(wrap_like({std::move(ready), alike.first().value().layout}, alike.first()));
+    return true;
+  }
   c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
   for (size_t i = base; i < stack.size(); ++i) {
     if (!stack[i].isTensor()) continue;

@@ -5,6 +5,7 @@
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/matrix/fused_linear.h"
 #include "parallelizers/placement/rules/matrix/linear_node.h"
 
 namespace oslo {
@@ -41,12 +42,22 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
   return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
 }
 
+/// x weight + bias by one kernel, where "kernel_fusion" asks for it; undefined elsewhere.
+at::Tensor fused(const Call& call, const at::Tensor& x, const at::Tensor& weight,
+                 const at::Tensor& bias = {}) {
+  KernelFusion* const fusion = call.mesh_of_call()->fusion.get();
+  if (fusion == nullptr || call.elsewhere() || !takes_fused_linear(x, weight, bias)) return {};
+  return fused_linear(*fusion, x, weight, bias);
+}
+
 /// matmul, mm, bmm, mv, dot. C++'s torch::nn::Linear multiplies by `weight.t()`.
 void matmul(Call& call) {
   const bool by_matrix = call.dim(1) == 2 && !call.elsewhere();
   call.run(matmul_map(call.value(0), call.value(1)),
            [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
              if (!by_matrix) return call.call_below(local);
+             at::Tensor y = fused(call, local[0], local[1]);
+             if (y.defined()) return {std::move(y)};
              return {linear_product(local[0], local[1], {}, WeightForm::input_first)};
            });
 }
@@ -67,10 +78,12 @@ void linear(Call& call) {
   const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
   const Value bias = call.value(2);
   const bool inside = adds_inside(resolution, bias);
-  Value y = resolution.finish(
-      linear_product(operands[0].local, operands[1].local, inside ? bias.local : at::Tensor(),
-                     WeightForm::output_first),
-      rows + "N");
+  const at::Tensor &x = operands[0].local, &weight = operands[1].local;
+  const at::Tensor added = inside ? bias.local : at::Tensor();
+  at::Tensor local;
+  if (call.mesh_of_call()->fusion) local = fused(call, x, weight.t(), added);
+  if (!local.defined()) local = linear_product(x, weight, added, WeightForm::output_first);
+  Value y = resolution.finish(std::move(local), rows + "N");
   if (bias.defined() && !inside) y = add_values(y, bias);
   call.result(std::move(y));
 }
@@ -80,9 +93,9 @@ using SumOfProduct = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const 
                                     const at::Scalar&, const at::Scalar&);
 
 /// beta * self + alpha * product(left, right): self is added once, after the reduction, or in the
-/// product by `fused`. The map is that of the product. In place, self takes the sum.
+/// product by `in_one`. The map is that of the product. In place, self takes the sum.
 void add_product(Call& call, const DimensionMap& map, Multiply product,
-                 SumOfProduct fused = nullptr) {
+                 SumOfProduct in_one = nullptr) {
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
   Value self = call.value(0);
   if (!at::isFloatingType(self.local.scalar_type()) &&
@@ -96,11 +109,15 @@ void add_product(Call& call, const DimensionMap& map, Multiply product,
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& left = operands[0].local;
   const at::Tensor& right = operands[1].local;
-  if (fused != nullptr && !call.op().in_place && adds_inside(resolution, self)) {
-    return call.result(
-        resolution.finish(fused(self.local, left, right, beta, alpha), map.results[0]));
+  if (in_one != nullptr && !call.op().in_place && adds_inside(resolution, self)) {
+    const bool plain = beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
+    at::Tensor y = plain ? fused(call, left, right, self.local) : at::Tensor();
+    if (!y.defined()) y = in_one(self.local, left, right, beta, alpha);
+    return call.result(resolution.finish(std::move(y), map.results[0]));
   }
-  Value y = resolution.finish(product(left, right), map.results[0]);
+  at::Tensor local = in_one != nullptr ? fused(call, left, right) : at::Tensor();
+  if (!local.defined()) local = product(left, right);
+  Value y = resolution.finish(std::move(local), map.results[0]);
   if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
   // As in BLAS, beta 0 ignores self, not-a-numbers included.
   const bool same_shape = self.sizes() == y.sizes();

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <atomic>
+
+#include "parallelizers/kernels/linear_kernels.h"
+
+namespace oslo::test {
+
+/// Calls of the kernels, of all ranks together.
+struct KernelCalls {
+  std::atomic<int> gelu = 0, gelu_backward = 0, overwrites = 0, adds = 0;
+
+  void clear() { gelu = gelu_backward = overwrites = adds = 0; }
+};
+KernelCalls& kernel_calls();
+
+/// Linear layers and GeLUs in the ways in which LibTorch's users write them: as one operator on
+/// (.., C), as nn::Linear on matrices (addmm), as nn::Linear on more dimensions (a product, then a
+/// bias in place), and with the other GeLU.
+struct MlpImpl : torch::nn::Module {
+  MlpImpl();
+  torch::Tensor forward(torch::Tensor x);
+
+  torch::nn::Linear up_one{nullptr}, down_one{nullptr};
+  torch::nn::Linear up_two{nullptr}, down_two{nullptr};
+  torch::nn::Linear up_three{nullptr}, down_three{nullptr};
+};
+TORCH_MODULE(Mlp);
+
+/// Column and row layers of `Mlp` over `tensor` ranks, with kernel fusion.
+std::string fused_config(int tensor, bool fusion = true);
+
+torch::Tensor gelu_tanh(const torch::Tensor& x);
+torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor& x);
+
+}  // namespace oslo::test
