@@ -388,5 +388,26 @@ TEST(Random, PerRankDrawsDifferForEachRank) {
       RandomMode::per_rank);
 }
 
+/// Ranks draw for parts of different sizes: from the default generator, which whole values need
+/// alike on all ranks, none of them may draw.
+TEST(Random, PerRankLeavesTheDefaultGeneratorAlone) {
+  const auto drawn = [](int rank) {
+    const MPU mpu(World::fake(rank, 2),
+                  MpuOptions().tensor_parallel_size(2).seed(3).random_mode(RandomMode::per_rank));
+    const Tensor x = from_local(torch::ones({3, 8}, torch::kDouble), mpu.tensor_mesh(),
+                                {Placement::shard(0)}, {6, 8});
+    const Tensor before = at::detail::getDefaultCPUGenerator().get_state();
+    std::vector<Tensor> results{torch::rand_like(x),          torch::randn_like(x),
+                                torch::randint_like(x, 1000), torch::randint_like(x, 5, 1000),
+                                torch::dropout(x, 0.5, true), x.clone().uniform_()};
+    for (Tensor& each : results) each = local_tensor(each);
+    EXPECT_TRUE(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), before));
+    EXPECT_GE(results[3].min().item<double>(), 5);
+    return results;
+  };
+  const auto first = drawn(0), second = drawn(1);
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_FALSE(torch::equal(first[i], second[i])) << i;
+}
+
 }  // namespace
 }  // namespace oslo

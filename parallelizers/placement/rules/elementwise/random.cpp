@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <mutex>
 
@@ -115,15 +116,34 @@ void fill_at_random(Call& call) {
   call.result_plain(target);
 }
 
+/// The operator's overload with a generator, which stands before type, layout, device, pinned
+/// memory and memory format.
+at::Tensor draw_like(const Call& call, std::vector<c10::IValue> arguments,
+                     at::Generator generator) {
+  constexpr int kOptions = 5;
+  const auto& name = call.op().handle.operator_name();
+  const char* overload = name.overload_name.empty() ? "generator" : "low_generator_dtype";
+  arguments.insert(arguments.end() - kOptions, std::move(generator));
+  torch::jit::Stack stack(arguments.begin(), arguments.end());
+  c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), overload).callBoxed(&stack);
+  return stack[0].toTensor();
+}
+
 /// rand_like and its like.
 void random_like(Call& call) {
   const Value x = call.value(0);
   std::vector<c10::IValue> arguments;
   for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
-  arguments[0] = per_rank(x) ? x.local : whole_like(call.tensor(0), x);
-  const at::Tensor drawn = call.call_with(arguments)[0].toTensor();
-  const bool keep = per_rank(x) || !x.cut();
-  call.result({keep ? drawn : local_part(drawn, *x.layout).contiguous(), x.layout});
+  if (per_rank(x)) {
+    arguments[0] = x.local;
+    const auto generator = sharded_generator(x);
+    return call.result({generator ? draw_like(call, std::move(arguments), *generator)
+                                  : call.call_with(std::move(arguments))[0].toTensor(),
+                        x.layout});
+  }
+  arguments[0] = whole_like(call.tensor(0), x);
+  const at::Tensor drawn = call.call_with(std::move(arguments))[0].toTensor();
+  call.result({x.cut() ? local_part(drawn, *x.layout).contiguous() : drawn, x.layout});
 }
 
 }  // namespace
