@@ -58,8 +58,9 @@ class Mesh {
   /// Which stages this rank has, and where the others are.
   StageRanks stage_ranks;
   bool holds(StageSet stages) const { return stage_ranks.holds(stages); }
-  /// What values of other stages say they are on: the model's device.
-  at::Device device = at::kCPU;
+  /// What values of other stages say they are on: the model's device. It follows `model->to`
+  /// (carrier/set_data.h).
+  mutable at::Device device = at::kCPU;
   /// What is known of operators on shapes (placement/engine/shape_call.h). Null: every rank holds
   /// all values, and none has a stage.
   std::shared_ptr<KnownShapes> shapes;

@@ -88,18 +88,16 @@ struct PipelineSchedule::State {
   void check_order(const std::function<void()>& forward);
 };
 
-/// A rank receives other stages' values on the device that the model was on at `initialize`. On
-/// another one it would wait in the CPU's collectives for ranks that are in the device's.
+/// A rank receives other stages' values on the device that the model was last moved to. A parameter
+/// on another one would wait in the CPU's collectives for ranks that are in the device's.
 void PipelineSchedule::State::check_device() const {
   const MeshPtr& mesh = parallel.mpu().tensor_mesh();
   if (!mesh->stages || mesh->device.is_meta()) return;
   agree_on_success(parallel.mpu().world(), "the pipeline schedule", [&] {
     for (const at::Tensor& parameter : parameters()) {
       OSLO_CHECK(!is_here(parameter) || parameter.device() == mesh->device,
-                 "PipelineSchedule: the model is on ", parameter.device(), ", and was on ",
-                 mesh->device,
-                 " when initialize gave its parameters to pipeline stages; move it before "
-                 "initialize");
+                 "PipelineSchedule: a parameter is on ", parameter.device(), " and the model on ",
+                 mesh->device, "; move the whole model: model->to(device)");
     }
   });
 }
