@@ -28,6 +28,8 @@ struct CudaSupport {
   /// A text for the device of that number, which no other one of any host has (its UUID; each part
   /// that MIG makes of one has its own).
   std::string (*device_identity)(int number);
+  /// What its maker calls it: "NVIDIA H100 80GB HBM3".
+  std::string (*device_name)(int number);
   /// Why no device can be used: no driver, one too old, none plugged in. Empty where one can.
   std::string (*why_no_device)();
 };

@@ -2,7 +2,9 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <exception>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <vector>
 
 #include "mpu/transport/cuda_support.h"
 
@@ -10,18 +12,48 @@
 namespace oslo {
 namespace {
 
+using Tensors = std::vector<at::Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
 /// NCCL whose started operations are still done when its last reference goes, as the other
 /// transports' are: LibTorch's own end breaks them off, and what they should have written is lost.
-/// A rank that is failing does not wait for what may never be done.
+/// A rank that is failing, or whose communicator has, does not wait for what may never be done.
+///
+/// With TORCH_NCCL_BLOCKING_WAIT=1 the host waits for each operation and is told of its error. A
+/// caller that waits at once gets a Work then, too: without one there would be nothing that throws.
 class Nccl final : public c10d::ProcessGroupNCCL {
  public:
-  using c10d::ProcessGroupNCCL::ProcessGroupNCCL;
+  using Base = c10d::ProcessGroupNCCL;
+  using Base::Base;
   ~Nccl() override {
     try {
-      std::uncaught_exceptions() > 0 ? abort() : shutdown();
+      const bool failed = std::uncaught_exceptions() > 0 || getError() != c10d::ErrorType::SUCCESS;
+      failed ? abort() : shutdown();
     } catch (const std::exception& error) {
       TORCH_WARN("NCCL did not end in order: ", error.what());
     }
+  }
+
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return Base::allreduce(tensors, with_work(options));
+  }
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    return Base::broadcast(tensors, with_work(options));
+  }
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& options) override {
+    return Base::_allgather_base(output, input, with_work(options));
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    return Base::_reduce_scatter_base(output, input, with_work(options));
+  }
+
+ private:
+  template <typename Options>
+  Options with_work(Options options) const {
+    options.asyncOp |= blockingWait_;
+    return options;
   }
 };
 
@@ -45,6 +77,10 @@ std::string device_identity(int number) {
   return text;
 }
 
+std::string device_name(int number) {
+  return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(number))->name;
+}
+
 std::string why_no_device() {
   try {
     c10::cuda::device_count_ensure_non_zero();
@@ -55,7 +91,7 @@ std::string why_no_device() {
   return "";
 }
 
-constexpr CudaSupport kSupport{make_nccl, device_identity, why_no_device};
+constexpr CudaSupport kSupport{make_nccl, device_identity, device_name, why_no_device};
 
 /// LibTorch registers its own operators in the same way.
 [[maybe_unused]] const bool kRegistered = [] {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <numeric>
 
+#include "mpu/transport/cuda_support.h"
 #include "mpu/world.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/plan/work_meter.h"
@@ -165,6 +166,15 @@ std::string processor() {
   return "unknown processor";
 }
 
+/// Two kinds of GPU differ more than a GPU from itself.
+std::string device_text(c10::Device device) {
+  const CudaSupport* const support = cuda_support();
+  if (!device.is_cuda() || support == nullptr) return c10::DeviceTypeName(device.type(), true);
+  return support->device_name(device.has_index()
+                                  ? device.index()
+                                  : c10::impl::VirtualGuardImpl(device.type()).getDevice().index());
+}
+
 }  // namespace
 
 Rates measure_operators(c10::Device device) {
@@ -214,7 +224,7 @@ RateCurve measure_collective(Group& group, c10::Device device) {
 
 std::string machine_text(c10::Device device, const std::string& transport, int ranks) {
   std::string text = processor() + ", " + at::get_cpu_capability();
-  if (!device.is_cpu()) text += ", " + c10::DeviceTypeName(device.type(), true);
+  if (!device.is_cpu()) text += ", " + device_text(device);
   const int threads = at::get_num_threads();
   return c10::str(text, ", LibTorch " TORCH_VERSION ", ", threads,
                   threads == 1 ? " thread, " : " threads, ", transport, " over ", ranks, " ranks");

@@ -16,8 +16,9 @@ Rates measure_operators(c10::Device device);
 /// group of its own.
 RateCurve measure_collective(Group& group, c10::Device device);
 
-/// The words that rates of this process's machine are kept under: processor, instruction set,
-/// LibTorch, threads, and what carries the collectives of how many ranks.
+/// The words that rates of this process's machine are kept under: processor, instruction set, the
+/// GPU's name where `device` is one, LibTorch, threads, and what carries the collectives of how
+/// many ranks.
 std::string machine_text(c10::Device device, const std::string& transport, int ranks);
 
 }  // namespace oslo
