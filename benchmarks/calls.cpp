@@ -1,8 +1,9 @@
 // Calls of one kind and nothing else, for a tool that counts instructions: the quiet measure where
 // the clock is not. No communication: rank 0 of a fake group of two.
 //
-//   valgrind --tool=none bench_calls WHAT N      WHAT of N calls; the difference of two N is the
-//   cost
+//   valgrind --tool=none bench_calls WHAT N [--device cpu]
+//
+// WHAT of N calls; the difference of two N is the cost.
 //
 // WHAT: plain:add, cut:add, plain:step and so on; `step` is forward and backward of a GPT.
 #include <oslo_cpp/oslo.h>
@@ -14,6 +15,7 @@
 #include <map>
 #include <string>
 
+#include "benchmarks/device.h"
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -24,8 +26,8 @@ using Action = std::function<void()>;
 
 /// An activation of 8 x 8, cut in two on its last dimension, or its part alone.
 struct Activation {
-  Activation(bool cut, bool grad) {
-    const auto part = torch::randn({8, 4}).requires_grad_(grad);
+  Activation(bool cut, bool grad, const torch::Device& device) {
+    const auto part = torch::randn({8, 4}, device).requires_grad_(grad);
     value =
         cut ? oslo::from_local(part, mpu.tensor_mesh(), {oslo::Placement::shard(1)}, {8, 8}) : part;
     value = value.clone();  // no leaf
@@ -35,17 +37,18 @@ struct Activation {
 };
 
 template <typename Operator>
-Action on_activation(bool cut, bool grad, const Operator& op) {
-  const auto activation = std::make_shared<Activation>(cut, grad);
+Action on_activation(bool cut, bool grad, const torch::Device& device, const Operator& op) {
+  const auto activation = std::make_shared<Activation>(cut, grad, device);
   return [activation, op] { op(activation->value); };
 }
 
 /// A linear layer of 64 -> 64, cut by column, on a plain input.
-Action linear(bool cut) {
+Action linear(bool cut, const torch::Device& device) {
   struct Net : torch::nn::Module {
     torch::nn::Linear fc{register_module("fc", torch::nn::Linear(64, 64))};
   };
   const auto net = std::make_shared<Net>();
+  net->to(device);
   const auto mpu = std::make_shared<oslo::MPU>(oslo::World::fake(0, 2),
                                                oslo::MpuOptions().tensor_parallel_size(2));
   std::shared_ptr<torch::nn::Linear> fc = std::make_shared<torch::nn::Linear>(net->fc);
@@ -60,13 +63,14 @@ Action linear(bool cut) {
                              mpu->tensor_mesh(), {oslo::Placement::shard(0)}, (*fc)->bias.sizes())),
                          "fc.bias");
   }
-  return [fc, mpu, x = torch::randn({2, 3, 64})] { (*fc)->forward(x); };
+  return [fc, mpu, x = torch::randn({2, 3, 64}, device)] { (*fc)->forward(x); };
 }
 
 /// Forward and backward of a GPT of four layers.
-Action step(bool cut, int64_t hidden) {
+Action step(bool cut, int64_t hidden, const torch::Device& device) {
   auto model = std::make_shared<bench::Gpt>(512, 64, hidden, 4, 4);
-  const auto place = torch::arange(2 * 64) * 7;
+  (*model)->to(device);
+  const auto place = torch::arange(2 * 64, device) * 7;
   const auto tokens = place.remainder(512).view({2, 64}), targets = (place + 3).remainder(512);
   std::shared_ptr<oslo::ParallelModel> parallel;
   if (cut) {
@@ -82,22 +86,22 @@ Action step(bool cut, int64_t hidden) {
   };
 }
 
-Action action(const std::string& what) {
+Action action(const std::string& what, const torch::Device& device) {
   const bool cut = what.starts_with("cut:");
   const std::string name = what.substr(what.find(':') + 1);
   const auto add = [](const torch::Tensor& x) { (void)torch::add(x, x); };
   const auto gelu = [](const torch::Tensor& x) { (void)torch::gelu(x); };
   const auto softplus = [](const torch::Tensor& x) { (void)torch::softplus(x); };
   const auto view = [](const torch::Tensor& x) { (void)x.transpose(0, 1); };
-  if (name == "add") return on_activation(cut, false, add);
-  if (name == "add_grad") return on_activation(cut, true, add);
-  if (name == "gelu") return on_activation(cut, false, gelu);
-  if (name == "gelu_grad") return on_activation(cut, true, gelu);
-  if (name == "softplus_grad") return on_activation(cut, true, softplus);
-  if (name == "transpose_grad") return on_activation(cut, true, view);
-  if (name == "linear") return linear(cut);
-  if (name == "step") return step(cut, 64);
-  if (name == "step256") return step(cut, 256);
+  if (name == "add") return on_activation(cut, false, device, add);
+  if (name == "add_grad") return on_activation(cut, true, device, add);
+  if (name == "gelu") return on_activation(cut, false, device, gelu);
+  if (name == "gelu_grad") return on_activation(cut, true, device, gelu);
+  if (name == "softplus_grad") return on_activation(cut, true, device, softplus);
+  if (name == "transpose_grad") return on_activation(cut, true, device, view);
+  if (name == "linear") return linear(cut, device);
+  if (name == "step") return step(cut, 64, device);
+  if (name == "step256") return step(cut, 256, device);
   std::cerr << "no such call: " << what << std::endl;
   std::exit(2);
 }
@@ -105,8 +109,10 @@ Action action(const std::string& what) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const torch::Device device = bench::device_named(bench::take_device_name(argc, argv));
   if (argc != 3) return 2;
   at::set_num_threads(1);
-  const Action call = action(argv[1]);
+  const Action call = action(argv[1], device);
   for (int64_t i = std::atoll(argv[2]); i > 0; --i) call();
+  bench::finish(device);
 }

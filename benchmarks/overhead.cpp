@@ -1,7 +1,7 @@
 // What the library costs where it should cost nothing: a model at world size 1, and one operator on
 // a cut value over the same operator on this rank's plain part (no communication: a fake group).
 //
-//   bench_overhead            the usual Google Benchmark table
+//   bench_overhead [--device cpu]   the usual Google Benchmark table
 //
 // Each benchmark runs both sides in short turns, so that what else the machine does hits both.
 // Counters, in microseconds: the medians of each side, and `more`, the median of the differences.
@@ -15,15 +15,17 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/device.h"
 #include "tests/models/gpt2.h"
 
 namespace {
 
-/// Microseconds a call.
+/// Microseconds a call, until the device is done.
 template <typename Action>
-double timed(int calls, const Action& action) {
+double timed(const torch::Device& device, int calls, const Action& action) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < calls; ++i) action();
+  bench::finish(device);
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
   return took.count() / calls;
 }
@@ -36,15 +38,16 @@ double percentile(std::vector<double> values, double fraction) {
 
 /// Turns of `calls` plain ones and as many of ours; who begins changes.
 template <typename Plain, typename Ours>
-void take_turns(benchmark::State& state, int calls, const Plain& plain, const Ours& ours) {
-  timed(calls, plain);
-  timed(calls, ours);
+void take_turns(benchmark::State& state, const torch::Device& device, int calls, const Plain& plain,
+                const Ours& ours) {
+  timed(device, calls, plain);
+  timed(device, calls, ours);
   std::map<std::string, std::vector<double>> found;
   bool plain_first = true;
   for (auto _ : state) {
-    const double before = plain_first ? timed(calls, plain) : 0;
-    const double of_ours = timed(calls, ours);
-    const double of_plain = plain_first ? before : timed(calls, plain);
+    const double before = plain_first ? timed(device, calls, plain) : 0;
+    const double of_ours = timed(device, calls, ours);
+    const double of_plain = plain_first ? before : timed(device, calls, plain);
     plain_first = !plain_first;
     found["plain"].push_back(of_plain);
     found["ours"].push_back(of_ours);
@@ -61,9 +64,9 @@ void take_turns(benchmark::State& state, int calls, const Plain& plain, const Ou
 /// An activation of 8 x 8, cut in two on its last dimension, and its local part: no leaf, which
 /// would get and lose an accumulator of gradients in every call, and no view.
 struct Cut {
-  explicit Cut(bool grad) {
+  Cut(bool grad, const torch::Device& device) {
     at::set_num_threads(1);
-    const auto part = torch::randn({8, 4}).requires_grad_(grad);
+    const auto part = torch::randn({8, 4}, device).requires_grad_(grad);
     local = part.clone();
     placed = oslo::from_local(part, mpu.tensor_mesh(), {oslo::Placement::shard(1)}, {8, 8}).clone();
   }
@@ -72,27 +75,27 @@ struct Cut {
 };
 
 template <typename Operator>
-void on_a_cut_value(benchmark::State& state, const Operator& op) {
-  const Cut cut(state.range(0) != 0);
+void on_a_cut_value(benchmark::State& state, const torch::Device& device, const Operator& op) {
+  const Cut cut(state.range(0) != 0, device);
   take_turns(
-      state, 100, [&] { benchmark::DoNotOptimize(op(cut.local)); },
+      state, device, 100, [&] { benchmark::DoNotOptimize(op(cut.local)); },
       [&] { benchmark::DoNotOptimize(op(cut.placed)); });
 }
 
-void add(benchmark::State& state) {
-  on_a_cut_value(state, [](const torch::Tensor& x) { return torch::add(x, x); });
+void add(benchmark::State& state, const torch::Device& device) {
+  on_a_cut_value(state, device, [](const torch::Tensor& x) { return torch::add(x, x); });
 }
-BENCHMARK(add)->ArgName("grad")->Arg(0)->Arg(1)->Iterations(3000);
 
-void gelu(benchmark::State& state) {
-  on_a_cut_value(state, [](const torch::Tensor& x) { return torch::gelu(x); });
+void gelu(benchmark::State& state, const torch::Device& device) {
+  on_a_cut_value(state, device, [](const torch::Tensor& x) { return torch::gelu(x); });
 }
-BENCHMARK(gelu)->ArgName("grad")->Arg(0)->Arg(1)->Iterations(1000);
 
 /// A small GPT-2 and its optimizer, as it is or after `initialize` in a world of one.
 class Training {
  public:
-  explicit Training(bool initialized) : initialized_(initialized) {
+  Training(bool initialized, const torch::Device& device) : initialized_(initialized) {
+    model_->to(device);
+    tokens_ = torch::randint(64, {4, 32}).to(device);
     if (!initialized) return;
     oslo::InitializeOptions how;
     how.world = oslo::World::alone();
@@ -112,17 +115,25 @@ class Training {
   torch::optim::AdamW optimizer_{model_->parameters(), torch::optim::AdamWOptions(1e-3)};
   oslo::DistributedDataParallel<models::GPT2> ddp_{
       model_, oslo::MPU(oslo::World::alone()).get_data_parallel_group()};
-  torch::Tensor tokens_ = torch::randint(64, {4, 32});
+  torch::Tensor tokens_;
 };
 
-void training_step(benchmark::State& state) {
+void training_step(benchmark::State& state, const torch::Device& device) {
   at::set_num_threads(1);
-  Training plain(false), initialized(true);
+  Training plain(false, device), initialized(true, device);
   take_turns(
-      state, 1, [&] { plain.step(); }, [&] { initialized.step(); });
+      state, device, 1, [&] { plain.step(); }, [&] { initialized.step(); });
 }
-BENCHMARK(training_step)->Iterations(500);
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  const torch::Device device = bench::device_named(bench::take_device_name(argc, argv));
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  using benchmark::RegisterBenchmark;
+  RegisterBenchmark("add", add, device)->ArgName("grad")->Arg(0)->Arg(1)->Iterations(3000);
+  RegisterBenchmark("gelu", gelu, device)->ArgName("grad")->Arg(0)->Arg(1)->Iterations(1000);
+  RegisterBenchmark("training_step", training_step, device)->Iterations(500);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,8 +1,7 @@
 // What planning costs: the automatic plan of GPT-2 models by dry runs, and the memory it takes.
 //
-//   bench_planning            the usual Google Benchmark table; rss_mb is the growth of the
-//   resident
-//                             set while planning, runs the dry runs it took
+//   bench_planning [--device cpu]   the usual Google Benchmark table; rss_mb is the growth of the
+//                                   resident set while planning, runs the dry runs it took
 //
 // The largest, GPT-2 XL, needs 6 GiB for its parameters.
 #include <benchmark/benchmark.h>
@@ -11,6 +10,7 @@
 
 #include <fstream>
 
+#include "benchmarks/device.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/structural_plan.h"
 #include "tests/models/gpt2.h"
@@ -25,7 +25,7 @@ double resident_megabytes() {
 }
 
 /// Arguments: layers, hidden size, heads, ranks.
-void plan_gpt2(benchmark::State& state) {
+void plan_gpt2(benchmark::State& state, const torch::Device& device) {
   at::set_num_threads(1);
   models::GPT2Options options;
   options.vocabulary = 50257;
@@ -34,7 +34,8 @@ void plan_gpt2(benchmark::State& state) {
   options.hidden = state.range(1);
   options.heads = state.range(2);
   models::GPT2 model(options);
-  const auto tokens = torch::zeros({2, 1024}, torch::kLong);
+  model->to(device);
+  const auto tokens = torch::zeros({2, 1024}, torch::TensorOptions(torch::kLong).device(device));
   double grown = 0;
   int64_t runs = 0;
   for (auto _ : state) {
@@ -52,14 +53,18 @@ void plan_gpt2(benchmark::State& state) {
   state.counters["rss_mb"] = grown;
   state.counters["runs"] = static_cast<double>(runs);
 }
-BENCHMARK(plan_gpt2)
-    ->ArgNames({"layers", "hidden", "heads", "ranks"})
-    ->Args({12, 768, 12, 8})
-    ->Args({12, 768, 12, 4096})
-    ->Args({48, 1600, 25, 8})
-    ->Unit(benchmark::kMillisecond)
-    ->Iterations(1);
-
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  const torch::Device device = bench::device_named(bench::take_device_name(argc, argv));
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RegisterBenchmark("plan_gpt2", plan_gpt2, device)
+      ->ArgNames({"layers", "hidden", "heads", "ranks"})
+      ->Args({12, 768, 12, 8})
+      ->Args({12, 768, 12, 4096})
+      ->Args({48, 1600, 25, 8})
+      ->Unit(benchmark::kMillisecond)
+      ->Iterations(1);
+  benchmark::RunSpecifiedBenchmarks();
+}

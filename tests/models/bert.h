@@ -80,7 +80,7 @@ struct BertImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& tokens) {
     const auto mask = (tokens == padding).to(torch::kFloat).mul(-1e4).unsqueeze(1).unsqueeze(2);
     auto x = words(tokens);
-    x += positions(torch::arange(tokens.size(1)).unsqueeze(0));
+    x += positions(torch::arange(tokens.size(1), tokens.device()).unsqueeze(0));
     x = norm(x);
     for (int64_t i = 0; i < layers; ++i) {
       x = encoder["layer_" + std::to_string(i)]->as<BertLayer>()->forward(x, mask);

@@ -34,7 +34,8 @@ struct GPT2AttentionImpl : torch::nn::Module {
       y = torch::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
     } else {
       auto scores = torch::matmul(q, k.transpose(-2, -1)) / std::sqrt(double(C) / double(heads));
-      const auto hidden = torch::ones({T, T}, torch::kBool).tril().logical_not();
+      const auto options = torch::TensorOptions(torch::kBool).device(x.device());
+      const auto hidden = torch::ones({T, T}, options).tril().logical_not();
       scores = torch::softmax(scores.masked_fill(hidden, -1e9), -1);
       y = torch::matmul(dropout->forward(scores), v);
     }
@@ -83,7 +84,8 @@ struct GPT2Impl : torch::nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& tokens) {
-    auto x = wte->forward(tokens) + wpe->forward(torch::arange(tokens.size(1)));
+    const auto places = torch::arange(tokens.size(1), tokens.device());
+    auto x = wte->forward(tokens) + wpe->forward(places);
     for (const auto& block : *h) x = block->as<GPT2Block>()->forward(x);
     return torch::matmul(ln_f->forward(x), wte->weight.t());
   }

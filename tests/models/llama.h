@@ -38,8 +38,9 @@ struct LlamaAttentionImpl : torch::nn::Module {
 
   torch::Tensor rotate(const torch::Tensor& x) const {
     const auto T = x.size(2);
-    const auto frequency = torch::pow(10000.0, -torch::arange(0, head_dim, 2) / double(head_dim));
-    const auto angle = torch::arange(T).unsqueeze(1) * frequency.unsqueeze(0);
+    const auto halves = torch::arange(0, head_dim, 2, x.device());
+    const auto frequency = torch::pow(10000.0, -halves / double(head_dim));
+    const auto angle = torch::arange(T, x.device()).unsqueeze(1) * frequency.unsqueeze(0);
     const auto cos = torch::cat({angle.cos(), angle.cos()}, -1);
     const auto sin = torch::cat({angle.sin(), angle.sin()}, -1);
     const auto first = x.slice(-1, 0, head_dim / 2), second = x.slice(-1, head_dim / 2, head_dim);
