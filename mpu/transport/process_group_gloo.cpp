@@ -93,8 +93,9 @@ class Gloo final : public c10d::ProcessGroupGloo {
   std::thread thread_;
 };
 
-/// Returns when all ranks are connected. A rank that dropped its group before would close connections
-/// that others are still making: they would end with Gloo's "connection closed by peer".
+/// Returns when all ranks are connected. A rank that dropped its group before would close
+/// connections that others are still making: they would end with Gloo's "connection closed by
+/// peer".
 void wait_until_all_are_connected(c10d::Store& store, int size, std::chrono::milliseconds timeout) {
   if (store.add("oslo/connected", 1) == size) store.set("oslo/all_connected", "");
   store.wait({"oslo/all_connected"}, timeout);
