@@ -269,20 +269,6 @@ TEST(PipelineValues, AFunctionOfTheUsersOwnOverABoundaryIsRefusedOnEveryRank) {
                                                        ::testing::HasSubstr("of one stage"))));
 }
 
-/// A second derivative, all of it on one stage.
-TEST(PipelineValues, APenaltyOnGradientsOfOneStage) {
-  HabitTrial how;
-  how.grids = {{1, 1, 2}, {1, 1, 4}};
-  expect_habit(
-      [](HabitNetImpl& net, const Tensors& micro) {
-        const Tensor x = micro[0].clone().requires_grad_();
-        const Tensor h = torch::tanh(net.layer(0, x));
-        const Tensor slope = torch::autograd::grad({h.sum()}, {x}, {}, true, true)[0];
-        return error_of_rows(net.layer(3, h), micro[1]) + slope.pow(2).mean();
-      },
-      how);
-}
-
 TEST(PipelineValues, AWeightThatForwardComputes) {
   expect_habit([](HabitNetImpl& net, const Tensors& micro) {
     const Tensor &v = net.layers[3]->weight, &g = net.layers[3]->bias;

@@ -38,16 +38,14 @@ Value writable_value(const at::Tensor& target) {
   return value;
 }
 
-[[noreturn]] void refuse_history_through_view(const Mark& viewed) {
-  fail("values whose gradient is recorded are written through a view into ", viewed.name,
-       ", which does not follow it; use the operator that returns a new tensor (cat, stack, "
-       "slice_scatter), or write what is detached");
-}
-
 /// After a write whose gradient is recorded: `target`, marked, follows its local tensor.
 void move_in_graph(const at::Tensor& target, const at::Tensor& local) {
   if (!c10::GradMode::is_enabled() || !local.requires_grad() || !local.grad_fn()) return;
-  if (target.is_view()) refuse_history_through_view(*mark_of(target));
+  OSLO_CHECK(!target.is_view(),
+             "values whose gradient is recorded are written through a view into ",
+             mark_of(target)->name,
+             ", which does not follow it; use the operator that returns a new tensor (cat, stack, "
+             "slice_scatter)");
   torch::autograd::impl::set_gradient_edge(target, torch::autograd::impl::gradient_edge(local));
 }
 
@@ -69,15 +67,6 @@ bool is_of_leaf(const at::Tensor& target) {
          (of != nullptr && of->state() == GraphPlace::State::leaf);
 }
 
-/// A buffer of the program that it is a view of; null for a view of a parameter, or of another leaf
-/// with a gradient.
-const Mark* buffer_viewed_by(const at::Tensor& target) {
-  const PlacedTensorImpl* impl = placed_impl(target);
-  const GraphPlace* const place = impl == nullptr ? nullptr : GraphPlace::find(*impl);
-  if (place == nullptr || !place->views_leaf() || place->leaf().requires_grad()) return nullptr;
-  return mark_of(place->leaf());
-}
-
 constexpr const char* kChangesShape =
     " changes the shape of a placed tensor in place; use the operator that returns a new tensor";
 
@@ -85,9 +74,6 @@ constexpr const char* kChangesShape =
 void written(const at::Tensor& target, at::Tensor local, const char* operation) {
   const LayoutPtr layout = oslo::layout(target);
   if (layout && local.is_inference()) layout->mesh()->count_write();
-  if (c10::GradMode::is_enabled() && local.requires_grad()) {
-    if (const Mark* viewed = buffer_viewed_by(target)) refuse_history_through_view(*viewed);
-  }
   OSLO_CHECK(
       !c10::GradMode::is_enabled() || !local.requires_grad() || !is_of_leaf(target), operation,
       " writes values whose gradient is recorded to a parallel parameter or another leaf; put it "
