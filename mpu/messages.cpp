@@ -87,7 +87,8 @@ std::vector<at::Tensor> PendingMessage::wait() {
 }
 
 void PendingMessage::await_arrival() {
-  OSLO_CHECK(expected_ && !expected_->taken, "a started receive that has been waited for");
+  OSLO_CHECK(expected_ && !expected_->taken,
+             "a started receive that has been waited for already; await its arrival before wait()");
   messages_->receive_until(*expected_, /*only_arrival=*/true);
 }
 

@@ -149,6 +149,28 @@ TEST_P(Messages, TagsAreReceivedInAnyOrderAndStartedOnesInTheirs) {
   });
 }
 
+TEST_P(Messages, OneThatHasBegunToComeIsMovedByWhoeverWaits) {
+  on_transport(2, GetParam(), [](Group& group) {
+    if (group.rank() == 0) {
+      for (const double value : {1.0, 2.0, 3.0}) group.send({at::full({5}, value)}, 1);
+      return;
+    }
+    const auto received = [&] { return group.ledger().total("receive").calls; };
+    PendingMessage first = group.start_receive(0), second = group.start_receive(0);
+    second.await_arrival();
+    EXPECT_EQ(received(), 1);  // the one before it
+    second.await_arrival();
+    EXPECT_TRUE(at::equal(second.wait().at(0), at::full({5}, 2.0)));
+    EXPECT_EQ(received(), 2);
+    first.await_arrival();
+    EXPECT_TRUE(at::equal(first.wait().at(0), at::full({5}, 1.0)));
+    EXPECT_THAT(error_of([&] { first.await_arrival(); }), HasSubstr("has been waited for"));
+    PendingMessage third = group.start_receive(0, 0, {at::empty({4})});
+    third.await_arrival();
+    EXPECT_THAT(error_of([&] { third.wait(); }), HasSubstr("expected was"));
+  });
+}
+
 TEST_P(Messages, HandlesThatAreDropped) {
   on_transport(2, GetParam(), [](Group& group) {
     const int other = 1 - group.rank();

@@ -1,6 +1,7 @@
 // A recorded step: what its ranks noted is what the lists say, and what was sent.
 #include <gmock/gmock.h>
 
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -70,17 +71,20 @@ void expect_nested(const std::vector<Timeline::Event>& events) {
   }
 }
 
-/// The layers' activation crosses each boundary, and its gradient.
-void expect_messages(const Timeline& timeline, int rank) {
+/// The layers' activation crosses each boundary between ranks, and its gradient.
+void expect_messages(const Timeline& timeline, const pipeline::Schedule& schedule, int rank) {
   const auto& events = timeline.ranks[rank];
-  const int last = static_cast<int>(timeline.ranks.size()) - 1;
+  const auto elsewhere = [&](int stage) {
+    return stage >= 0 && stage < schedule.stages() && schedule.rank_of_stage[stage] != rank;
+  };
   const auto sends = number_of(events, Doing::send);
   const auto receives = number_of(events, Doing::receive);
   const auto waits = number_of(events, Doing::wait);
   for (const Action& action : computed(events)) {
-    const bool forward = action.pass == Pass::forward;
-    EXPECT_EQ(sends.at(action), forward ? rank < last : rank > 0) << to_text(action);
-    EXPECT_EQ(receives.at(action), forward ? rank > 0 : rank < last) << to_text(action);
+    const bool weights = action.pass == Pass::backward_weight;
+    const int to = action.pass == Pass::forward ? 1 : -1;
+    EXPECT_EQ(sends.at(action), !weights && elsewhere(action.stage + to)) << to_text(action);
+    EXPECT_EQ(receives.at(action), !weights && elsewhere(action.stage - to)) << to_text(action);
     EXPECT_EQ(waits.at(action), receives.at(action)) << to_text(action);
   }
 }
@@ -124,7 +128,8 @@ void expect_whole_trace(const std::string& text, const pipeline::Schedule& sched
   }
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     for (const Action& action : schedule.actions[rank]) {
-      const std::string kind = action.pass == Pass::forward ? "forward" : "backward";
+      const std::string kind = std::array{"forward", "backward", "backward_input",
+                                          "backward_weight"}[static_cast<size_t>(action.pass)];
       EXPECT_EQ((found[{rank, action.stage, action.micro_batch, kind}]), 1) << to_text(action);
     }
   }
@@ -172,7 +177,7 @@ TEST_P(RecordedSteps, AreTheListsActionForAction) {
       const auto& events = timeline.ranks[rank];
       EXPECT_EQ(computed(events), schedule.schedule().actions[rank]);
       expect_nested(events);
-      expect_messages(timeline, rank);
+      expect_messages(timeline, schedule.schedule(), rank);
       int reductions = 0;
       for (const auto& event : events) reductions += event.doing == Doing::reduce;
       const bool tied = grid.pipeline > 1 && (rank == 0 || rank == grid.pipeline - 1);
