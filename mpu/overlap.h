@@ -21,7 +21,7 @@ class OverlapScope {
 
 /// Whether to start a collective on tensors like this one early and compute meanwhile. On devices,
 /// whose collectives run on a stream of their own. Not on the CPU: a started collective needs a
-/// thread of its own there, on the cores that compute (docs/performance.md).
+/// thread of its own there, on the cores that compute.
 bool overlap_pays(const at::Tensor& tensor);
 
 }  // namespace oslo
