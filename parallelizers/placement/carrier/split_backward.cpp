@@ -24,6 +24,14 @@ class WeightHalfRoot final : public Node {
   variable_list apply(variable_list&&) override { return variable_list(num_outputs()); }
 };
 
+/// What an accumulator may keep as the gradient, and write to later. Two halves may hold views of
+/// one tensor (of what went through cat and add, say), which the passes that handed it to both have
+/// let go of: neither then looks shared to LibTorch.
+at::Tensor owned(at::Tensor gradient) {
+  const bool shared = gradient.has_storage() && gradient.storage().use_count() > 1;
+  return shared ? gradient.clone() : gradient;
+}
+
 }  // namespace
 
 SplitBackward::Scope::Scope(std::shared_ptr<SplitBackward> split)
@@ -110,7 +118,7 @@ variable_list WeightHalfNode::apply(variable_list&& gradients) {
   if (gradient_.defined()) {
     at::Tensor kept = std::move(gradient_);
     gradient_.reset();
-    gradient = gradient.defined() ? kept + gradient : std::move(kept);
+    gradient = gradient.defined() ? kept + gradient : owned(std::move(kept));
   }
   if (!gradient.defined()) return variable_list(num_outputs());
   return backward(std::move(gradient));
