@@ -8,6 +8,7 @@
 #include "mpu/foreign_scope.h"
 #include "mpu/messages.h"
 #include "mpu/parts.h"
+#include "mpu/peer_failure.h"
 #include "mpu/time_limit.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/mover.h"
@@ -45,10 +46,10 @@ Pending::Label label_of(const std::string& name, const std::vector<int>& ranks, 
       own == nullptr
           ? ""
           : c10::str(" (the time limit is ", to_text(own->timeout()), ", see OSLO_TIMEOUT)");
-  return std::make_shared<const OperationLabel>(OperationLabel{
-      c10::str(" over group ", name, " (ranks ", ranks, ") failed on rank ", ranks[rank],
-               " of the world"),
-      c10::str("; another rank has ended, is late", limit, ", or did something else: ")});
+  return std::make_shared<const OperationLabel>(
+      OperationLabel{c10::str(" over group ", name, " (ranks ", ranks, ") failed on rank ",
+                              ranks[rank], " of the world"),
+                     c10::str(kPeerFailure, limit, ", or did something else: ")});
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ class World {
 };
 
 /// Runs `body` once per rank of a world of `size` threads of this process, and returns when all
-/// have ended. The first exception (in time) is rethrown, its message led by the rank; ranks that
-/// then wait for the failed one end with an error of their own. For tests and small experiments:
+/// have ended. The first exception (in time) is rethrown, its message led by the rank; what other
+/// ranks say who waited for the failed one stands back behind it. For tests, small experiments:
 /// a placement points to its mesh, so nothing here is shared between ranks but the store.
 void run_as_threads(int size, const std::function<void(World)>& body,
                     std::chrono::milliseconds timeout = std::chrono::minutes(2));

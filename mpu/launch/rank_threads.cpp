@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "mpu/error.h"
+#include "mpu/peer_failure.h"
 #include "mpu/text.h"
 #include "mpu/world.h"
 
@@ -32,11 +33,14 @@ void run_as_threads(int size, const std::function<void(World)>& body,
   switch_off_flight_recorder();
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
-  std::string first_failure;
+  std::string failure;
   const auto report = [&](const World& world, const std::string& what) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
-      if (first_failure.empty()) first_failure = c10::str("rank ", world.rank(), ": ", what);
+      // A rank that fails wakes the others before it gets here, so that they may come first.
+      if (failure.empty() || (tells_of_a_peer(failure) && !tells_of_a_peer(what))) {
+        failure = c10::str("rank ", world.rank(), ": ", what);
+      }
     }
     world.report_failure(what);
   };
@@ -55,7 +59,7 @@ void run_as_threads(int size, const std::function<void(World)>& body,
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  if (!first_failure.empty()) fail(first_failure);
+  if (!failure.empty()) fail(failure);
 }
 
 }  // namespace oslo

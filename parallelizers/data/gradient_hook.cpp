@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "mpu/error.h"
+#include "mpu/peer_failure.h"
 #include "mpu/text.h"
 
 namespace oslo {
@@ -10,10 +11,9 @@ namespace oslo {
 GradientHook::GradientHook(std::shared_ptr<Group> group, std::function<void()> last_bucket_left)
     : group_(std::move(group)),
       last_bucket_left_(std::move(last_bucket_left)),
-      failure_(std::make_shared<std::string>(
-          c10::str("all_reduce of gradients over group ", group_->name(), " (ranks ",
-                   group_->ranks(), ") failed on its rank ", group_->rank(),
-                   "; another rank has ended, is late, or did something else: "))) {}
+      failure_(std::make_shared<std::string>(c10::str(
+          "all_reduce of gradients over group ", group_->name(), " (ranks ", group_->ranks(),
+          ") failed on its rank ", group_->rank(), kPeerFailure, ", or did something else: "))) {}
 
 c10::intrusive_ptr<c10::ivalue::Future> GradientHook::runHook(c10d::GradBucket& bucket) {
   using c10::ivalue::Future;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <future>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -116,6 +118,31 @@ TEST(Failure, ARankThatThrowsWakesTheOthersWithAClearError) {
     EXPECT_THAT(seen[rank], AllOf(HasSubstr("all_reduce over group tensor (ranks 0"),
                                   HasSubstr("another rank has ended"), Not(HasSubstr("imed out"))));
   }
+}
+
+/// Waits, where it goes, until a thread has ended.
+struct WaitsFor {
+  std::future<void> end;
+  ~WaitsFor() { end.wait(); }
+};
+
+TEST(Failure, TheCauseIsToldAlthoughItsConsequenceCameFirst) {
+  std::promise<void> others_end;
+  const std::string error = error_of([&] {
+    run_as_threads(2, [&](World world) {
+      std::optional<WaitsFor> last;  // after the groups of this rank have gone and woken the other
+      if (world.rank() == 1) {
+        last.emplace(others_end.get_future());
+      } else {
+        others_end.set_value_at_thread_exit();  // its error has been handed in by then
+      }
+      const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
+      mpu.reduce(at::ones({4}));
+      if (world.rank() == 1) fail("the data of rank 1 is broken");
+      mpu.reduce(at::ones({4}));
+    });
+  });
+  EXPECT_EQ(error, "rank 1: the data of rank 1 is broken");
 }
 
 TEST(Failure, ErrorsOfLibTorchLoseTheirStackTrace) {
