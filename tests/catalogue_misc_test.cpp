@@ -36,13 +36,15 @@ Entry tagger(bool packed) {
     const auto words = sentences(31);
     return Batch{{words}, torch::randint(5, {4, 6}).masked_fill(words == 0, -100)};
   };
-  return entry<Model>(packed ? "lstm_tagger_packed" : "lstm_tagger_padded", make, batch,
-                      one_to_one<Model>, [](const Tensors& outputs, const Batch& batch) {
-                        const auto& tags = outputs[0];
-                        return F::cross_entropy(tags.view({-1, tags.size(-1)}),
-                                                batch.target.reshape(-1),
-                                                F::CrossEntropyFuncOptions().ignore_index(-100));
-                      });
+  Entry made = entry<Model>(packed ? "lstm_tagger_packed" : "lstm_tagger_padded", make, batch,
+                            one_to_one<Model>, [](const Tensors& outputs, const Batch& batch) {
+                              const auto& tags = outputs[0];
+                              return F::cross_entropy(
+                                  tags.view({-1, tags.size(-1)}), batch.target.reshape(-1),
+                                  F::CrossEntropyFuncOptions().ignore_index(-100));
+                            });
+  made.counts_words = true;
+  return made;
 }
 
 Entry lstm_tagger_packed() {
@@ -148,11 +150,11 @@ INSTANTIATE_TEST_SUITE_P(Misc, Catalogue,
                          case_name);
 
 // Not among them: packed sequences, a torch::autograd::Function over a boundary, and gradients
-// through views of an ordinary tensor, which stages refuse by name; and a loss over the words of
-// padded rows, which does not count by rows.
+// through views of an ordinary tensor, which stages refuse by name.
 INSTANTIATE_TEST_SUITE_P(Misc, OnStages,
                          testing::ValuesIn(on_stages({gru_attention, dlrm, graph_convolution,
-                                                      adaptive, wavenet, linear_attention})),
+                                                      adaptive, wavenet, linear_attention,
+                                                      lstm_tagger_padded})),
                          stages_case_name);
 
 }  // namespace

@@ -151,15 +151,14 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Catalogue,
                                           testing::ValuesIn(kMeshes)),
                          case_name);
 
-// Not among them: models that add to a value of another stage in place where their modules are
-// dealt out by number, which stages refuse by name (T5's scores, a mixture of experts).
 INSTANTIATE_TEST_SUITE_P(Transformers, OnStages,
-                         testing::ValuesIn(on_stages({gpt2, gpt2_by_hand, llama, bert, gpt_neox,
-                                                      roberta, bart, cached_decoder})),
+                         testing::ValuesIn(on_stages({t5, gpt2, gpt2_by_hand, llama, bert, gpt_neox,
+                                                      roberta, bart, mixture_of_experts,
+                                                      cached_decoder})),
                          stages_case_name);
 
 INSTANTIATE_TEST_SUITE_P(TransformersInThreeDimensions, OnStages,
-                         testing::ValuesIn(in_three_dimensions({bert})), stages_case_name);
+                         testing::ValuesIn(in_three_dimensions({bert, t5})), stages_case_name);
 
 }  // namespace
 }  // namespace catalogue

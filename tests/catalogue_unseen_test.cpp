@@ -115,10 +115,9 @@ INSTANTIATE_TEST_SUITE_P(Unseen, Catalogue,
                                           testing::ValuesIn(kMeshes)),
                          case_name);
 
-// Not among them: models that stages refuse by name, or do not run yet, where modules are dealt out
-// by number (DETR, PointNet, the vocoder).
 INSTANTIATE_TEST_SUITE_P(Unseen, OnStages,
-                         testing::ValuesIn(on_stages({mamba, rwkv, clip, deepseek_mla})),
+                         testing::ValuesIn(on_stages({pointnet, mamba, rwkv, detr, clip,
+                                                      deepseek_mla, vocoder})),
                          stages_case_name);
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/carrier/front_nodes.h"
+#include "parallelizers/placement/engine/stage_carrier.h"
 
 namespace oslo {
 namespace {
@@ -69,10 +71,20 @@ class PackedTensor final : public SavedVariableHooks {
 };
 
 /// LibTorch asks the default engine what to do with each tensor that an operator saves. This is the
-/// only way in from C++: LibTorch's own list of default hooks holds Python objects.
+/// only way in from C++: LibTorch's own list of default hooks holds Python objects. It is also
+/// where `torch::autograd::grad` comes by: inside a pipeline's forward, which all ranks run, they
+/// would not find the same.
 class HookingEngine final : public Engine {
  public:
   ~HookingEngine() override { stop(); }
+
+  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
+                                         const torch::autograd::variable_list& inputs,
+                                         bool keep_graph, bool create_graph, bool accumulate_grad,
+                                         const torch::autograd::edge_list& outputs) override {
+    if (StageCarrier::current() != nullptr) refuse_roots_of_stages(roots);
+    return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
 
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     if (innermost == nullptr) return nullptr;

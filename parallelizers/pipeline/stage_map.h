@@ -23,6 +23,10 @@ class StageMap {
     StageSet& known = stages_[tensor.unsafeGetTensorImpl()];
     known = known | stages;
   }
+  /// These stages and no others for a tensor.
+  void set(const at::Tensor& tensor, StageSet stages) {
+    stages_[tensor.unsafeGetTensorImpl()] = stages;
+  }
 
  private:
   std::unordered_map<const c10::TensorImpl*, StageSet> stages_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ class SurveyCarrier final : public StageCarrier {
   }
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
-    at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to}];
+    const uint64_t writes = writes_to(tensor, *value.layout->mesh());
+    at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to, writes}];
     if (there.defined()) return there;
     there = place_for(value, to).set_requires_grad(value.local.requires_grad());
     kept_.push_back(tensor);
@@ -82,7 +84,8 @@ class SurveyCarrier final : public StageCarrier {
   const StageRanks& ranks_;
   ForwardOrder order_;
   ForwardSurvey survey_;
-  std::map<std::pair<const c10::TensorImpl*, int>, at::Tensor> carried_;
+  /// A tensor, a stage, and how often the tensor had been written.
+  std::map<std::tuple<const c10::TensorImpl*, int, uint64_t>, at::Tensor> carried_;
   std::vector<at::Tensor> kept_;
 };
 

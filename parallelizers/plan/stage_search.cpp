@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "mpu/error.h"
@@ -20,8 +22,12 @@ constexpr int kMostStageRuns = 100;
 /// Takes shapes from stage to stage, and notes what is used where it is not.
 class UseCarrier final : public StageCarrier {
  public:
+  /// A parameter or buffer, and a stage that does not hold it.
+  using Uses = std::vector<std::pair<at::Tensor, int>>;
+
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
-    at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to}];
+    const uint64_t writes = writes_to(tensor, *value.layout->mesh());
+    at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to, writes}];
     if (!there.defined()) {
       there = place_for(value, to).set_requires_grad(value.local.requires_grad());
       kept_.push_back(tensor);
@@ -32,13 +38,20 @@ class UseCarrier final : public StageCarrier {
     lent_.emplace_back(parameter, to);
     return true;
   }
+  bool takes_write(const at::Tensor& parameter, int to) override {
+    if (parameter.requires_grad()) return false;  // its gradient would stay where it was
+    written_.emplace_back(parameter, to);
+    return true;
+  }
 
-  const std::vector<std::pair<at::Tensor, int>>& lent() const { return lent_; }
+  const Uses& lent() const { return lent_; }
+  const Uses& written() const { return written_; }
 
  private:
-  std::map<std::pair<const c10::TensorImpl*, int>, at::Tensor> carried_;
+  /// A tensor, a stage, and how often the tensor had been written.
+  std::map<std::tuple<const c10::TensorImpl*, int, uint64_t>, at::Tensor> carried_;
   std::vector<at::Tensor> kept_;
-  std::vector<std::pair<at::Tensor, int>> lent_;
+  Uses lent_, written_;
 };
 
 /// With what its module has beside it: a product with a weight and the bias that is added to it in
@@ -53,11 +66,23 @@ void lend(const at::Tensor& tensor, int stage, const ModelView& model, StageMap&
   }
 }
 
+/// What the forward writes (running statistics, a cache) is on one stage, the last that uses it:
+/// copies would not see each other's writes.
+void keep_on_last(const at::Tensor& written, int stage, StageMap& stages) {
+  const StageSet now = stages.of(written);
+  int last = stage;
+  for (int each = stage + 1; each < StageSet::kMost; ++each) {
+    if (now.contains(each)) last = each;
+  }
+  stages.set(written, StageSet::of(last));
+}
+
 }  // namespace
 
 StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
                           const PlanAxes& axes, const std::function<void()>& example,
                           const Rates& rates) {
+  std::set<const c10::TensorImpl*> written;
   for (int run = 0; run < kMostStageRuns; ++run) {
     UseCarrier carrier;
     std::vector<UnitCost> work;
@@ -71,8 +96,18 @@ StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const
     } catch (const std::exception& error) {
       return {first_line(message_of(error)), {}};
     }
-    if (carrier.lent().empty()) return {"", std::move(work)};
-    for (const auto& [tensor, stage] : carrier.lent()) lend(tensor, stage, model, stages);
+    if (carrier.lent().empty() && carrier.written().empty()) return {"", std::move(work)};
+    for (const auto& [tensor, stage] : carrier.written()) {
+      written.insert(tensor.unsafeGetTensorImpl());
+      keep_on_last(tensor, stage, stages);
+    }
+    for (const auto& [tensor, stage] : carrier.lent()) {
+      if (written.count(tensor.unsafeGetTensorImpl()) > 0) {
+        keep_on_last(tensor, stage, stages);
+      } else {
+        lend(tensor, stage, model, stages);
+      }
+    }
   }
   fail("the stages that use the model's parameters did not settle in ", kMostStageRuns,
        " runs of the example");

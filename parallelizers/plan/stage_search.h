@@ -24,7 +24,8 @@ struct StageUses {
 
 /// Finds the parameters and buffers that `example`, a forward, uses on stages which do not have
 /// them (a head that is the transposed embedding, tables that every layer reads), and adds those
-/// stages to `stages`: each computes with a copy of its own. The forward is run on shapes
+/// stages to `stages`: each computes with a copy of its own. What it writes there (running
+/// statistics) goes to the last of them, and is on no other. The forward is run on shapes
 /// (dry_run.h) with `layers` cut as planned over `axes`, and timed by `rates`. No communication:
 /// the same on all ranks.
 StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,

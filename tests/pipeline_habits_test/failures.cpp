@@ -175,18 +175,43 @@ TEST(PipelineFailures, WhatOneStageCannotGiveIsRefusedOnAll) {
   };
   EXPECT_THAT(failed("1f1b", needing_gradient, [](int) { return mean_of_output(); }).first,
               Each(AllOf(HasSubstr("tensor 0 of the batch"), HasSubstr("detach()"))));
-  const Failed inner = failed(
+}
+
+/// Each stage has its part of the graph: the first would find the derivative, the others nothing.
+TEST(PipelineFailures, ADerivativeInsideTheForwardIsRefusedOnAll) {
+  for (const bool unused : {false, true}) {
+    const Failed inner = failed(
+        "1f1b", [](int) { return ones(); },
+        [unused](int) -> Loss {
+          return [unused](HabitNetImpl& net, const Tensors& micro, int call) {
+            const Tensor h = net.layer(0, micro[0]);
+            const Tensor y = torch::tanh(h);
+            if (call < 0) return through_all(net, y).mean();
+            const Tensor slope = torch::autograd::grad({y.sum()}, {h}, {}, true, true, unused)[0];
+            const Tensor penalty = slope.defined() ? slope.pow(2).mean() : torch::zeros({});
+            return through_all(net, y).mean() + penalty;
+          };
+        });
+    EXPECT_THAT(inner.first,
+                Each(AllOf(HasSubstr("forward of micro-batch 0"),
+                           HasSubstr("torch::autograd::grad"), HasSubstr("pipeline stage 0"))));
+  }
+}
+
+/// Each stage would have the gradient of its own uses, and nobody their sum.
+TEST(PipelineFailures, ALearnableTensorThatIsNotTheModelsIsRefusedOnAll) {
+  const Failed outside = failed(
       "1f1b", [](int) { return ones(); },
       [](int) -> Loss {
-        return [](HabitNetImpl& net, const Tensors& micro, int call) {
-          const Tensor x = micro[0].clone().requires_grad_();
-          const Tensor y = through_all(net, x);
-          if (call < 0) return y.mean();
-          const Tensor slope = torch::autograd::grad({y.sum()}, {x}, {}, true, true)[0];
-          return y.mean() + slope.pow(2).mean();
+        const Tensor scale = torch::ones({kWide}).requires_grad_();
+        return [scale](HabitNetImpl& net, const Tensors& micro, int call) {
+          const Tensor y = through_all(net, micro[0]);
+          return call < 0 ? y.mean() : (through_all(net, y * scale) * scale).mean();
         };
       });
-  EXPECT_THAT(inner.first, Each(HasSubstr("not have been used in the graph")));
+  EXPECT_THAT(outside.first, Each(AllOf(HasSubstr("forward of micro-batch 0"),
+                                        HasSubstr("ordinary tensor of shape [6]"),
+                                        HasSubstr("register_parameter"))));
 }
 
 }  // namespace

@@ -132,7 +132,9 @@ struct NetImpl : torch::nn::Module {
       case Operation::write: {
         Tensor written = a * 0.9;
         written.narrow(-1, 1, 2).mul_(0.5);
-        return torch::sigmoid(written) + written.add_(0.1);
+        const Tensor before = torch::sigmoid(written);
+        written += b * 0.3;  // which may lie on a later stage
+        return before + written.add_(0.1);
       }
       case Operation::mask: {
         const Tensor above = a > 0.05;

@@ -36,6 +36,10 @@ struct Entry {
   /// parts one after the other, adds up gradients, and keeps the buffers of the first part, which
   /// are those that DistributedDataParallel hands to all.
   bool batch_coupled = false;
+  /// The loss is no mean over rows, as it counts words: of micro-batches, which count by their
+  /// rows, it is another one than of the batch, and so the reference takes them one after the
+  /// other.
+  bool counts_words = false;
   /// Whether one device can run it under bf16 autocast.
   bool runs_in_bf16 = true;
   /// Whether a rounding may turn a decision (which point is the largest, which query is matched):

@@ -71,7 +71,7 @@ inline void expect_on_stages(const Entry& entry, const PipelineCase& how) {
   // Rows that see each other have to be several.
   if (entry.batch_coupled && how.grid.data > 1) trial.micro_batches = 1;
   trial.sgd = entry.sgd;
-  trial.batch_coupled = entry.batch_coupled;
+  trial.batch_coupled = entry.batch_coupled || entry.counts_words;
   trial.evaluates = true;
   trial.tweak = [](oslo::InitializeOptions& options) { options.cut_own_parameters = true; };
   const auto make = [&] { return AnyModel(entry.make()); };

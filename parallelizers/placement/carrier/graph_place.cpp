@@ -5,12 +5,11 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 
-#include <map>
 #include <memory>
 #include <typeinfo>
 #include <utility>
 
-#include "mpu/error.h"
+#include "parallelizers/placement/carrier/front_nodes.h"
 #include "parallelizers/placement/carrier/gathered_view.h"
 
 namespace oslo {
@@ -21,98 +20,6 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 namespace {
-
-/// From the gradient of a placed tensor to that of its local tensor.
-class FrontNode final : public Node {
- public:
-  /// Numbered like the node that it leads to, which every rank has: when somebody looked, on this
-  /// rank perhaps alone, has no part in the order of the backward pass.
-  /// `written_since`: for a view of gathered elements, which it was made for too late.
-  FrontNode(LayoutPtr layout, Edge edge, bool written_since)
-      : Node(edge.function ? edge.function->sequence_nr() : 0, {edge}),
-        layout_(std::move(layout)),
-        written_since_(written_since) {}
-
-  std::string name() const override { return "OsloPlaced"; }
-  const Layout& layout() const { return *layout_; }
-
-  variable_list apply(variable_list&& gradients) override {
-    if (!gradients[0].defined()) return {at::Tensor()};
-    OSLO_CHECK(!written_since_,
-               "the gradient of a view that had to be gathered was asked for after the tensor that "
-               "it views was written; take it through an operator on the view (such as clone())");
-    return {local_in(std::move(gradients[0]), layout_)};
-  }
-
- private:
-  LayoutPtr layout_;
-  bool written_since_;
-};
-
-/// From the gradient of a local tensor to that of the placed tensor around it.
-class BridgeNode final : public Node {
- public:
-  explicit BridgeNode(LayoutPtr layout) : layout_(std::move(layout)) {}
-
-  std::string name() const override { return "OsloBridge"; }
-
-  variable_list apply(variable_list&& gradients) override {
-    if (!gradients[0].defined()) return {at::Tensor()};
-    return {wrap({gradients[0], layout_})};
-  }
-
- private:
-  LayoutPtr layout_;
-};
-
-/// On which pipeline stages a user's autograd::Function gave its results, by their numbers:
-/// whatever takes one leads to the function's node, which does not know. It changes no gradient.
-class ResultStages final : public torch::autograd::FunctionPostHook {
- public:
-  variable_list operator()(const variable_list& outputs, const variable_list&) override {
-    return outputs;
-  }
-  static void note(Node& function, uint32_t result, StageSet stages) {
-    ResultStages* noted = find(function);
-    if (noted == nullptr) {
-      auto made = std::make_unique<ResultStages>();
-      noted = made.get();
-      function.add_post_hook(std::move(made));
-    }
-    noted->by_result_[result] = stages;
-  }
-  static StageSet of(const Edge& edge) {
-    const ResultStages* const noted = edge.function ? find(*edge.function) : nullptr;
-    if (noted == nullptr) return {};
-    const auto found = noted->by_result_.find(edge.input_nr);
-    return found == noted->by_result_.end() ? StageSet() : found->second;
-  }
-
- private:
-  static ResultStages* find(const Node& function) {
-    for (const auto& hook : function.post_hooks()) {
-      if (auto* const noted = dynamic_cast<ResultStages*>(hook.get())) return noted;
-    }
-    return nullptr;
-  }
-
-  std::map<uint32_t, StageSet> by_result_;
-};
-
-/// A user's autograd::Function leads to what it took, and its forward, which records nothing, was
-/// carried what other stages hold: there the gradients would end.
-void check_one_stage(const Node& function, const Layout& result) {
-  for (const Edge& edge : function.next_edges()) {
-    const auto* const front = dynamic_cast<const FrontNode*>(edge.function.get());
-    const StageSet taken = front != nullptr ? front->layout().stages() : ResultStages::of(edge);
-    if (taken.empty() || !result.resident()) continue;
-    OSLO_CHECK(!(taken & result.stages()).empty(), function.name(),
-               ", a torch::autograd::Function, took a value of pipeline ", taken.to_string(),
-               " and computed on ", result.stages().to_string(),
-               ", and the gradient of that value would not get back; plan the parameters that it "
-               "takes for the earlier stage as well, or let it take values of one stage");
-  }
-}
 
 const Node* history_of(const at::Tensor& local) {
   return torch::autograd::impl::gradient_edge(local).function.get();
@@ -263,9 +170,8 @@ void GraphPlace::settle_locked() {
   } else if (pending_ || outdated()) {
     renew();
   }
-  const Layout& layout = *of_.value().layout;
-  if (layout.resident() && current() == State::own) {
-    ResultStages::note(*grad_fn_, output_nr_, layout.stages());
+  if (of_.value().layout->resident() && current() == State::own) {
+    note_layout(*grad_fn_, output_nr_, of_.value().layout);
   }
 }
 

@@ -172,9 +172,10 @@ void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tenso
   layout->set_stages(stages);
   auto changed = c10::make_intrusive<Mark>(*before);
   changed->layout = layout;
-  if (layout->here() && !was_here) {
+  if (layout->here() != was_here) {
     const bool trains = parameter.requires_grad();
-    const auto impl = marked_implementation(part, *layout, parameter.device());
+    const at::Tensor own = was_here ? unmarked_alias(parameter) : part;
+    const auto impl = marked_implementation(own, *layout, parameter.device());
     set_mark(*impl, changed);
     parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
     parameter.set_requires_grad(trains);

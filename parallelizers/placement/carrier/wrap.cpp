@@ -5,8 +5,10 @@
 
 #include <utility>
 
+#include "mpu/error.h"
 #include "parallelizers/placement/carrier/gathered_view.h"
 #include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/move_value.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
@@ -46,6 +48,10 @@ void share_version(const at::Tensor& view, const at::Tensor& base) {
 Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
   if (impl.value().elsewhere()) impl.value().layout->mesh()->check_not_ended();
+  OSLO_CHECK(!stayed_behind(impl), "a tensor of shape ", placed.sizes(),
+             " is used that shares its elements with one that an operator of another pipeline "
+             "stage has written since: it has the elements from before. Take the view after the "
+             "write, or write to a new tensor (x = x + y in place of x += y)");
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());
     const at::Tensor again = impl.gathered_view()->take_again(impl.detached());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/move_value.h"
 
 namespace oslo {
 
@@ -34,7 +35,7 @@ class Alike {
   }
 
   bool take_placed(const PlacedTensorImpl* impl) {
-    if (impl->gathered_view()) return false;
+    if (impl->gathered_view() || stayed_behind(*impl)) return false;
     const GraphPlace* const place = GraphPlace::find(*impl);
     if (place != nullptr && !place->at_local()) return false;
     if (first_ == nullptr) {

@@ -8,31 +8,16 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/placement/carrier/adopt.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/engine/stage_call.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
+#include "parallelizers/placement/engine/stage_value.h"
 
 namespace oslo {
-namespace {
-
-/// Even elsewhere a few values are known (how long packed sequences are): what is computed from
-/// them alone is known too.
-bool all_known(c10::ArrayRef<c10::IValue> arguments) {
-  bool known = true;
-  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-    const PlacedTensorImpl* impl = placed_impl(tensor);
-    known &= impl != nullptr ? impl->value().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
-  });
-  return known;
-}
-
-}  // namespace
 
 const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor) {
   static const std::shared_ptr<const WeightUses> none;
@@ -52,8 +37,9 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
   on_zeros_ =
       elsewhere_ && (drawn || mesh_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
   if (op.in_place && mesh_->stages && !mesh_->in_step) refuse_scale_of_stage(op, arguments());
-  const bool adopts = op.in_place && argument(0).isTensor() && !mesh_->provider;
-  if (adopts && !stages_.empty()) adopt_target(tensor(0), mesh_, stages_, name());
+  if (op.in_place && is_tensor(0) && !stages_.empty()) {
+    bring_target(stages_, tensor(0), mesh_, name());
+  }
   if (elsewhere_ || stages_.empty()) return;
   if (StageCarrier* const carrier = StageCarrier::current()) carrier->enter(stages_);
 }
@@ -69,9 +55,11 @@ Value Call::seen(const at::Tensor& tensor) const {
     const bool there = !(value.layout->stages() & stages_).empty();
     if (!there) {
       value = carried(tensor, std::move(value));
-    } else if (!elsewhere_ && mesh_->stage_ranks.several()) {
+    } else if (!elsewhere_) {
       value = handed_over(tensor, std::move(value));
     }
+  } else if (!stages_.empty() && !value.layout) {
+    refuse_learnable(tensor, *mesh_, stages_, name());
   }
   if (elsewhere_ && !(on_zeros_ && all_known(arguments()))) {
     value.local = on_zeros_ ? zeros_of(value.local).to(mesh_->device) : shape_of(value.local);
@@ -80,54 +68,15 @@ Value Call::seen(const at::Tensor& tensor) const {
 }
 
 Value Call::carried(const at::Tensor& tensor, Value value) const {
-  StageCarrier* carrier = StageCarrier::current();
-  const auto place = [&] { return c10::str(name(), " on pipeline ", stages_.to_string(), " "); };
-  const std::string from = value.layout->stages().to_string();
-  OSLO_CHECK(carrier != nullptr || !mesh_->in_step, place(), "needs a value of ", from,
-             " in a backward pass (of a torch::autograd::Function, or in a hook), to which nothing "
-             "is carried; compute with it in the forward");
-  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = mesh_->evaluation.get();
-  if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
-    if (carrier != nullptr && carrier->lends(parameter, stages_.first())) return resident(value);
-    OSLO_CHECK(mark_of(tensor) == nullptr, place(), "uses ", mark->name, ", which lives on ", from,
-               "; plan it for both, or for the later one: \"stages\": {\"", mark->name, "\": [",
-               value.layout->stages().first(), ", ", stages_.first(),
-               "]}, or give initialize example_inputs, which shows it");
-    fail(place(), "uses a view of shape ", tensor.sizes(), " of ", mark->name,
-         ", a parameter that lives on ", from,
-         "; plan it for both, or for the later one: \"stages\": {\"", mark->name, "\": [",
-         value.layout->stages().first(), ", ", stages_.first(),
-         "]}, or give initialize example_inputs, which shows it");
-  }
-  OSLO_CHECK(carrier != nullptr, place(), "needs a value of ", from,
-             ", and nobody carries values between stages here; train with oslo::PipelineSchedule, "
-             "and evaluate with it or under torch::NoGradGuard");
-  value.local = carrier->carry(tensor, value, stages_.first());
-  auto layout = std::make_shared<Layout>(*value.layout);
-  layout->set_stages(stages_);
-  value.layout = std::move(layout);
-  return value;
+  return carried_to(stages_, tensor, std::move(value), name());
 }
 
-/// Each of this rank's stages has a backward pass of its own, which a value that two of them share
-/// must not stand in twice. What they do with a parameter meets in its gradient.
 Value Call::handed_over(const at::Tensor& tensor, Value value) const {
-  const StageRanks& ranks = mesh_->stage_ranks;
-  StageCarrier* const carrier = StageCarrier::current();
-  const bool shared = ranks.home_of(value.layout->stages()) != ranks.home_of(stages_);
-  if (shared && carrier != nullptr && parameter_of(tensor).second == nullptr) {
-    value.local = carrier->hand_over(tensor, value, stages_);
-  }
-  return value;
+  return handed_over_to(stages_, tensor, std::move(value));
 }
 
 Value Call::resident(Value value) const {
-  if (stages_.empty() || (value.layout && value.layout->stages() == stages_)) return value;
-  auto layout =
-      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(mesh_);
-  layout->set_stages(stages_);
-  value.layout = std::move(layout);
-  return value;
+  return on_stages(std::move(value), mesh_, stages_);
 }
 
 c10::IValue Call::read_elsewhere() const {
@@ -294,61 +243,6 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
     }
   }
   return wrap(std::move(value));
-}
-
-/// A view operator's result on the placed or marked argument 0.
-at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
-  const at::Tensor base = tensor(0);
-  const PlacedTensorImpl* impl = placed_impl(base);
-  const bool aliases = impl == nullptr || value.local.is_alias_of(impl->value().local);
-  if (held != nullptr && !gathered_) gathered_ = std::make_shared<GatheredBase>(base, *held);
-  std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
-  // A view of a view that had to gather shares its fate.
-  if (!of && aliases && impl != nullptr && impl->gathered_view()) of = impl->gathered_view()->of;
-  const auto strides = strides_of_view(value, element);
-  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
-  std::shared_ptr<const GatheredView> gathered;
-  if (of) {
-    if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
-    gathered = std::make_shared<GatheredView>(of, op_.handle, arguments().vec(), results_.size(),
-                                              element, c10::GradMode::is_enabled());
-  }
-  const bool weight = op_.same_weight && weight_uses_of(base) != nullptr;
-  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered), weight);
-  PlacedTensorImpl* seen_as = placed_impl(view);
-  if (seen_as == nullptr) return view;
-  // What a user's autograd::Function saved of it is then seen to have changed.
-  if (of || aliases) share_version(view, base);
-  GraphPlace& place = GraphPlace::of(*seen_as);
-  if (!of && aliases && impl != nullptr) place.set_base(base);
-  place.set_leaf(impl == nullptr ? base : GraphPlace::of(*impl).leaf());
-  return view;
-}
-
-/// What one device's view would have, from the operator itself on shapes; empty where every rank
-/// reads it off its own part.
-std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) const {
-  const at::Tensor base = tensor(0);
-  const LayoutPtr from = layout(base);
-  if (!value.cut() || (value.layout->tells_strides() && from->tells_strides())) return {};
-  if (op_.pointwise) {  // detach, to
-    const bool keeps = placed_impl(base) != nullptr && base.is_non_overlapping_and_dense();
-    return keeps ? base.strides().vec() : std::vector<int64_t>();
-  }
-  const c10::AutoGradMode no_grad(false);
-  const BelowDoor below;
-  torch::jit::Stack stack(arguments().begin(), arguments().end());
-  const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
-  const at::TensorOptions like = shape.dtype(base.dtype());
-  stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
-                                          : at::empty(from->global_sizes(base.sizes()), like);
-  op_.handle.callBoxed(&stack);
-  const c10::IValue& result = stack[results_.size()];
-  const at::Tensor view =
-      result.isTensorList() ? result.toTensorVector()[element] : result.toTensor();
-  OSLO_CHECK(view.sizes() == c10::IntArrayRef(value.sizes()), name(), ": a view of shape ",
-             c10::IntArrayRef(value.sizes()), " is one of ", view.sizes(), " on one device");
-  return view.strides().vec();
 }
 
 void Call::result_plain(c10::IValue value) {

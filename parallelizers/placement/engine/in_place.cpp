@@ -15,6 +15,7 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/content_provider.h"
+#include "parallelizers/placement/engine/stage_value.h"
 
 namespace oslo {
 namespace {
@@ -80,7 +81,11 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
       "under torch::NoGradGuard");
   PlacedTensorImpl* impl = placed_impl(target);
   if (impl == nullptr) {
-    if (mark_of(target) != nullptr) move_in_graph(target, local);
+    if (mark_of(target) == nullptr) return;
+    move_in_graph(target, local);
+    // Memory counts the write itself; a shape has none, and is to cross again as well.
+    const bool counts = layout->here() || layout->mesh()->provider || target.is_inference();
+    if (!counts) target.unsafeGetTensorImpl()->bump_version();
     return;
   }
   if (!impl->is_inference()) impl->bump_version();
@@ -187,6 +192,7 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
     adopt_target(target, value.layout->mesh(), value.layout->stages(), operation);
   }
   check_writable(target, operation);
+  if (value.layout) check_written_where_held(value.layout->stages(), target, operation);
   Value inside = writable_value(target);
   const BelowDoor below;
   at::Tensor content = redistribute(value, inside.layout).local;

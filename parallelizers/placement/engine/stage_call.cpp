@@ -8,6 +8,7 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 
@@ -27,6 +28,15 @@ bool draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
     if (rate && argument.isDouble() && argument.toDouble() == 0) return false;
   }
   return true;
+}
+
+bool all_known(c10::ArrayRef<c10::IValue> arguments) {
+  bool known = true;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    const PlacedTensorImpl* impl = placed_impl(tensor);
+    known &= impl != nullptr ? impl->value().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
+  });
+  return known;
 }
 
 StageSet stages_of(c10::ArrayRef<c10::IValue> arguments) {

@@ -15,6 +15,10 @@ namespace oslo {
 /// Whether a call draws random numbers from the default generator.
 bool draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
 
+/// Whether all tensors among them have content on this rank. Even elsewhere a few values are known
+/// (how long packed sequences are): what is computed from them alone is known too.
+bool all_known(c10::ArrayRef<c10::IValue> arguments);
+
 /// The stages that run an operator on these arguments: those that hold all of them, else the
 /// highest that holds one, to which the others are carried.
 StageSet stages_of(c10::ArrayRef<c10::IValue> arguments);

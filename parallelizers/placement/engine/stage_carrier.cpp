@@ -19,6 +19,10 @@ bool StageCarrier::lends(const at::Tensor&, int) {
   return false;
 }
 
+bool StageCarrier::takes_write(const at::Tensor&, int) {
+  return false;
+}
+
 std::vector<c10::IValue> StageCarrier::share_read(StageSet, std::vector<c10::IValue> results) {
   return results;
 }

@@ -32,6 +32,10 @@ class StageCarrier {
   /// for such uses notes them.
   virtual bool lends(const at::Tensor& parameter, int to);
 
+  /// Whether stage `to` may write a parameter or buffer though others hold it, too, or alone. A
+  /// step refuses that: the others would not see it. Whoever looks for such uses notes them.
+  virtual bool takes_write(const at::Tensor& parameter, int to);
+
   /// Hands the results of an operator that read elements from the first of `owners`, the stages
   /// that computed them, to the ranks of all other stages: numbers as they are, of tensors the
   /// shapes. `results` are those of an owner, and empty elsewhere; returned is what everybody goes

@@ -5,6 +5,7 @@
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/engine/stage_value.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"
@@ -126,8 +127,8 @@ void write_buffers(const Call& call, const Normalized& done, const Resolution& r
   const c10::AutoGradMode no_grad(false);
   const LayoutPtr layout = resolution.layout_of(kChannels);
   if (call.value(3).cut() || call.value(4).cut()) {
-    write_to(call.tensor(3), {done.mean, layout}, call.name());
-    write_to(call.tensor(4), {done.variance, layout}, call.name());
+    write_to(call.tensor(3), call.resident({done.mean, layout}), call.name());
+    write_to(call.tensor(4), call.resident({done.variance, layout}), call.name());
     return;
   }
   const at::Tensor both =
@@ -254,11 +255,14 @@ void group_norm(Call& call) {
 }
 
 /// Puts what LibTorch's kernels, whose schemas do not say so, have written into copies of the
-/// statistics (arguments `first` and the next) where it belongs.
-void gather_and_write_statistics(Call& call, size_t first) {
+/// statistics (arguments `first` and the next) where it belongs. `writes`: whether they do.
+void gather_and_write_statistics(Call& call, size_t first, bool writes) {
   std::vector<c10::IValue> arguments = call.arguments().vec();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
+    if (writes && (i == first || i == first + 1)) {
+      check_written_where_held(call.stages(), call.tensor(i), call.name());
+    }
     arguments[i] = gather_reported(call.value(i), call.name(), "takes its statistics of the whole");
     const bool statistic = i == first || i == first + 1;
     if (statistic && call.value(i).cut()) arguments[i] = arguments[i].toTensor().detach().clone();
@@ -275,12 +279,12 @@ void gather_and_write_statistics(Call& call, size_t first) {
 /// native_batch_norm(x, weight, bias, running mean, running variance, ..): batch_norm has the
 /// better rule.
 void native_batch_norm(Call& call) {
-  gather_and_write_statistics(call, 3);
+  gather_and_write_statistics(call, 3, call.boolean(5));
 }
 
 /// batch_norm_update_stats(x, running mean, running variance, momentum).
 void update_statistics(Call& call) {
-  gather_and_write_statistics(call, 1);
+  gather_and_write_statistics(call, 1, true);
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+// What a Call makes of the results of view operators.
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <memory>
+#include <utility>
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/engine/stage_call.h"
+
+namespace oslo {
+
+/// A view operator's result on the placed or marked argument 0.
+at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
+  const at::Tensor base = tensor(0);
+  const PlacedTensorImpl* impl = placed_impl(base);
+  const bool aliases = impl == nullptr || value.local.is_alias_of(impl->value().local);
+  if (held != nullptr && !gathered_) gathered_ = std::make_shared<GatheredBase>(base, *held);
+  std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
+  // A view of a view that had to gather shares its fate.
+  if (!of && aliases && impl != nullptr && impl->gathered_view()) of = impl->gathered_view()->of;
+  const auto strides = strides_of_view(value, element);
+  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  std::shared_ptr<const GatheredView> gathered;
+  if (of) {
+    if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+    gathered = std::make_shared<GatheredView>(of, op_.handle, arguments().vec(), results_.size(),
+                                              element, c10::GradMode::is_enabled());
+  }
+  const bool weight = op_.same_weight && weight_uses_of(base) != nullptr;
+  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered), weight);
+  PlacedTensorImpl* seen_as = placed_impl(view);
+  if (seen_as == nullptr) return view;
+  // What a user's autograd::Function saved of it is then seen to have changed.
+  if (of || aliases) share_version(view, base);
+  GraphPlace& place = GraphPlace::of(*seen_as);
+  if (!of && aliases && impl != nullptr) place.set_base(base);
+  place.set_leaf(impl == nullptr ? base : GraphPlace::of(*impl).leaf());
+  return view;
+}
+
+/// What one device's view would have, from the operator itself on shapes; empty where every rank
+/// reads it off its own part.
+std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) const {
+  const at::Tensor base = tensor(0);
+  const LayoutPtr from = layout(base);
+  if (!value.cut() || (value.layout->tells_strides() && from->tells_strides())) return {};
+  if (op_.pointwise) {  // detach, to
+    const bool keeps = placed_impl(base) != nullptr && base.is_non_overlapping_and_dense();
+    return keeps ? base.strides().vec() : std::vector<int64_t>();
+  }
+  const c10::AutoGradMode no_grad(false);
+  const BelowDoor below;
+  torch::jit::Stack stack(arguments().begin(), arguments().end());
+  const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
+  const at::TensorOptions like = shape.dtype(base.dtype());
+  stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
+                                          : at::empty(from->global_sizes(base.sizes()), like);
+  op_.handle.callBoxed(&stack);
+  const c10::IValue& result = stack[results_.size()];
+  const at::Tensor view =
+      result.isTensorList() ? result.toTensorVector()[element] : result.toTensor();
+  OSLO_CHECK(view.sizes() == c10::IntArrayRef(value.sizes()), name(), ": a view of shape ",
+             c10::IntArrayRef(value.sizes()), " is one of ", view.sizes(), " on one device");
+  return view.strides().vec();
+}
+
+}  // namespace oslo
