@@ -4,19 +4,27 @@
 //   oslo run -n 2 bench_training_step --parallel tensor --hidden 256
 //   oslo run -n 2 bench_training_step --parallel automatic       by the plan's own search
 //   bench_training_step --parallel none                          plain LibTorch
+//   oslo run -n 2 bench_training_step --overlap on --trace step.json    a step's timeline, by rank
 //
 // Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
 // compute the same, the milliseconds of every timed step, and of an automatic plan the seconds that
 // it expects of this job and of one device.
 #include <oslo_cpp/oslo.h>
 
+#include <torch/csrc/autograd/profiler_kineto.h>
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
+#include "mpu/overlap.h"
 
 namespace {
 
@@ -26,6 +34,7 @@ struct Options {
   double bucket_mb = 25;
   int warm_up = 5, steps = 40;
   std::string device = "cpu";
+  std::string overlap = "where it pays", trace;
 };
 
 Options parse(int argc, char** argv) {
@@ -40,6 +49,13 @@ Options parse(int argc, char** argv) {
   app.add_option("--warm-up", options.warm_up);
   app.add_option("--steps", options.steps);
   app.add_option("--device", options.device, "cpu, cuda (a GPU for each rank) or cuda:0");
+  app.add_option("--overlap", options.overlap,
+                 "Start the collectives of backward early and compute weights' gradients meanwhile")
+      ->check(CLI::IsMember({"where it pays", "on", "off"}));
+  app.add_option("--trace", options.trace,
+                 "Profile one more step into FILE, with the rank before its extension; open it in "
+                 "ui.perfetto.dev")
+      ->type_name("FILE");
   for (CLI::Option* option : app.get_options()) option->capture_default_str();
   try {
     app.parse(argc, argv);
@@ -49,8 +65,31 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
+/// `step` as LibTorch's profiler sees it: operators, the graph's nodes, collectives, each on the
+/// thread that computes it, and the kernels of a GPU.
+void trace(const std::function<void()>& step, const std::filesystem::path& file, int rank,
+           bool cuda) {
+  namespace profiler = torch::autograd::profiler;
+  using torch::profiler::impl::ActivityType;
+  torch::profiler::impl::ExperimentalConfig how;
+  how.profile_all_threads = true;  // a started collective runs on a thread of its own
+  const torch::profiler::impl::ProfilerConfig config(
+      torch::profiler::impl::ProfilerState::KINETO, /*report_input_shapes=*/true,
+      /*profile_memory=*/false, /*with_stack=*/false, /*with_flops=*/false, /*with_modules=*/false,
+      how);
+  std::set<ActivityType> activities{ActivityType::CPU};
+  if (cuda) activities.insert(ActivityType::CUDA);
+  profiler::prepareProfiler(config, activities);
+  profiler::enableProfiler(config, activities);
+  step();
+  const std::string name = c10::str(file.stem().string(), ".", rank, file.extension().string());
+  profiler::disableProfiler()->save((file.parent_path() / name).string());
+}
+
 void run(const Options& options) {
   at::set_num_threads(1);
+  std::optional<oslo::OverlapScope> overlap;
+  if (options.overlap != "where it pays") overlap.emplace(options.overlap == "on");
   torch::manual_seed(0);  // initialize insists that the ranks of a model draw the same
   const oslo::World world = oslo::World::from_environment();
   const torch::Device device = oslo::local_device(world, options.device);
@@ -115,6 +154,9 @@ void run(const Options& options) {
     milliseconds.push_back(taken.count());
   }
   result["milliseconds"] = milliseconds;
+  if (!options.trace.empty()) {
+    trace([&] { step(), finish(); }, options.trace, world.rank(), device.is_cuda());
+  }
   if (world.rank() == 0) std::cout << result << std::endl;
 }
 

@@ -1,6 +1,8 @@
 #include "mpu/transport/shared_memory/executor.h"
 
 #include <ATen/core/jit_type.h>
+#include <ATen/record_function.h>
+#include <c10/util/StringUtil.h>
 #include <c10/util/thread_name.h>
 
 #include "mpu/error.h"
@@ -94,6 +96,8 @@ void Executor::perform(Task& task) {
   try {
     if (task.error) std::rethrow_exception(task.error);
     for (const auto& collective : task.collectives) {
+      // To LibTorch's profiler: on the thread that does it, whoever asked for it.
+      RECORD_USER_SCOPE(c10::str("shm:", name_of(collective->heading().kind)));
       if (!task.begun) collective->begin(*member_, task.timeout);
       task.begun = false;
       collective->finish(*member_);

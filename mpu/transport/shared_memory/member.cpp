@@ -12,32 +12,6 @@
 namespace oslo::shared_memory {
 namespace {
 
-const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::none:
-      return "nothing";
-    case Kind::all_reduce:
-      return "all_reduce";
-    case Kind::reduce:
-      return "reduce";
-    case Kind::reduce_scatter:
-      return "reduce_scatter";
-    case Kind::all_gather:
-      return "all_gather";
-    case Kind::gather:
-      return "gather";
-    case Kind::scatter:
-      return "scatter";
-    case Kind::broadcast:
-      return "broadcast";
-    case Kind::all_to_all:
-      return "all_to_all";
-    case Kind::barrier:
-      return "barrier";
-  }
-  return "an unknown operation";
-}
-
 /// With more ranks than cores, whoever waits awake keeps another rank from arriving. With a core
 /// each, staying awake for a millisecond of yields costs nobody anything, and a wake-up through the
 /// kernel costs up to a tenth of one at every operation of a training step.

@@ -11,6 +11,32 @@ size_t whole_pages(size_t bytes) {
 
 }  // namespace
 
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::none:
+      return "nothing";
+    case Kind::all_reduce:
+      return "all_reduce";
+    case Kind::reduce:
+      return "reduce";
+    case Kind::reduce_scatter:
+      return "reduce_scatter";
+    case Kind::all_gather:
+      return "all_gather";
+    case Kind::gather:
+      return "gather";
+    case Kind::scatter:
+      return "scatter";
+    case Kind::broadcast:
+      return "broadcast";
+    case Kind::all_to_all:
+      return "all_to_all";
+    case Kind::barrier:
+      return "barrier";
+  }
+  return "an unknown operation";
+}
+
 SegmentLayout::SegmentLayout(int size, size_t chunk, size_t ring)
     : chunk(chunk), ring(ring), size(size) {
   const auto n = static_cast<size_t>(size);

@@ -28,6 +28,9 @@ enum class Kind : uint8_t {
   barrier,
 };
 
+/// As LibTorch's process groups spell it: "all_reduce".
+const char* name_of(Kind kind);
+
 /// What a rank says about the operation that it takes part in. Ranks that disagree all refuse.
 struct Heading {
   uint64_t sequence = 0;  ///< the group's how many-th operation, from 1
