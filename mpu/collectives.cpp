@@ -112,9 +112,9 @@ class ReduceAndScatterBackward final : public PartNode {
 }  // namespace
 
 std::optional<uint64_t> start_in_backward(const at::Tensor& copied) {
-  if (!overlap_pays(copied)) return std::nullopt;
   auto* const node = dynamic_cast<DividableNode*>(copied.grad_fn().get());
-  return node == nullptr ? std::nullopt : std::optional(node->divide());
+  if (node == nullptr || !overlap_pays(copied, node->group())) return std::nullopt;
+  return node->divide();
 }
 
 at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {

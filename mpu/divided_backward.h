@@ -47,6 +47,8 @@ class DividableNode : public CollectiveNode, public PlaceBehind {
  public:
   explicit DividableNode(GroupPtr group);
 
+  const Group& group() const { return *group_; }
+
   /// The sequence number of nodes that the engine runs between start and wait, as it takes the
   /// latest of what is ready. The same when it is divided already.
   uint64_t divide();

@@ -1,11 +1,21 @@
 #include "mpu/overlap.h"
 
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
+
+#include "mpu/group.h"
+#include "mpu/transport/shared_memory/backend.h"
 
 namespace oslo {
 namespace {
 
 thread_local std::optional<bool> asked;
+
+bool in_one_round(const at::Tensor& tensor, const Group& group) {
+  const auto backend = group.process_group()->getDefaultBackend();
+  const auto* const shared = dynamic_cast<const SharedMemoryBackend*>(backend.get());
+  return shared != nullptr && shared->in_one_round(static_cast<int64_t>(tensor.nbytes()));
+}
 
 }  // namespace
 
@@ -15,9 +25,10 @@ OverlapScope::~OverlapScope() {
   asked = previous_;
 }
 
-bool overlap_pays(const at::Tensor& tensor) {
+bool overlap_pays(const at::Tensor& tensor, const Group& group) {
   if (tensor.is_meta()) return false;
-  return asked.value_or(!tensor.is_cpu());
+  if (asked) return *asked;
+  return !tensor.is_cpu() || in_one_round(tensor, group);
 }
 
 }  // namespace oslo

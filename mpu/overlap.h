@@ -6,6 +6,8 @@
 
 namespace oslo {
 
+class Group;
+
 /// Says for what this thread records whether backward overlaps collectives with computation, in
 /// place of what pays; until it goes out of scope.
 class OverlapScope {
@@ -19,9 +21,11 @@ class OverlapScope {
   std::optional<bool> previous_;
 };
 
-/// Whether to start a collective on tensors like this one early and compute meanwhile. On devices,
-/// whose collectives run on a stream of their own. Not on the CPU: a started collective needs a
-/// thread of its own there, on the cores that compute.
-bool overlap_pays(const at::Tensor& tensor);
+/// Whether to start an all-reduce or a reduce-scatter of a tensor like this one early, in backward,
+/// and compute meanwhile. On devices, whose collectives run on a stream of their own. On the CPU
+/// over shared memory, where it takes one round: this rank's part is then put in at the start, and
+/// whoever waits later finds the others'. Not for larger ones, nor over Gloo: these need a thread,
+/// on the cores that compute (docs/performance.md). The same on all ranks of the group.
+bool overlap_pays(const at::Tensor& tensor, const Group& group);
 
 }  // namespace oslo

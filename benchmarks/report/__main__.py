@@ -34,7 +34,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor data pipeline memory planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -49,6 +49,7 @@ def main():
         "collectives": lambda: overhead.collectives(options.bin, options.quick),
         "overhead": lambda: overhead.overhead(options.bin, options.quick),
         "tensor": lambda: training.tensor_parallel(options.bin, peers("training_step"), rounds, options.quick),
+        "overlap": lambda: training.overlap(options.bin, rounds, options.quick),
         "data": lambda: training.data_parallel(options.bin, peers("training_step"), rounds, options.quick),
         "pipeline": lambda: pipeline.pipeline(options.bin, peers("pipeline_step"), rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),

@@ -91,6 +91,23 @@ def data_parallel(bin_folder, peers, rounds, quick):
     return rows
 
 
+def overlap(bin_folder, rounds, quick):
+    """Steps whose backward starts the collectives of column layers before the products of their
+    weights' gradients, beside steps that do one after the other."""
+    rows = []
+    for hidden in (256,) if quick else (64, 256, 1024):
+        print(f"  overlap: C = {hidden}", file=sys.stderr)
+        command = [f"{bin_folder}/bench_training_step", "--hidden", str(hidden),
+                   "--steps", "20" if hidden == 1024 else "40"]
+        found = together([Job(how, [*command, "--overlap", how], 2, {"OSLO_BACKEND": "shm"})
+                          for how in ("on", "off")], rounds)
+        rows.append(Row("A tensor parallel step with collectives started early, 2 ranks",
+                        f"C = {hidden}, shared memory", "ms", found["on"].sample(),
+                        found["off"].sample(), "one after the other",
+                        note=found["on"].failure or found["off"].failure))
+    return rows
+
+
 def memory(bin_folder, quick):
     """What a rank holds between steps (weights, gradients, AdamW's moments) beside the formula."""
     rows = []

@@ -5,13 +5,15 @@
 
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/carrier/split_backward.h"
-#include "tests/linear_node_test/recorded.h"
+#include "parallelizers/placement/engine/shape_call.h"
 #include "tests/support/placed_values.h"
+#include "tests/support/recorded_nodes.h"
 
 namespace linear_node {
 namespace {
 
 using oslo::SplitBackward;
+using oslo::test::RecordedNodes;
 using placed_values::error_of;
 using placed_values::expect_close;
 using placed_values::leaf;
@@ -154,6 +156,34 @@ TEST(LinearHalves, DeferTheProductsOfCastAndTransposedWeights) {
           std::pair(net.out, undivided.out)}) {
       EXPECT_TRUE(torch::equal(oslo::local_tensor(own.grad()), oslo::local_tensor(other.grad())));
     }
+  });
+}
+
+TEST(LinearHalves, KeepTheInputAndTheGradientAndFreeThem) {
+  on_ranks(1, [](const oslo::MPU& mpu) {
+    // At size 1 nothing is cut; a stage's parameters are marked all the same.
+    const auto mesh = std::make_shared<oslo::Mesh>(std::vector{mpu.tensor_group()});
+    mesh->shapes = std::make_shared<oslo::KnownShapes>();
+    const auto layout = std::make_shared<oslo::Layout>(mesh, oslo::StageSet::of(0));
+    const Tensor weight = leaf(numbers({3, 4})), first = leaf(numbers({4, 4}, 0.4));
+    oslo::mark_parameter(weight, layout, "w");
+    const auto split = std::make_shared<SplitBackward>();
+    Tensor input = first * 2.0, loss;
+    const auto memory = input.storage().getWeakStorageImpl();
+    std::weak_ptr<torch::autograd::Node> graph;
+    {
+      const SplitBackward::Scope scope(split);
+      loss = oslo::local_tensor(at::linear(input, weight).sin().sum());
+      graph = input.grad_fn();
+    }
+    input = Tensor();
+    loss.backward();
+    loss = Tensor();
+    EXPECT_TRUE(graph.expired());
+    EXPECT_FALSE(memory.expired());
+    split->run();
+    EXPECT_TRUE(memory.expired());
+    EXPECT_TRUE(weight.grad().defined());
   });
 }
 

@@ -3,14 +3,15 @@
 #include <gmock/gmock.h>
 
 #include "mpu/overlap.h"
-#include "tests/linear_node_test/recorded.h"
 #include "tests/support/placed_values.h"
+#include "tests/support/recorded_nodes.h"
 
 namespace linear_node {
 namespace {
 
 using oslo::OverlapScope;
 using oslo::Traffic;
+using oslo::test::RecordedNodes;
 using placed_values::expect_close;
 using placed_values::leaf;
 using placed_values::marked;
@@ -71,13 +72,20 @@ TEST(LinearOverlap, StartsTheAllReduceBeforeTheWeightsProductAndWaitsAfterIt) {
   });
 }
 
-TEST(LinearOverlap, IsNotAskedForOnTheCpu) {
+TEST(LinearOverlap, IsOnTheCpuForWhatSharedMemoryMovesInOneRound) {
   on_ranks(2, [](const oslo::MPU& mpu) {
-    Column layer(mpu, {4, 5});
-    const Tensor y = layer.forward();
-    const RecordedNodes nodes;
-    oslo::local_tensor(y).sum().backward();
-    EXPECT_THAT(nodes.own(), ElementsAre(kInput, kWeight, kCopy));
+    const auto nodes_of = [&](int64_t rows) {
+      Column layer(mpu, {rows, 5});
+      const Tensor y = layer.forward();
+      const RecordedNodes nodes;
+      oslo::local_tensor(y).sum().backward();
+      return nodes.own();
+    };
+    // A round moves 256 KiB; a row is five doubles.
+    EXPECT_THAT(nodes_of(6553), ElementsAre(kInput, kCopy, kWeight, kWait));
+    EXPECT_THAT(nodes_of(6554), ElementsAre(kInput, kWeight, kCopy));
+    const OverlapScope overlap(false);
+    EXPECT_THAT(nodes_of(4), ElementsAre(kInput, kWeight, kCopy));
   });
 }
 

@@ -2,9 +2,9 @@
 // it moves without.
 #include <map>
 #include <mutex>
+#include <string>
 
 #include "mpu/overlap.h"
-#include "tests/linear_node_test/recorded.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/parity.h"
 

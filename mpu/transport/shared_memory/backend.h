@@ -115,6 +115,10 @@ class SharedMemoryBackend final : public c10d::Backend {
   /// How many bytes of other ranks' memory this one reads for an all-reduce of `bytes`.
   int64_t all_reduce_brings(int64_t bytes) const;
 
+  /// Whether an all-reduce of `bytes`, or a reduce-scatter of `bytes` in even parts, is one round:
+  /// started, it then needs no thread until somebody waits for it.
+  bool in_one_round(int64_t bytes) const;
+
   /// Every operation of the group that is not done, and every later one, fails on all ranks.
   void abort() override;
   /// Does what has been started, then leaves the group; the destructor does it, too.

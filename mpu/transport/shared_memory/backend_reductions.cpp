@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "mpu/error.h"
 #include "mpu/transport/shared_memory/arguments.h"
 #include "mpu/transport/shared_memory/backend.h"
@@ -40,6 +42,10 @@ WorkPointer SharedMemoryBackend::allreduce(Tensors& tensors,
 int64_t SharedMemoryBackend::all_reduce_brings(int64_t bytes) const {
   return static_cast<int64_t>(
       all_reduce_reads(size_, rank_, static_cast<size_t>(bytes), options_->chunk_bytes));
+}
+
+bool SharedMemoryBackend::in_one_round(int64_t bytes) const {
+  return static_cast<size_t>(bytes) <= std::min(direct_limit(size_), options_->chunk_bytes);
 }
 
 WorkPointer SharedMemoryBackend::allreduce_coalesced(

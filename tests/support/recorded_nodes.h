@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace linear_node {
+namespace oslo::test {
 
 /// The names of the graph's nodes in the order in which backward passes on this thread run them,
 /// until it goes out of scope. On CPU tensors they run on the thread that calls backward.
@@ -50,4 +50,4 @@ class RecordedNodes {
   at::CallbackHandle handle_;
 };
 
-}  // namespace linear_node
+}  // namespace oslo::test
