@@ -93,23 +93,31 @@ TEST(KernelFusion, GivesGradientsToTheReducer) {
   EXPECT_EQ(kernel_calls().adds, 0);
 }
 
-/// A schedule lets gradients of micro-batches add up: all but the first in place.
+/// A schedule lets gradients of micro-batches add up: all but the first in place, also where the
+/// products of weights run in a part of their own.
 TEST(KernelFusion, AddsUpTheGradientsOfMicroBatches) {
-  kernel_calls().clear();
-  pipeline_parity::Trial trial;
-  trial.grid = {1, 1, 2};
-  trial.steps = 2;
-  trial.config = R"({"kernel_fusion": true, "model_parallelism": {"pipeline_parallel_size": 2},
-      "stages": {"up_one": 0, "down_one": 0, "up_two": 0, "down_two": 1, "up_three": 1,
-                 "down_three": 1}})";
-  pipeline_parity::expect_parity(
-      trial, make_mlp,
-      [](int) {
-        return std::vector<Tensor>{torch::randn({4, 5, 6}, torch::kDouble)};
-      },
-      [](Mlp& model, const auto& micro) { return model->forward(micro[0]).square().mean(); });
-  EXPECT_EQ(kernel_calls().overwrites, trial.steps * 6);
-  EXPECT_EQ(kernel_calls().adds, trial.steps * (trial.micro_batches - 1) * 6);
+  for (const char* kind : {"1f1b", "zero_bubble"}) {
+    kernel_calls().clear();
+    pipeline_parity::Trial trial;
+    trial.kind = kind;
+    trial.grid = {1, 1, 2};
+    trial.steps = 2;
+    trial.config = R"({"kernel_fusion": true, "model_parallelism": {"pipeline_parallel_size": 2},
+        "stages": {"up_one": 0, "down_one": 0, "up_two": 0, "down_two": 1, "up_three": 1,
+                   "down_three": 1}})";
+    pipeline_parity::expect_parity(
+        trial, make_mlp,
+        [](int) {
+          return std::vector<Tensor>{torch::randn({4, 5, 6}, torch::kDouble)};
+        },
+        [](Mlp& model, const auto& micro) { return model->forward(micro[0]).square().mean(); });
+    EXPECT_EQ(kernel_calls().overwrites, trial.steps * 6) << kind;
+    EXPECT_EQ(kernel_calls().adds, trial.steps * (trial.micro_batches - 1) * 6) << kind;
+    // The first forward shows where a GeLU follows. One of the two goes on to the other stage.
+    const int forwards = trial.steps * trial.micro_batches - 1;
+    EXPECT_EQ(kernel_calls().gelu, forwards * 2) << kind;
+    EXPECT_EQ(kernel_calls().gelu_backward, forwards) << kind;
+  }
 }
 
 }  // namespace

@@ -1,26 +1,37 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 
 #include "parallelizers/placement/engine/kernel_fusion.h"
+#include "parallelizers/placement/rules/matrix/weight_form.h"
+
+// What the nodes of a linear layer (linear_node.h) compute by the kernels of "kernel_fusion".
 
 namespace oslo {
 
-/// Whether `fused_linear` takes them: plain matrices of one floating type, with content, whose
-/// backward is not in two halves (carrier/split_backward.h).
-bool takes_fused_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+/// Whether the kernels take them: plain matrices of one floating type, with content.
+bool kernels_take(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// x weight + bias on this rank's parts: x (.., k), weight (k, n), bias (n) or undefined. One node
-/// in autograd's graph, as large as that of a linear layer, which
-///
-/// - computes the GeLU too, where one is expected (kernel_fusion.h);
-/// - adds the weight's gradient to that of the parameter in place, where nobody would notice
-///   (carrier/gradient_path.h), and takes the bias's in the same pass;
-/// - of an input that is such a GeLU, gives the gradient of the sum before it, in one pass, where
-///   nobody looks at the GeLU's.
-///
-/// create_graph takes LibTorch's operators, which record.
-at::Tensor fused_linear(KernelFusion& fusion, const at::Tensor& x, const at::Tensor& weight,
-                        const at::Tensor& bias);
+/// x weight + bias, without history, and its GeLU too, where one is expected: x (.., k), bias (n)
+/// or undefined.
+at::Tensor fused_product(KernelFusion& fusion, const at::Tensor& x, const at::Tensor& weight,
+                         const at::Tensor& bias, WeightForm form);
+
+struct WeightGradients {
+  at::Tensor weight;  ///< in the weight's form; undefined where it was added to the parameter's
+  at::Tensor bias;    ///< (n); undefined where it was not asked for
+};
+struct WeightGradientsOf {
+  WeightForm form;
+  bool column_major;  ///< how the weight lies in memory: its gradient will, too
+  bool bias;
+};
+/// By the `gradient` (m, n) of the product with x (m, k). The weight's goes along `edge`: it is
+/// added to the parameter's in place where that leads to one and nobody would notice
+/// (carrier/gradient_path.h).
+WeightGradients fused_weight_gradients(LinearKernels& kernels, const torch::autograd::Edge& edge,
+                                       const at::Tensor& gradient, const at::Tensor& x,
+                                       const WeightGradientsOf& of);
 
 }  // namespace oslo

@@ -14,7 +14,9 @@
 #include <utility>
 
 #include "mpu/collectives.h"
+#include "parallelizers/placement/carrier/gradient_path.h"
 #include "parallelizers/placement/carrier/split_backward.h"
+#include "parallelizers/placement/rules/matrix/fused_linear.h"
 
 namespace oslo {
 namespace {
@@ -50,12 +52,12 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
   return tensor.reshape({rows, tensor.size(-1)});
 }
 
-/// For the gradients of weight and bias.
+/// For the gradients of weight and bias. `kernels`: null for LibTorch's operators.
 class LinearWeightBackward final : public WeightHalfNode {
  public:
   LinearWeightBackward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                       WeightForm form)
-      : form_(form) {
+                       WeightForm form, std::shared_ptr<LinearKernels> kernels)
+      : kernels_(std::move(kernels)), form_(form) {
     if (weight.requires_grad()) {
       x_ = SavedVariable(x, /*is_output=*/false);
       column_major_ = is_column_major(weight);
@@ -74,11 +76,20 @@ class LinearWeightBackward final : public WeightHalfNode {
   variable_list backward(at::Tensor gradient) override {
     variable_list gradients(num_outputs());
     const at::Tensor rows = as_matrix(gradient);
-    if (for_weight_ && task_should_compute_output(0)) {
-      gradients[0] = weight_gradient(rows, as_matrix(x_.unpack(getptr())), form_, column_major_);
-    }
     const size_t of_bias = for_weight_ ? 1 : 0;
-    if (for_bias_ && task_should_compute_output(of_bias)) gradients[of_bias] = rows.sum(0);
+    const bool bias = for_bias_ && task_should_compute_output(of_bias);
+    if (for_weight_ && task_should_compute_output(0)) {
+      const at::Tensor x = as_matrix(x_.unpack(getptr()));
+      if (kernels_ && !c10::GradMode::is_enabled()) {
+        WeightGradients both =
+            fused_weight_gradients(*kernels_, next_edge(0), rows, x, {form_, column_major_, bias});
+        gradients[0] = std::move(both.weight);
+        if (bias) gradients[of_bias] = std::move(both.bias);
+        return gradients;
+      }
+      gradients[0] = weight_gradient(rows, x, form_, column_major_);
+    }
+    if (bias) gradients[of_bias] = rows.sum(0);
     return gradients;
   }
 
@@ -89,21 +100,25 @@ class LinearWeightBackward final : public WeightHalfNode {
     if (for_weight_) x_ = SavedVariable(x_.unpack(getptr()).detach(), /*is_output=*/false);
   }
 
+  std::shared_ptr<LinearKernels> kernels_;
   SavedVariable x_;
   WeightForm form_;
   bool column_major_ = false, for_weight_ = false, for_bias_ = false;
 };
 
-/// For the gradient of x; hands that of the result on to the other half.
+/// For the gradient of x; hands that of the result on to the other half. With kernels, and where x
+/// is a GeLU that was recorded for them: for that of the sum before it.
 class LinearBackward final : public Node {
  public:
   LinearBackward(const at::Tensor& x, const at::Tensor& weight, WeightForm form,
-                 const std::shared_ptr<Node>& others)
-      : form_(form) {
+                 std::shared_ptr<LinearKernels> kernels, const std::shared_ptr<Node>& others)
+      : kernels_(std::move(kernels)), form_(form) {
     if (x.requires_grad()) {
       weight_ = SavedVariable(weight, /*is_output=*/false);
       for_x_ = true;
       add_next_edge(torch::autograd::impl::gradient_edge(x));
+      if (kernels_) gelu_ = gelu_node_of(x);
+      if (gelu_) add_next_edge(gelu_->next_edge(0));
     }
     if (others) add_next_edge({others, 0});
     hands_on_ = others != nullptr;
@@ -115,7 +130,13 @@ class LinearBackward final : public Node {
     variable_list outputs(num_outputs());
     at::Tensor gradient = std::move(gradients[0]);
     if (!gradient.defined()) return outputs;
-    if (for_x_ && task_should_compute_output(0)) outputs[0] = input_gradient(gradient);
+    if (for_x_ && task_should_compute_output(0)) {
+      if (gelu_ && !c10::GradMode::is_enabled() && only_passes(*gelu_)) {
+        outputs[1] = gradient_before_gelu(gradient);
+      } else {
+        outputs[0] = input_gradient(gradient);
+      }
+    }
     if (hands_on_) outputs.back() = std::move(gradient);
     return outputs;
   }
@@ -123,16 +144,29 @@ class LinearBackward final : public Node {
   void release_variables() override { weight_.reset_data(); }
 
  private:
-  at::Tensor input_gradient(const at::Tensor& gradient) {
+  /// (N, K)
+  at::Tensor output_first_weight() {
     const at::Tensor weight = weight_.unpack(getptr());
-    const bool output_first = form_ == WeightForm::output_first;
-    const at::Tensor rows = as_matrix(gradient).mm(output_first ? weight : weight.t());
+    return form_ == WeightForm::output_first ? weight : weight.t();
+  }
+
+  at::Tensor input_gradient(const at::Tensor& gradient) {
+    const at::Tensor rows = as_matrix(gradient).mm(output_first_weight());
     if (gradient.dim() == 2) return rows;
     auto sizes = gradient.sizes().vec();
     sizes.back() = rows.size(1);
     return rows.view(sizes);
   }
 
+  at::Tensor gradient_before_gelu(const at::Tensor& gradient) {
+    const at::Tensor sum = gelu_->sum();
+    return kernels_
+        ->product_and_gelu_backward(as_matrix(gradient), output_first_weight(), as_matrix(sum))
+        .view(sum.sizes());
+  }
+
+  std::shared_ptr<LinearKernels> kernels_;
+  std::shared_ptr<GeluNode> gelu_;
   SavedVariable weight_;
   WeightForm form_;
   bool for_x_ = false, hands_on_ = false;
@@ -171,21 +205,25 @@ std::shared_ptr<NodeType> make_node(Args&&... args) {
 }  // namespace
 
 at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          WeightForm form) {
+                          WeightForm form, KernelFusion* fusion) {
   const bool for_x = wants_gradient(x);
   const bool for_weights = wants_gradient(weight) || wants_gradient(bias);
   const bool plain = weight.dim() == 2 && x.dim() >= 1 && is_dense(x) && is_dense(weight) &&
                      (!bias.defined() || (bias.dim() == 1 && is_dense(bias)));
-  if (!c10::GradMode::is_enabled() || !(for_x || for_weights) || !plain) {
-    return product(x, weight, bias, form);
-  }
+  if (fusion != nullptr && !kernels_take(x, weight, bias)) fusion = nullptr;
+  const auto value = [&] {
+    return fusion != nullptr ? fused_product(*fusion, x, weight, bias, form)
+                             : product(x, weight, bias, form);
+  };
+  if (!c10::GradMode::is_enabled() || !(for_x || for_weights) || !plain) return value();
   at::Tensor y;
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    y = product(x, weight, bias, form);
+    y = value();
   }
+  const std::shared_ptr<LinearKernels> kernels = fusion != nullptr ? fusion->kernels() : nullptr;
   std::shared_ptr<LinearWeightBackward> weights;
-  if (for_weights) weights = make_node<LinearWeightBackward>(x, weight, bias, form);
+  if (for_weights) weights = make_node<LinearWeightBackward>(x, weight, bias, form, kernels);
   const auto& split = SplitBackward::current();
   if (!for_x && !split) {
     torch::autograd::set_history(y, weights);
@@ -199,7 +237,7 @@ at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight, const a
       weights->set_sequence_nr(*between);
     }
   }
-  torch::autograd::set_history(y, make_node<LinearBackward>(x, weight, form, weights));
+  torch::autograd::set_history(y, make_node<LinearBackward>(x, weight, form, kernels, weights));
   return y;
 }
 

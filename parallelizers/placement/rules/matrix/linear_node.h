@@ -2,13 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "parallelizers/placement/rules/matrix/weight_form.h"
+
 namespace oslo {
 
-/// How a weight of N output and K input features lies.
-enum class WeightForm {
-  output_first,  ///< (N, K): torch::nn::Linear
-  input_first,   ///< (K, N): the second operand of matmul and addmm
-};
+class KernelFusion;
 
 /// x (.., K) times a weight, plus bias (N; undefined: none): a linear layer on this rank's parts,
 /// with LibTorch's values bit for bit. Its backward is two nodes, one for the gradient of x and one
@@ -19,7 +17,15 @@ enum class WeightForm {
 ///     parameters, or these transposed or cast.
 /// Differentiable twice. Operands that have no such backward (complex, sparse, of other shapes) are
 /// LibTorch's own at::linear, at::addmm or at::matmul.
+///
+/// With `fusion`, kernels compute it and both gradients, rounded as they round (fused_linear.h):
+///   - the GeLU too, where one is expected (kernel_fusion.h);
+///   - the weight's gradient into that of the parameter, in place, where nobody would notice
+///     (carrier/gradient_path.h), and the bias's in the same pass; in the weight half, too;
+///   - of an x that is such a GeLU, the gradient of the sum before it, in one pass, where nobody
+///     looks at the GeLU's.
+/// create_graph takes LibTorch's operators, which record.
 at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                          WeightForm form);
+                          WeightForm form, KernelFusion* fusion = nullptr);
 
 }  // namespace oslo

@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
+#include <c10/util/FunctionRef.h>
 
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
-#include "parallelizers/placement/rules/matrix/fused_linear.h"
 #include "parallelizers/placement/rules/matrix/linear_node.h"
 
 namespace oslo {
@@ -42,32 +42,29 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
   return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
 }
 
-/// x weight + bias by one kernel, where "kernel_fusion" asks for it; undefined elsewhere.
-at::Tensor fused(const Call& call, const at::Tensor& x, const at::Tensor& weight,
-                 const at::Tensor& bias = {}) {
-  KernelFusion* const fusion = call.mesh_of_call()->fusion.get();
-  if (fusion == nullptr || call.elsewhere() || !takes_fused_linear(x, weight, bias)) return {};
-  return fused_linear(*fusion, x, weight, bias);
+/// Where "kernel_fusion" asks for kernels that take what stands beside a product along.
+KernelFusion* fusion_of(const Call& call) {
+  return call.elsewhere() ? nullptr : call.mesh_of_call()->fusion.get();
 }
 
 /// matmul, mm, bmm, mv, dot. C++'s torch::nn::Linear multiplies by `weight.t()`.
 void matmul(Call& call) {
   const bool by_matrix = call.dim(1) == 2 && !call.elsewhere();
-  call.run(matmul_map(call.value(0), call.value(1)),
-           [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
-             if (!by_matrix) return call.call_below(local);
-             at::Tensor y = fused(call, local[0], local[1]);
-             if (y.defined()) return {std::move(y)};
-             return {linear_product(local[0], local[1], {}, WeightForm::input_first)};
-           });
+  call.run(
+      matmul_map(call.value(0), call.value(1)),
+      [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
+        if (!by_matrix) return call.call_below(local);
+        return {linear_product(local[0], local[1], {}, WeightForm::input_first, fusion_of(call))};
+      });
 }
 
-/// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike,
-/// and on no axis is the product cut otherwise or a partial sum.
-bool adds_inside(const Resolution& resolution, const Value& bias) {
-  const LayoutPtr columns = resolution.layout_of("N");
-  return columns && bias.defined() && bias.dim() == 1 && bias.cut() && *bias.layout == *columns &&
-         resolution.axes_beside("N").empty();
+/// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike
+/// or not at all, and on no axis is the product cut otherwise or a partial sum.
+bool adds_inside(const Resolution& resolution, const Value& bias, int64_t columns) {
+  if (!bias.defined() || bias.dim() != 1 || bias.size(0) != columns) return false;
+  if (!resolution.axes_beside("N").empty()) return false;
+  const LayoutPtr layout = resolution.layout_of("N");
+  return layout ? bias.cut() && *bias.layout == *layout : !bias.cut();
 }
 
 /// x (.., K), weight (N, K), bias (N): where the product is a partial sum the bias is added once,
@@ -77,20 +74,18 @@ void linear(Call& call) {
   const std::string rows = letters(operands[0].dim() - 1);
   const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
   const Value bias = call.value(2);
-  const bool inside = adds_inside(resolution, bias);
+  const bool inside = adds_inside(resolution, bias, operands[1].size(0));
   const at::Tensor &x = operands[0].local, &weight = operands[1].local;
   const at::Tensor added = inside ? bias.local : at::Tensor();
-  at::Tensor local;
-  if (call.mesh_of_call()->fusion) local = fused(call, x, weight.t(), added);
-  if (!local.defined()) local = linear_product(x, weight, added, WeightForm::output_first);
-  Value y = resolution.finish(std::move(local), rows + "N");
+  Value y = resolution.finish(
+      linear_product(x, weight, added, WeightForm::output_first, fusion_of(call)), rows + "N");
   if (bias.defined() && !inside) y = add_values(y, bias);
   call.result(std::move(y));
 }
 
-using Multiply = at::Tensor (*)(const at::Tensor&, const at::Tensor&);
-using SumOfProduct = at::Tensor (*)(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                    const at::Scalar&, const at::Scalar&);
+using Multiply = c10::function_ref<at::Tensor(const at::Tensor&, const at::Tensor&)>;
+using SumOfProduct = c10::function_ref<at::Tensor(
+    const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Scalar&, const at::Scalar&)>;
 
 /// beta * self + alpha * product(left, right): self is added once, after the reduction, or in the
 /// product by `in_one`. The map is that of the product. In place, self takes the sum.
@@ -109,15 +104,11 @@ void add_product(Call& call, const DimensionMap& map, Multiply product,
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& left = operands[0].local;
   const at::Tensor& right = operands[1].local;
-  if (in_one != nullptr && !call.op().in_place && adds_inside(resolution, self)) {
-    const bool plain = beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
-    at::Tensor y = plain ? fused(call, left, right, self.local) : at::Tensor();
-    if (!y.defined()) y = in_one(self.local, left, right, beta, alpha);
+  if (in_one && !call.op().in_place && adds_inside(resolution, self, operands[1].size(1))) {
+    at::Tensor y = in_one(self.local, left, right, beta, alpha);
     return call.result(resolution.finish(std::move(y), map.results[0]));
   }
-  at::Tensor local = in_one != nullptr ? fused(call, left, right) : at::Tensor();
-  if (!local.defined()) local = product(left, right);
-  Value y = resolution.finish(std::move(local), map.results[0]);
+  Value y = resolution.finish(product(left, right), map.results[0]);
   if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
   // As in BLAS, beta 0 ignores self, not-a-numbers included.
   const bool same_shape = self.sizes() == y.sizes();
@@ -132,24 +123,24 @@ void add_product(Call& call, const DimensionMap& map, Multiply product,
   call.result_plain(target);
 }
 
-at::Tensor mm(const at::Tensor& left, const at::Tensor& right) {
-  return linear_product(left, right, {}, WeightForm::input_first);
-}
-
-at::Tensor add_mm(const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
-                  const at::Scalar& beta, const at::Scalar& alpha) {
-  const bool plain = beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
-  return plain ? linear_product(left, right, self, WeightForm::input_first)
-               : at::addmm(self, left, right, beta, alpha);
-}
-
 /// A linear layer on matrices.
 void addmm(Call& call) {
+  KernelFusion* const fusion = fusion_of(call);
+  const auto mm = [&](const at::Tensor& left, const at::Tensor& right) {
+    return linear_product(left, right, {}, WeightForm::input_first, fusion);
+  };
+  const auto add_mm = [&](const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
+                          const at::Scalar& beta, const at::Scalar& alpha) {
+    const bool plain = beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
+    return plain ? linear_product(left, right, self, WeightForm::input_first, fusion)
+                 : at::addmm(self, left, right, beta, alpha);
+  };
   add_product(call, {{"MK", "KN"}, {"MN"}}, mm, add_mm);
 }
 
 void baddbmm(Call& call) {
-  add_product(call, {{"BMK", "BKN"}, {"BMN"}}, at::bmm);
+  add_product(call, {{"BMK", "BKN"}, {"BMN"}},
+              [](const at::Tensor& left, const at::Tensor& right) { return at::bmm(left, right); });
 }
 
 /// The products of a batch, summed.
