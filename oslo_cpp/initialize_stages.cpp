@@ -83,7 +83,10 @@ std::vector<double> finish_stages(StagePlan& plan, const StagedModel& of, bool t
                "'balance_stages' is time, which InitializeOptions::example_inputs shows: give "
                "initialize a forward, or take \"memory\"");
     StageWishes wishes = wishes_of(of.config, of.assigned, plan.stages);
-    const BalancedModel balanced{of.model, of.layers, of.axes, of.example};
+    const PipelineShape shape = pipeline_shape(of.config.values());
+    const BalancedModel balanced{
+        of.model, of.layers, of.axes, of.example,
+        pipeline::rank_of_stage(shape.kind, plan.stages / shape.chunks, shape.chunks)};
     wishes.ids = *by == "time" ? stages_by_time(balanced, wishes, of.rates)
                                : stages_by_memory(balanced, wishes);
     wishes.balanced_by = *by;

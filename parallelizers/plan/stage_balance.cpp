@@ -7,6 +7,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/pipeline/balance.h"
+#include "parallelizers/pipeline/rank_balance.h"
 #include "parallelizers/plan/stage_search.h"
 
 namespace oslo {
@@ -29,8 +30,11 @@ struct Units {
     plan = plan_stages(model, {number, wishes.layers, of_layer, {}});
   }
 
-  std::vector<int> stages(int stages, const std::vector<UnitCost>& costs) const {
-    const std::vector<int> of_unit = balanced_stages(number, stages, costs);
+  std::vector<int> stages(int stages, const std::vector<int>& rank_of_stage,
+                          const std::vector<UnitCost>& costs) const {
+    const std::vector<int> of_unit = rank_of_stage.empty()
+                                         ? balanced_stages(number, stages, costs)
+                                         : balanced_ranks(number, rank_of_stage, costs);
     std::vector<int> ids;
     for (const int unit : of_layer) ids.push_back(of_unit[unit]);
     return ids;
@@ -85,7 +89,7 @@ std::vector<int> stages_by_time(const BalancedModel& of, const StageWishes& wish
              "'balance_stages' is time, and the example could not be run on shapes, by which the "
              "layers are compared: ",
              uses.reason, "; take \"memory\", or give the stages by ids or patterns");
-  return units.stages(wishes.stages, uses.work);
+  return units.stages(wishes.stages, of.rank_of_stage, uses.work);
 }
 
 std::vector<int> stages_by_memory(const BalancedModel& of, const StageWishes& wishes) {
@@ -93,7 +97,7 @@ std::vector<int> stages_by_memory(const BalancedModel& of, const StageWishes& wi
   if (of.example) {  // where it cannot be run, what several stages use is found by the first step
     add_used_stages(units.plan.tensors, of.layers, of.model, of.axes, of.example);
   }
-  return units.stages(wishes.stages, memory_of(of, units.plan.tensors));
+  return units.stages(wishes.stages, of.rank_of_stage, memory_of(of, units.plan.tensors));
 }
 
 }  // namespace oslo

@@ -6,11 +6,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "parallelizers/pipeline/stage_rule.h"
 #include "parallelizers/plan/stage_balance.h"
+#include "tests/pipeline_stages_test/unequal.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/seeded.h"
@@ -23,7 +23,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Ids = std::vector<int>;
 
 /// What the dearest stage costs.
 double dearest(const Ids& ids, const std::vector<UnitCost>& costs) {
@@ -38,26 +37,8 @@ double dearest(const Ids& ids, const std::vector<UnitCost>& costs) {
 }
 
 /// The same of the best of all contiguous cuts, tried one after the other.
-double least_of_all(int units, int stages, const std::vector<UnitCost>& costs, Ids ids = {0}) {
-  if (std::ssize(ids) == units) {
-    return ids.back() == stages - 1 ? dearest(ids, costs) : std::numeric_limits<double>::infinity();
-  }
-  double least = std::numeric_limits<double>::infinity();
-  for (const int next : {ids.back(), ids.back() + 1}) {
-    if (next >= stages) continue;
-    Ids more = ids;
-    more.push_back(next);
-    least = std::min(least, least_of_all(units, stages, costs, more));
-  }
-  return least;
-}
-
-std::vector<UnitCost> alone(const std::vector<double>& costs) {
-  std::vector<UnitCost> found;
-  for (size_t i = 0; i < costs.size(); ++i) {
-    found.push_back({StageSet::of(static_cast<int>(i)), costs[i]});
-  }
-  return found;
+double least_of_all(int units, int stages, const std::vector<UnitCost>& costs) {
+  return least_of_cuts(units, stages, [&](const Ids& ids) { return dearest(ids, costs); });
 }
 
 TEST(Balance, NoContiguousCutHasACheaperDearestStage) {
@@ -88,51 +69,13 @@ TEST(Balance, AmongEquallyGoodCutsTheRestIsEven) {
   EXPECT_THAT(balanced_stages(64, 64, alone(std::vector<double>(64, 1))), testing::SizeIs(64));
 }
 
-/// Eight blocks; the first two are far wider than the others.
-struct UnequalImpl : torch::nn::Module {
-  UnequalImpl() {
-    layers = register_module("layers", torch::nn::ModuleList());
-    for (int i = 0; i < 8; ++i) {
-      const int64_t wide = i < 2 ? 768 : 64;
-      layers->push_back(torch::nn::Sequential(torch::nn::Linear(32, wide), torch::nn::GELU(),
-                                              torch::nn::Linear(wide, 32)));
-    }
-    head = register_module("head", torch::nn::Linear(32, 5));
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    for (const auto& layer : *layers) x = layer->as<torch::nn::Sequential>()->forward(x);
-    return head(x);
-  }
-  torch::nn::ModuleList layers{nullptr};
-  torch::nn::Linear head{nullptr};
-};
-TORCH_MODULE(Unequal);
-
-Plan plan_of(const std::string& config, int pipeline, bool example = true) {
-  Plan plan;
-  run_as_threads(pipeline, [&](World world) {
-    auto model = make_seeded(1, [] { return Unequal(); });
-    auto how = in(world);
-    if (example) how.example_inputs = [&] { model->forward(torch::zeros({64, 32})); };
-    const ParallelModel parallel = initialize(model, Config::parse(config), how);
-    if (world.rank() == 0) plan = parallel.plan();
-  });
-  return plan;
-}
-
-Ids actual(const Plan& plan) {
-  Ids ids;
-  for (const PlanLayer& layer : plan.pipeline.layers) ids.push_back(layer.actual_stage);
-  return ids;
-}
-
 TEST(Balance, UnequalLayersAreCutByTimeOrMemoryUnlikeEqualCounts) {
   const Plan counts = plan_of(R"({"parallel": {"pipeline": 3}})", 3);
-  EXPECT_THAT(actual(counts), ElementsAre(0, 0, 1, 1, 1, 2, 2, 2));
+  EXPECT_THAT(actual_stages(counts), ElementsAre(0, 0, 1, 1, 1, 2, 2, 2));
   for (const char* by : {"time", "memory"}) {
     const Plan plan =
         plan_of(c10::str(R"({"parallel": {"pipeline": 3}, "balance_stages": ")", by, "\"}"), 3);
-    EXPECT_THAT(actual(plan), ElementsAre(0, 1, 2, 2, 2, 2, 2, 2)) << by;
+    EXPECT_THAT(actual_stages(plan), ElementsAre(0, 1, 2, 2, 2, 2, 2, 2)) << by;
     EXPECT_EQ(plan.pipeline.why, c10::str("balanced by ", by));
     const auto slowest = [](const Plan& of) {
       return *std::max_element(of.pipeline.seconds.begin(), of.pipeline.seconds.end());
@@ -152,10 +95,10 @@ TEST(Balance, TheSlowestStageOfAModelIsTheQuickestThereCanBe) {
     const Plan plan = plan_of(
         c10::str(R"({"balance_stages": "time", "parallel": {"pipeline": )", stages, "}}"), stages);
     const auto costs = alone(each.pipeline.seconds);
-    EXPECT_NEAR(dearest(actual(plan), costs), least_of_all(8, stages, costs), 1e-12);
+    EXPECT_NEAR(dearest(actual_stages(plan), costs), least_of_all(8, stages, costs), 1e-12);
     const auto& seconds = plan.pipeline.seconds;
-    EXPECT_NEAR(*std::max_element(seconds.begin(), seconds.end()), dearest(actual(plan), costs),
-                1e-9);
+    EXPECT_NEAR(*std::max_element(seconds.begin(), seconds.end()),
+                dearest(actual_stages(plan), costs), 1e-9);
   }
 }
 
@@ -183,9 +126,10 @@ TEST(Balance, AtMoreLayersThanStagesThereCanBeNeighboursAreOne) {
 }
 
 TEST(Balance, MemoryNeedsNoExampleAndTimeDoes) {
-  EXPECT_THAT(actual(plan_of(R"({"parallel": {"pipeline": 2}, "balance_stages": "memory"})", 2,
-                             /*example=*/false)),
-              ElementsAre(0, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(
+      actual_stages(plan_of(R"({"parallel": {"pipeline": 2}, "balance_stages": "memory"})", 2,
+                            /*example=*/false)),
+      ElementsAre(0, 1, 1, 1, 1, 1, 1, 1));
   const auto errors = errors_of(2, [](World world) {
     auto model = make_seeded(1, [] { return Unequal(); });
     initialize(model, Config::parse(R"({"parallel": {"pipeline": 2}, "balance_stages": "time"})"),

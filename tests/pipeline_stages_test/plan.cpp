@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <map>
 
 #include "parallelizers/pipeline/stage_rule.h"
 #include "tests/models/bert.h"
@@ -89,6 +90,20 @@ TEST(StagePlan, IdsOfTheUsersOwnStandBesideTheAutomaticOnes) {
   EXPECT_THAT(actual(plan), ElementsAre(0, 0, 0, 1));
   EXPECT_EQ(plan.layers[2].automatic, 1);
   EXPECT_EQ(stages_of(view, plan, "h.2.c_fc.weight"), "stage 0");
+}
+
+/// Megatron-LM's BERT as LiBai divides it by hand: fewer layers on the stage with the head.
+TEST(StagePlan, TwentyFourLayersByIds) {
+  Ids ids;
+  for (const auto& [stage, layers] : std::map<int, int>{{0, 6}, {1, 7}, {2, 7}, {3, 4}}) {
+    ids.insert(ids.end(), layers, stage);
+  }
+  const auto model = gpt2(24);
+  const ModelView view(model.ptr());
+  const StagePlan plan = plan_stages(view, {4, 24, ids, {}});
+  EXPECT_EQ(actual(plan), ids);
+  EXPECT_EQ(stages_of(view, plan, "h.19.c_fc.weight"), "stage 2");
+  EXPECT_EQ(stages_of(view, plan, "ln_f.weight"), "stage 3");
 }
 
 TEST(StagePlan, PatternsPlaceWhatLiesBeneathThem) {
