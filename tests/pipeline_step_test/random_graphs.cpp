@@ -1,8 +1,12 @@
 // Random graphs of layers over random stages, forwards and backwards in every order: equal to one
 // device, whatever is skipped, split, shared or used on several stages. OSLO_TEST_GRAPHS says
 // how many.
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <map>
 #include <random>
+#include <set>
 
 #include "tests/support/pipeline_parity.h"
 
@@ -36,6 +40,14 @@ struct Operation {
     number_of_kinds
   } kind;
   size_t a, b, layer;
+
+  bool has_layer() const {
+    return kind == linear || kind == gate || kind == table || kind == frozen;
+  }
+  bool has_b() const {
+    return kind == gate || kind == add || kind == join || kind == detached || kind == read ||
+           kind == spectrum || kind == frozen;
+  }
 };
 
 struct Program {
@@ -55,16 +67,36 @@ struct Program {
     for (int i = 0; i < layers; ++i) stage_of.push_back(static_cast<int>(below(stages)));
     // Half of them as people place layers: in order.
     if (below(2) == 0) std::sort(stage_of.begin(), stage_of.end());
-    const size_t length = 4 + below(10);
+    const size_t length = 5 + below(11);
     for (size_t i = 0; i < length; ++i) {
       const size_t values = i + 1;
-      const auto kind = static_cast<Operation::Kind>(below(Operation::number_of_kinds));
+      constexpr std::array kOfLayers{Operation::linear, Operation::gate, Operation::linear,
+                                     Operation::table};
+      const auto kind = below(2) == 0
+                            ? kOfLayers[below(kOfLayers.size())]
+                            : static_cast<Operation::Kind>(below(Operation::number_of_kinds));
       // Mostly the latest value, so that graphs are deep; sometimes one from long ago.
       const size_t a = below(3) > 0 ? values - 1 : below(values);
-      operations.push_back({kind, a, below(values), below(layers)});
+      const size_t b = below(values);
+      // Mostly the layers' own order, so that values go through all stages.
+      const size_t layer = below(3) > 0 ? i * stage_of.size() / length : below(layers);
+      operations.push_back({kind, a, b, layer});
     }
     results.push_back(length);
     if (below(3) == 0) results.push_back(below(length));
+  }
+
+  /// The stage of each value; -1 of the input, which all have.
+  std::vector<int> stages_of_values() const {
+    std::vector<int> found{-1};
+    for (const Operation& each : operations) {
+      int stage = each.has_layer() ? stage_of[each.layer] : -1;
+      for (const size_t value : {each.a, each.has_b() ? each.b : each.a}) {
+        stage = std::max(stage, found[value]);
+      }
+      found.push_back(stage);
+    }
+    return found;
   }
 
   std::string text() const {
@@ -172,13 +204,81 @@ int micro_batches_for(const Program& program, int asked) {
   return asked;
 }
 
+/// How many programs have what the graphs are for.
+struct Covered {
+  int skips = 0;            ///< a value goes two stages on, or more
+  int spread = 0;           ///< a value is used on several stages
+  int shared = 0;           ///< a layer is used on several stages
+  int splits = 0;           ///< halves of one value
+  int several_results = 0;  ///< an operator has several
+  std::set<Operation::Kind> operations = {};
+
+  void add(const Program& program) {
+    const std::vector<int> stages = program.stages_of_values();
+    std::map<size_t, std::set<int>> readers, users;
+    bool skips_one = false, splits_one = false, has_several = false;
+    for (size_t i = 0; i < program.operations.size(); ++i) {
+      const Operation& each = program.operations[i];
+      const int stage = stages[i + 1];
+      operations.insert(each.kind);
+      for (const size_t value : {each.a, each.has_b() ? each.b : each.a}) {
+        if (stages[value] < 0) continue;
+        skips_one |= stage - stages[value] >= 2;
+        readers[value].insert(stage);
+      }
+      if (each.has_layer()) users[each.layer].insert({stage, program.stage_of[each.layer]});
+      splits_one |= each.kind == Operation::join || each.kind == Operation::outputs;
+      has_several |= each.kind == Operation::part || each.kind == Operation::outputs;
+    }
+    const auto on_several = [](const auto& sets) {
+      return std::any_of(sets.begin(), sets.end(),
+                         [](const auto& each) { return each.second.size() > 1; });
+    };
+    skips += skips_one;
+    spread += on_several(readers);
+    shared += on_several(users);
+    splits += splits_one;
+    several_results += has_several;
+  }
+};
+
+void expect_covered(const Covered& covered, int at_least) {
+  EXPECT_EQ(covered.operations.size(), static_cast<size_t>(Operation::number_of_kinds));
+  for (const int number :
+       {covered.skips, covered.spread, covered.shared, covered.splits, covered.several_results}) {
+    EXPECT_GE(number, at_least);
+  }
+}
+
+Program program_of(int seed) {
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  return Program(seed, kinds[seed % kinds.size()]);
+}
+
+constexpr int kUsualGraphs = 40;
+
+TEST(PipelineRandomGraphs, HaveSkipsSplitsSeveralResultsAndSharedWeightsUnderEveryKind) {
+  Covered usual;
+  std::map<std::string, Covered> of_kind;
+  for (int seed = 0; seed < 500; ++seed) {
+    const Program program = program_of(seed);
+    if (seed < kUsualGraphs) usual.add(program);
+    of_kind[program.kind].add(program);
+  }
+  expect_covered(usual, 8);
+  ASSERT_EQ(of_kind.size(), pipeline::schedule_kinds().size());
+  for (const auto& [kind, covered] : of_kind) {
+    SCOPED_TRACE(kind);
+    expect_covered(covered, 15);
+  }
+}
+
 TEST(PipelineRandomGraphs, TrainAsOnOneDevice) {
   const char* asked = std::getenv("OSLO_TEST_GRAPHS");
-  const int number = asked == nullptr ? 40 : std::atoi(asked);
+  const int number = asked == nullptr ? kUsualGraphs : std::atoi(asked);
   int trained = 0;
   for (int seed = 0; seed < number && !testing::Test::HasFailure(); ++seed) {
-    const std::vector<std::string> kinds = pipeline::schedule_kinds();
-    const Program program(seed, kinds[seed % kinds.size()]);
+    const Program program = program_of(seed);
     SCOPED_TRACE(c10::str("seed ", seed, ": ", program.text()));
     Trial trial;
     trial.grid = {1, 1, program.ranks};

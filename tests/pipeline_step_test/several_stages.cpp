@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/models/gpt2.h"
+#include "tests/pipeline_step_test/eight_layers.h"
 #include "tests/support/pipeline_parity.h"
 
 namespace oslo::test {
@@ -16,26 +17,6 @@ using pipeline_parity::Tensors;
 using pipeline_parity::Trial;
 using torch::Tensor;
 namespace F = torch::nn::functional;
-
-constexpr int kFeaturesOfRow = 5;
-
-torch::nn::Sequential layers_of_one_width() {
-  torch::nn::Sequential layers;
-  for (int i = 0; i < 8; ++i) {
-    layers->push_back(torch::nn::Linear(kFeaturesOfRow, kFeaturesOfRow));
-    layers->push_back(torch::nn::Tanh());
-  }
-  return layers;
-}
-
-Tensors some_rows(int64_t number) {
-  return {torch::randn({number, kFeaturesOfRow}, torch::kDouble),
-          torch::randn({number, kFeaturesOfRow}, torch::kDouble)};
-}
-
-const auto row_error = [](auto& model, const Tensors& micro) {
-  return F::mse_loss(model->forward(micro[0]), micro[1]);
-};
 
 models::GPT2 table_gpt2() {
   models::GPT2Options options;
@@ -62,14 +43,14 @@ TEST(PipelineSchedule, InterleavedHoldsWhatTheListSays) {
     EXPECT_EQ(outcome.last.peak_in_flight, kPeak[outcome.world.rank()]);
   };
   expect_parity(
-      setup, layers_of_one_width, [](int) { return some_rows(16); }, row_error, check);
+      setup, eight_layers, [](int) { return rows(16); }, mse, check);
 }
 
 TEST(PipelineSchedule, FourStagesARank) {
   Trial setup{Grid{1, 1, 2}, "interleaved", 4};
   setup.chunks = 4;
   expect_parity(
-      setup, layers_of_one_width, [](int) { return some_rows(12); }, row_error);
+      setup, eight_layers, [](int) { return rows(12); }, mse);
 }
 
 /// Down the ranks and back up: table and head are one parameter of the first rank.
@@ -95,10 +76,9 @@ TEST(PipelineSchedule, ATableThatTwoStagesOfOneRankUseHasNoCopies) {
 /// are on one rank: each stage's backward goes over its own part of the graph only.
 struct TwiceUsedImpl : torch::nn::Module {
   TwiceUsedImpl() {
-    table = register_module("table", torch::nn::Linear(kFeaturesOfRow, kFeaturesOfRow));
+    table = register_module("table", torch::nn::Linear(kWidth, kWidth));
     for (int i = 0; i < 2; ++i) {
-      layers.push_back(
-          register_module(c10::str("layer", i), torch::nn::Linear(kFeaturesOfRow, kFeaturesOfRow)));
+      layers.push_back(register_module(c10::str("layer", i), torch::nn::Linear(kWidth, kWidth)));
     }
   }
   Tensor forward(const Tensor& x) {
@@ -120,7 +100,7 @@ TEST(PipelineSchedule, AValueOfTwoStagesOfOneRankIsTrainedOnce) {
       setup.config = c10::str(R"({"parallel": {"pipeline": {"size": 2, "schedule": ")", kind,
                               R"("}}, "stages": {"table": [0, 3], "layer0": 1, "layer1": 2}})");
       expect_parity(
-          setup, [] { return TwiceUsed(); }, [](int) { return some_rows(8); }, row_error);
+          setup, [] { return TwiceUsed(); }, [](int) { return rows(8); }, mse);
     }
   }
 }
@@ -130,8 +110,7 @@ TEST(PipelineSchedule, AValueOfTwoStagesOfOneRankIsTrainedOnce) {
 struct OutOfOrderImpl : torch::nn::Module {
   OutOfOrderImpl() {
     for (int i = 0; i < 4; ++i) {
-      layers.push_back(
-          register_module(c10::str("layer", i), torch::nn::Linear(kFeaturesOfRow, kFeaturesOfRow)));
+      layers.push_back(register_module(c10::str("layer", i), torch::nn::Linear(kWidth, kWidth)));
     }
   }
   Tensor forward(const Tensor& x) {
@@ -154,7 +133,7 @@ TEST(PipelineSchedule, AProgramMayComeBackToAnEarlierStage) {
                  kind, R"("}}, "stages": {"layer0": 0, "layer1": 1, "layer2": 2, "layer3": 3}})");
     setup.grid.pipeline = several ? 2 : 4;
     expect_parity(
-        setup, [] { return OutOfOrder(); }, [](int) { return some_rows(8); }, row_error);
+        setup, [] { return OutOfOrder(); }, [](int) { return rows(8); }, mse);
   }
 }
 

@@ -1,10 +1,11 @@
 // Steps of a schedule on pipeline stages against one device: losses, every gradient, weights after
-// AdamW's steps; messages and what is held at a time are counted.
+// steps; messages and what is held at a time are counted.
 #include <gmock/gmock.h>
 
 #include <array>
 
 #include "tests/models/gpt2.h"
+#include "tests/pipeline_step_test/eight_layers.h"
 #include "tests/support/error_of.h"
 #include "tests/support/pipeline_parity.h"
 
@@ -21,32 +22,12 @@ using pipeline_parity::Trial;
 using torch::Tensor;
 namespace F = torch::nn::functional;
 
-constexpr int kLayers = 8, kWidth = 5;
-
-torch::nn::Sequential eight_layers() {
-  torch::nn::Sequential layers;
-  for (int i = 0; i < kLayers; ++i) {
-    layers->push_back(torch::nn::Linear(kWidth, kWidth));
-    layers->push_back(torch::nn::Tanh());
-  }
-  return layers;
-}
-
-Tensors rows(int64_t number) {
-  return {torch::randn({number, kWidth}, torch::kDouble),
-          torch::randn({number, kWidth}, torch::kDouble)};
-}
-
-/// Its own words, not LibTorch's: mse_loss of 0 rows or 3 is a mean over rows either way.
-const auto mse = [](auto& model, const Tensors& micro) {
-  return F::mse_loss(model->forward(micro[0]), micro[1]);
-};
-
 class Schedules : public testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
 TEST_P(Schedules, EightLayersTrainAsOnOneDevice) {
   const auto [kind, ranks, micro_batches] = GetParam();
   Trial setup{Grid{1, 1, ranks}, kind, micro_batches};
+  setup.sgd = true;
   const auto check = [&](const Outcome& outcome) {
     const int rank = outcome.world.rank();
     const pipeline::Schedule& schedule = outcome.schedule.schedule();
@@ -85,9 +66,11 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(PipelineSchedule, MicroBatchesOfUnequalSizeCountByTheirRows) {
-  for (const int stages : {1, 2}) {
-    expect_parity(
-        Trial{Grid{1, 1, stages}, "1f1b", 3}, eight_layers, [](int) { return rows(8); }, mse);
+  for (const char* kind : {"naive", "gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"}) {
+    for (const int ranks : {1, 2}) {
+      expect_parity(
+          Trial{Grid{1, 1, ranks}, kind, 3}, eight_layers, [](int) { return rows(8); }, mse);
+    }
   }
 }
 
@@ -132,10 +115,11 @@ const auto next_token = [](auto& model, const Tensors& micro) {
 
 /// The head is the transposed table, on the other end of the pipeline.
 TEST(PipelineSchedule, CopiesOfATiedTableStayEqualBitForBit) {
-  for (const int stages : {2, 4}) {
-    Trial setup{Grid{1, 1, stages}, "1f1b", 4};
+  const std::vector<std::pair<const char*, int>> runs{{"1f1b", 2}, {"1f1b", 4}, {"zero_bubble", 4}};
+  for (const auto& [kind, stages] : runs) {
+    Trial setup{Grid{1, 1, stages}, kind, 4};
     setup.steps = 10;
-    const auto check = [&](const Outcome& outcome) {
+    const auto check = [&, stages = stages](const Outcome& outcome) {
       const auto model = outcome.parallel.module_as<models::GPT2Impl>();
       const Tensor& table = model->wte->weight;
       const int rank = outcome.world.rank();
@@ -229,7 +213,9 @@ TEST(PipelineSchedule, LengthsMayChangeFromStepToStep) {
   const auto batch = [](int step) {
     return Tensors{torch::randint(23, {6, 3 + 2 * step}), torch::randint(23, {6, 3 + 2 * step})};
   };
-  expect_parity(Trial{Grid{1, 1, 2}, "1f1b", 3}, small_gpt2, batch, next_token);
+  for (const char* kind : {"1f1b", "interleaved", "zero_bubble", "zbv"}) {
+    expect_parity(Trial{Grid{1, 1, 2}, kind, 3}, small_gpt2, batch, next_token);
+  }
 }
 
 /// Everything that may cross: a skip over two stages, two tensors at a boundary, integers and
@@ -284,67 +270,6 @@ TEST(PipelineSchedule, AnyGraphTrainsAsOnOneDevice) {
         setup, [] { return Graph(); }, batch, mse);
   }
 }
-
-class Evaluations : public testing::TestWithParam<const char*> {};
-
-TEST_P(Evaluations, LeaveGradientsAloneAndShowOutputs) {
-  run_as_threads(2, [kind = GetParam()](World world) {
-    const auto make = [] {
-      auto model = eight_layers();
-      model->to(torch::kDouble);
-      return model;
-    };
-    auto reference = make_seeded(7, make), model = make_seeded(7, make);
-    const Tensors batch = make_seeded(1, [] { return rows(7); });
-    InitializeOptions how;
-    how.world = world;
-    const ParallelModel parallel =
-        initialize(model, Config::parse(pipeline_parity::config_of({1, 1, 2}, kind)), how);
-    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(4));
-    {
-      const torch::NoGradGuard no_grad;  // a bare forward, which every rank calls
-      EXPECT_TRUE(
-          torch::allclose(full_tensor(model->forward(batch[0])), reference->forward(batch[0])));
-    }
-    const auto& list = schedule.schedule();
-    const int last = list.rank_of_stage.back();
-    const auto forward = [&](const Tensors& micro) { return model->forward(micro[0]); };
-    const auto criterion = [](const Tensor& output, const Tensors& micro) {
-      return F::mse_loss(output, micro[1]);
-    };
-    const Tensor output = reference->forward(batch[0]);
-    const double expected = F::mse_loss(output, batch[1]).item<double>();
-    const auto step = [&](bool forward_only) {
-      return schedule.forward_backward_step(
-          batch, forward, criterion, StepOptions().forward_only(forward_only).return_outputs(true));
-    };
-    const StepResult evaluated = step(true);
-    EXPECT_NEAR(evaluated.loss.item<double>(), expected, 1e-12);
-    for (const Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
-    EXPECT_EQ(evaluated.outputs.defined(), world.rank() == last);
-    EXPECT_EQ(evaluated.labels.defined(), world.rank() == last);
-    EXPECT_EQ(evaluated.peak_in_flight, 1);
-    const StepResult trained = step(false);
-    EXPECT_NEAR(trained.loss.item<double>(), expected, 1e-12);
-    if (world.rank() == last) {
-      EXPECT_TRUE(torch::allclose(evaluated.outputs, output.detach()));
-      EXPECT_TRUE(torch::allclose(trained.outputs, output.detach()));
-      EXPECT_TRUE(torch::equal(trained.labels, batch[1]));
-    }
-    // A second step adds to the gradients, as backward() does.
-    const std::vector<Tensor> parameters = model->parameters();
-    const Tensor own = *std::find_if(parameters.begin(), parameters.end(), is_here);
-    const Tensor once = local_tensor(own.grad()).clone();
-    step(true);
-    EXPECT_TRUE(torch::equal(local_tensor(own.grad()), once));
-    step(false);
-    EXPECT_TRUE(torch::allclose(local_tensor(own.grad()), 2 * once));
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Kinds, Evaluations,
-                         testing::Values("1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev"),
-                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace oslo::test
