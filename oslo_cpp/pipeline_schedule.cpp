@@ -3,12 +3,13 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "mpu/agreement.h"
 #include "mpu/error.h"
-#include "parallelizers/data/average_gradients.h"
+#include "parallelizers/data/gradient_average.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/copied_gradients.h"
@@ -56,6 +57,19 @@ pipeline::Schedule schedule_of(const ParallelModel& parallel, const PipelineOpti
   return schedule;
 }
 
+/// The last action of a rank in which parameters get gradients. Without stages the first one's
+/// backward is all of it.
+std::optional<pipeline::Action> last_gradients(const std::vector<pipeline::Action>& list,
+                                               bool staged) {
+  const auto last = std::find_if(list.rbegin(), list.rend(), [&](const pipeline::Action& action) {
+    const bool whole = action.pass == pipeline::Pass::backward;
+    if (staged) return whole || action.pass == pipeline::Pass::backward_weight;
+    return action.stage == 0 && (whole || action.pass == pipeline::Pass::backward_input);
+  });
+  if (last == list.rend()) return std::nullopt;
+  return *last;
+}
+
 }  // namespace
 
 struct PipelineSchedule::State {
@@ -77,7 +91,8 @@ struct PipelineSchedule::State {
   }
   void check_device() const;
   void take_from_first_replica(bool buffers_only) const;
-  void finish_gradients(CopiedGradients& copied, const std::vector<at::Tensor>& parameters,
+  void last_pass_begins(GradientAverage& average, int stage) const;
+  void finish_gradients(CopiedGradients& copied, GradientAverage& average,
                         pipeline::Recorder* recorder) const;
   pipeline::MeasuredStep measured(const pipeline::Recorder& recorder) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
@@ -186,15 +201,22 @@ void PipelineSchedule::State::take_from_first_replica(bool buffers_only) const {
   if (!tensors.empty()) broadcast_from_first(data, tensors);
 }
 
+/// The others' gradients have come in earlier passes.
+void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int stage) const {
+  const bool staged = parallel.mpu().tensor_mesh()->stages != nullptr;
+  average.last_pass_begins([&](const at::Tensor& parameter) {
+    const LayoutPtr layout = oslo::layout(parameter);
+    return !staged || !layout || !layout->resident() || layout->stages().contains(stage);
+  });
+}
+
 /// Averages first: what copies add up then is the same on all of them, bit for bit.
-void PipelineSchedule::State::finish_gradients(CopiedGradients& copied,
-                                               const std::vector<at::Tensor>& parameters,
+void PipelineSchedule::State::finish_gradients(CopiedGradients& copied, GradientAverage& average,
                                                pipeline::Recorder* recorder) const {
   using Doing = pipeline::Timeline::Doing;
-  Group& data = *parallel.mpu().data_group();
-  if (data.size() > 1) {
+  if (parallel.mpu().data_group()->size() > 1) {
     const pipeline::Recorder::During reduces(recorder, Doing::reduce);
-    average_gradients(data, parameters);
+    average.finish();
   }
   if (copied.empty()) return;
   const pipeline::Recorder::During reduces(recorder, Doing::reduce);
@@ -257,6 +279,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   state_->check_order([&] { loss(micro_batches.tensors[0]); });
   if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
+  GradientAverage average(*mpu.data_group(), parameters);
   std::optional<pipeline::Recorder> recorder;
   if (options.record()) {
     recorder.emplace(mpu.rank("pipeline"));
@@ -264,20 +287,24 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
     recorder->start(mesh->stages ? common_start(*mesh->stages) : pipeline::Recorder::Clock::now());
   }
   pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
+  const auto& list = (trains ? state_->schedule : state_->evaluation).actions[mpu.rank("pipeline")];
+  const auto last = last_gradients(list, mpu.tensor_mesh()->stages != nullptr);
   ScheduleRun run(
       mpu.tensor_mesh(),
       {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights, !trains,
-       std::to_string(state_->steps++), notes, state_->stands_at_reads, state_->streams()},
+       std::to_string(state_->steps++), notes, state_->stands_at_reads, state_->streams(),
+       [&](const pipeline::Action& action) {
+         if (last && action == *last) state_->last_pass_begins(average, action.stage);
+       }},
       state_->threads);
-  const pipeline::Schedule& list = trains ? state_->schedule : state_->evaluation;
-  run.run(list.actions[mpu.rank("pipeline")], mpu.world());
+  run.run(list, mpu.world());
   StepResult result;
   // Later stages are through their lists sooner: they average while earlier ones still compute.
   const auto place = [&] {
     return c10::str("pipeline stage ", mpu.rank("pipeline"), ", end of step");
   };
   run.named(place, mpu.world(), [&] {
-    if (trains) state_->finish_gradients(copied, parameters, notes);
+    if (trains) state_->finish_gradients(copied, average, notes);
     result.loss = state_->shared_loss(run);
   });
   result.sent = run.sent();

@@ -115,6 +115,7 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
 }
 
 void ScheduleRun::act(const Action& action) {
+  if (work_.before) work_.before(action);
   const pipeline::Recorder::During computes(work_.recorder, action);
   switch (action.pass) {
     case Pass::forward:

@@ -41,6 +41,8 @@ class ScheduleRun {
     /// What the forwards draw from by a stream for each micro-batch; empty: from the default
     /// generators, one forward after the other.
     std::vector<at::Generator> generators = {};
+    /// Told of each action before it runs; may be empty.
+    std::function<void(const pipeline::Action& action)> before = {};
   };
 
   /// `idle`: where threads come from and go back to, so that steps share them.
