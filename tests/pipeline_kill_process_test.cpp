@@ -20,6 +20,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
+#include "parallelizers/pipeline/schedule/kinds.h"
 #include "tests/support/temporary_directory.h"
 
 namespace oslo::test {
@@ -28,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using torch::Tensor;
 
-constexpr int kRanks = 3;
+constexpr int kRanks = 3, kMicroBatches = 6;
 constexpr auto kTimeLimit = std::chrono::seconds(60);
 
 std::set<std::string> shared_memory_names() {
@@ -48,9 +49,9 @@ struct Moment {
 
 /// The model's first and last layer are one table; passes, and ends of steps, are short.
 struct NetImpl : torch::nn::Module {
-  NetImpl() {
+  explicit NetImpl(int stages) {
     table = register_module("table", torch::nn::Embedding(7, 4));
-    for (int i = 0; i < kRanks; ++i) {
+    for (int i = 0; i < stages; ++i) {
       layers.push_back(register_module(c10::str("layer", i), torch::nn::Linear(4, 4)));
     }
   }
@@ -70,15 +71,19 @@ struct NetImpl : torch::nn::Module {
 /// Steps until another rank ends; what the schedule threw then.
 std::string train(const World& world, const char* kind, const Moment& moment) {
   torch::manual_seed(1);
-  const auto net = std::make_shared<NetImpl>();
+  const int stages = kRanks * pipeline::default_chunks(kind);
+  const auto net = std::make_shared<NetImpl>(stages);
   InitializeOptions how;
   how.world = world;
   how.example_inputs = [&] { net->forward(torch::zeros({2, 3}, torch::kLong)); };
-  const std::string config = R"({"parallel": {"pipeline": 3}, "stages": {"table": [0, 2],
-      "layer0": 0, "layer1": 1, "layer2": 2}})";
+  std::string places = c10::str("\"table\": [0, ", stages - 1, "]");
+  for (int i = 0; i < stages; ++i) places += c10::str(", \"layer", i, "\": ", i);
+  const std::string config =
+      c10::str(R"({"parallel": {"pipeline": {"size": )", kRanks, R"(, "schedule": ")", kind,
+               R"("}}, "stages": {)", places, "}}");
   const ParallelModel parallel =
       initialize(std::shared_ptr<torch::nn::Module>(net), Config::parse(config), how);
-  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(4).kind(kind));
+  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(kMicroBatches));
   torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
   const Tensor words = torch::arange(24).view({8, 3}) % 7;
   const auto step = [&] {
@@ -108,10 +113,18 @@ std::string train(const World& world, const char* kind, const Moment& moment) {
   }
 }
 
-/// Throws unless it names stage, pass, micro-batch and the rank that has ended.
-void check(const std::string& message, int rank, const Moment& moment) {
+/// Throws unless it names one of the rank's stages, the pass, the micro-batch and the rank that has
+/// ended.
+void check(const std::string& message, const char* kind, int rank, const Moment& moment) {
+  std::string own;
+  const auto rank_of_stage = pipeline::rank_of_stage(kind, kRanks, 0);
+  for (size_t stage = 0; stage < rank_of_stage.size(); ++stage) {
+    if (rank_of_stage[stage] == rank) own += c10::str(own.empty() ? "" : "|", stage);
+  }
   const std::regex expected(c10::str(
-      "pipeline stage ", rank, ", ((forward|backward) of micro-batch [0-3]|end of step) \\(rank ",
+      "pipeline stage (", own,
+      "), ((forward|backward( of the input| of the weights)?) of micro-batch [0-5]|end of step) "
+      "\\(rank ",
       rank, "\\): [\\s\\S]*rank ", moment.victim, " \\(process [0-9]+\\) has ended[\\s\\S]*"));
   OSLO_CHECK(std::regex_match(message, expected), "another error: ", message);
 }
@@ -119,13 +132,13 @@ void check(const std::string& message, int rank, const Moment& moment) {
 TEST(PipelineProcesses, ARankThatIsKilledAtAnyMomentIsNamedByTheOthers) {
   const char* asked = std::getenv("OSLO_TEST_KILLS");
   const int kills = asked != nullptr ? std::atoi(asked) : 9;
-  constexpr const char* kKinds[] = {"naive", "gpipe", "1f1b"};
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
   const auto before = shared_memory_names();
   std::mt19937 random(17);
   for (int kill = 0; kill < kills; ++kill) {
     const Moment moment{static_cast<int>(random() % kRanks), static_cast<int>(random() % 60),
                         static_cast<unsigned>(random() % 300'000)};
-    const char* const kind = kKinds[kill % 3];
+    const char* const kind = kinds[kill % kinds.size()].c_str();
     SCOPED_TRACE(c10::str("kill ", kill, " of rank ", moment.victim, " in ", kind));
     const TemporaryDirectory folder;
     std::vector<pid_t> children;
@@ -136,7 +149,7 @@ TEST(PipelineProcesses, ARankThatIsKilledAtAnyMomentIsNamedByTheOthers) {
       try {
         const auto store =
             c10::make_intrusive<c10d::FileStore>((folder.path() / "store").string(), kRanks);
-        check(train(World::over_store(store, rank, kRanks, kTimeLimit), kind, moment), rank,
+        check(train(World::over_store(store, rank, kRanks, kTimeLimit), kind, moment), kind, rank,
               moment);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
