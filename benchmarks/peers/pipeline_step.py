@@ -18,7 +18,10 @@ SCHEDULES = {
     "1f1b": ("Schedule1F1B", 1),
     "interleaved": ("ScheduleInterleaved1F1B", 2),
     "zero_bubble": ("ScheduleInterleavedZeroBubble", 1),
+    "zbv": ("ScheduleZBVZeroBubble", 2),
+    "dualpipev": ("ScheduleDualPipeV", 2),
 }
+V_SHAPED = ("zbv", "dualpipev")
 
 
 class Stage(nn.Module):
@@ -52,9 +55,17 @@ def main():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = Gpt(vocabulary, positions, options.hidden, heads, options.layers, tied=False)
     name, chunks = SCHEDULES[options.kind]
-    stages = [pipelining.PipelineStage(Stage(model, rank + chunk * ranks, chunks * ranks),
-                                       rank + chunk * ranks, chunks * ranks, torch.device("cpu"))
-              for chunk in range(chunks)]
+    number = chunks * ranks
+    rank_of_stage = [min(stage, number - 1 - stage) if options.kind in V_SHAPED else stage % ranks
+                     for stage in range(number)]
+    stages = [pipelining.PipelineStage(Stage(model, stage, number), stage, number, torch.device("cpu"))
+              for stage in range(number) if rank_of_stage[stage] == rank]
+    last_rank = rank_of_stage[-1]
+    if options.kind in V_SHAPED:
+        # Connections are tried out first. A rank with two neighbouring stages would send to itself,
+        # which Gloo cannot, and has no need of.
+        for stage in stages:
+            stage._get_init_p2p_neighbors_ops = list
     schedule_class = getattr(pipelining, name)
     takes_several = issubclass(schedule_class, pipelining.schedules.PipelineScheduleMulti)
     schedule = schedule_class(
@@ -72,12 +83,12 @@ def main():
             p.grad = None
         losses = []
         schedule.step(*([tokens] if rank == 0 else []),
-                      **({"target": targets, "losses": losses} if rank == ranks - 1 else {}))
+                      **({"target": targets, "losses": losses} if rank == last_rank else {}))
         return losses
 
     losses = step()
     loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
-    dist.broadcast(loss, ranks - 1)
+    dist.broadcast(loss, last_rank)
     result = {"loss": loss.item()}
     if rank == 0:
         result["gradient"] = stages[0].submod.wte.weight.grad.abs().sum().item()

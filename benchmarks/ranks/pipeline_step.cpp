@@ -6,8 +6,8 @@
 //
 // Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
 // compute the same; the milliseconds of every timed step; and of every recorded one the bubble, the
-// simulated one, and the largest shares of the step that a rank spent on other stages' operators
-// and on averaging gradients over data replicas.
+// simulated one, and the largest shares of the step that a rank spent on averaging gradients over
+// data replicas and, where two ranks have a stage each, on the other stage's operators.
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/ranks/model.h"
+#include "parallelizers/pipeline/schedule/kinds.h"
 
 namespace {
 
@@ -27,7 +28,7 @@ using oslo::pipeline::Timeline;
 struct Options {
   std::string kind = "1f1b";
   int64_t hidden = 64, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 16;
-  int pipeline = 0, micro_batches = 8, warm_up = 3, steps = 10, recorded = 5;
+  int pipeline = 0, chunks = 0, micro_batches = 8, warm_up = 3, steps = 10, recorded = 5;
 };
 
 Options parse(int argc, char** argv) {
@@ -38,6 +39,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--layers", options.layers);
   app.add_option("--batch", options.batch, "Sequences a step");
   app.add_option("--pipeline", options.pipeline, "Stages; 0: as many as ranks, else data replicas");
+  app.add_option("--chunks", options.chunks, "Stages a rank; 0: as many as the kind has");
   app.add_option("--micro-batches", options.micro_batches);
   app.add_option("--warm-up", options.warm_up);
   app.add_option("--steps", options.steps);
@@ -101,13 +103,16 @@ void run(const Options& options) {
   oslo::InitializeOptions how;
   how.world = world;
   how.example_inputs = [&] { loss_of(std::vector<torch::Tensor>{tokens, targets}); };
-  const std::string size = std::to_string(options.pipeline > 0 ? options.pipeline : world.size());
-  oslo::ParallelModel parallel = oslo::initialize(
-      model,
-      oslo::Config::parse(R"({"model_parallelism": {"pipeline_parallel_size": )" + size + "}}"),
-      how);
-  oslo::PipelineSchedule schedule(
-      parallel, oslo::PipelineOptions().num_microbatches(options.micro_batches).kind(options.kind));
+  const int ranks = options.pipeline > 0 ? options.pipeline : world.size();
+  const int chunks =
+      options.chunks > 0 ? options.chunks : oslo::pipeline::default_chunks(options.kind);
+  nlohmann::json config;
+  config["model_parallelism"] = {{"pipeline_parallel_size", ranks},
+                                 {"pipeline_schedule", options.kind},
+                                 {"num_model_chunks", chunks}};
+  oslo::ParallelModel parallel = oslo::initialize(model, oslo::Config::from_json(config), how);
+  oslo::PipelineSchedule schedule(parallel,
+                                  oslo::PipelineOptions().num_microbatches(options.micro_batches));
   const auto step = [&](bool record) {
     model->zero_grad();
     return schedule.forward_backward_step({tokens, targets}, loss_of,
@@ -136,7 +141,7 @@ void run(const Options& options) {
     const MeasuredStep recorded = *step(true).measured;
     measured.push_back(oslo::pipeline::bubble_of(recorded.timeline()));
     simulated.push_back(oslo::pipeline::bubble_of(recorded.simulated()));
-    foreign.push_back(foreign_share(recorded.timeline()));
+    if (ranks == 2 && chunks == 1) foreign.push_back(foreign_share(recorded.timeline()));
     reduce.push_back(reduce_share(recorded.timeline()));
   }
   result["measured"] = measured;

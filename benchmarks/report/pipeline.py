@@ -7,7 +7,8 @@ from training import TRANSPORTS, Outcome, together
 
 # Our kinds, and the peer's schedule beside each (benchmarks/peers/pipeline_step.py).
 KINDS = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
-         "zero_bubble": "ScheduleInterleavedZeroBubble"}
+         "zero_bubble": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble",
+         "dualpipev": "ScheduleDualPipeV"}
 # Peer / ours, from the issue that brought pipelines.
 TARGETS = {"1f1b": 1.2}
 # A measured bubble differs from the simulated one by less than this part of it, and operators of
