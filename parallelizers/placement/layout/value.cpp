@@ -2,14 +2,28 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
-
 #include "mpu/collectives.h"
 #include "mpu/error.h"
 #include "mpu/foreign_scope.h"
 
 namespace oslo {
 namespace {
+
+/// What `rank` keeps of a dimension: a view, or its stretches joined. Elements of other ranks are
+/// not read: `whole` may be a mapped file.
+at::Tensor own_stretches(const at::Tensor& whole, const Cut& cut, int64_t dim, int rank) {
+  std::vector<at::Tensor> pieces;
+  int64_t start = 0;
+  for (const Cut::Run& run : cut.runs()) {
+    for (int64_t i = 0; i < run.repeat; ++i) {
+      for (int r = 0; r < cut.ranks(); ++r) {
+        if (r == rank) pieces.push_back(whole.narrow(dim, start, run.pieces[r]));
+        start += run.pieces[r];
+      }
+    }
+  }
+  return pieces.size() == 1 ? pieces.front() : at::cat(pieces, dim);
+}
 
 LayoutPtr with_axis(const Value& value, const MeshPtr& mesh, int axis, Layout::AxisCut cut) {
   auto layout =
@@ -122,11 +136,7 @@ at::Tensor local_part(const at::Tensor& whole, const Layout& layout) {
   at::Tensor part = whole;
   for (const int axis : layout.nesting()) {
     const auto& [dim, cut] = layout[axis];
-    if (dim < 0) continue;
-    const int rank = layout.group(axis)->rank();
-    const auto before = c10::IntArrayRef(cut->sizes()).slice(0, rank);
-    part = cut->by_rank(part, dim).narrow(
-        dim, std::accumulate(before.begin(), before.end(), int64_t{0}), cut->local_size(rank));
+    if (dim >= 0) part = own_stretches(part, *cut, dim, layout.group(axis)->rank());
   }
   return part;
 }
