@@ -19,6 +19,7 @@
 #include "oslo_cpp/model_library.h"
 #include "oslo_cpp/parallel_model.h"
 #include "oslo_cpp/pipeline_schedule.h"
+#include "oslo_cpp/pretrained.h"
 #include "oslo_cpp/verify/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/data/distributed_data_parallel.h"

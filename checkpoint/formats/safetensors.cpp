@@ -242,6 +242,34 @@ at::Tensor SafetensorsFile::read(const std::string& key) const try {
        "' cannot be read: ", error.what_without_backtrace());
 }
 
+at::Tensor SafetensorsFile::read_part(const std::string& key, const Selection& select) const try {
+  const Entry& found = entry(key);
+  const at::TensorOptions options = at::TensorOptions(found.dtype).device(at::kCPU);
+  if (found.begin == found.end) return select(at::empty(found.shape, options)).contiguous();
+  if (!mapping_) mapping_ = file_.map();
+  // Nobody writes to it: what is taken of it is copied below.
+  char* data = const_cast<char*>(mapping_.get()) + data_start_ + found.begin;
+  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
+  at::Tensor part;
+  if (reinterpret_cast<uintptr_t>(data) % size == 0) {
+    part = select(at::from_blob(data, found.shape, options)).clone(at::MemoryFormat::Contiguous);
+  } else {
+    // A header of any length: elements lie anywhere, which only bytes may.
+    std::vector<int64_t> shape = found.shape;
+    shape.push_back(size);
+    const at::Tensor bytes = at::from_blob(data, shape, options.dtype(at::kByte));
+    part = select(bytes).clone(at::MemoryFormat::Contiguous).view(found.dtype).squeeze(-1);
+  }
+  if (found.dtype == at::kBool) {
+    check_bool_bytes(part.const_data_ptr(), part.nbytes(),
+                     c10::str(printable_path(path()), ": tensor '", printable(key), "'"));
+  }
+  return part;
+} catch (const c10::Error& error) {
+  fail(printable_path(path()), ": tensor '", printable(key),
+       "' cannot be read: ", error.what_without_backtrace());
+}
+
 StateDict read_safetensors(const std::filesystem::path& path) {
   const SafetensorsFile file(path);
   StateDict state;

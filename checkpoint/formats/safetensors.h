@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <unordered_map>
@@ -49,6 +51,13 @@ class SafetensorsFile {
   c10::ScalarType dtype(const std::string& key) const { return entry(key).dtype; }
   /// A new contiguous CPU tensor with the contents.
   at::Tensor read(const std::string& key) const;
+
+  /// A view of a tensor, made by view operators on its first dimensions (`narrow`, `transpose`);
+  /// the tensor it is given may have one dimension more, of the bytes of an element.
+  using Selection = std::function<at::Tensor(const at::Tensor& whole)>;
+  /// A new contiguous CPU tensor with what `select` takes of the contents. The file is mapped into
+  /// memory (`InputFile::map`), once for all calls: pages that nothing is taken of are not read.
+  at::Tensor read_part(const std::string& key, const Selection& select) const;
   const SafetensorsMetadata& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
 
@@ -69,6 +78,7 @@ class SafetensorsFile {
   std::vector<std::string> keys_;
   std::unordered_map<std::string, Entry> entries_;
   SafetensorsMetadata metadata_;
+  mutable std::shared_ptr<const char> mapping_;
 };
 
 /// All tensors of a file, in the order of `SafetensorsFile::keys`.

@@ -1,6 +1,7 @@
 #include "checkpoint/storage/file_io.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,6 +87,15 @@ void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
     bytes -= static_cast<uint64_t>(done);
     offset += static_cast<uint64_t>(done);
   }
+}
+
+std::shared_ptr<const char> InputFile::map() const {
+  if (size_ == 0) return nullptr;
+  void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd_, 0);
+  OSLO_CHECK(memory != MAP_FAILED, "cannot map ", printable_path(path_), " of ", size_,
+             " bytes: ", std::strerror(errno));
+  return {static_cast<const char*>(memory),
+          [memory, bytes = size_](const char*) { ::munmap(memory, bytes); }};
 }
 
 std::string read_file(const InputFile& file, uint64_t most) {

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "tutorials/gpt2/global_batch_sampler.h"
-#include "tutorials/gpt2/gpt2.h"
 #include "tutorials/gpt2/text_dataset.h"
+#include "tutorials/models/gpt2.h"
 
 namespace gpt2 {
 namespace {

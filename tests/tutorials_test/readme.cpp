@@ -3,7 +3,7 @@
 
 #include "tests/support/parity.h"
 #include "tests/support/temporary_directory.h"
-#include "tutorials/gpt2/gpt2.h"
+#include "tutorials/models/gpt2.h"
 
 namespace gpt2 {
 namespace {

@@ -2,9 +2,9 @@
 //
 //   ./generate_gpt2 --checkpoint merged_ckpt --prompt "ROMEO:"
 //
-// prints the prompt and its continuation. Works on any folder with GPT-2's config.json and
-// model.safetensors or pytorch_model.bin under the names of gpt2.h.
-#include <checkpoint/load_state.h>
+// prints the prompt and its continuation. Works on any folder of Hugging Face's GPT-2: config.json
+// and model.safetensors or pytorch_model.bin.
+#include <oslo_cpp/pretrained.h>
 #include <torch/nn.h>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
               device = "cpu";
   std::int64_t tokens = 60;
   std::uint64_t seed = 0;
-  gpt2::GenerateOptions how;
+  generation::GenerateOptions how;
   how.temperature = 0.8;
   how.top_k = 40;
   app.add_option("--checkpoint", checkpoint, "Folder with config.json and the merged model");
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   try {
     gpt2::BpeTokenizer tokenizer(data + "/gpt2-bpe");
     gpt2::GPT2LMHeadModel model(read_config(checkpoint + "/config.json"));
-    oslo::load_state(*model, checkpoint);
+    oslo::load_pretrained(model, checkpoint);
     model->to(torch::Device(device));
 
     std::vector<std::int64_t> ids = tokenizer.encode(prompt);

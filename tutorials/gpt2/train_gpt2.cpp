@@ -255,9 +255,9 @@ void train(const Options& options) {
   }
   if (step % options.save_interval != 0) save();
 
-  // --- 7. Merge: one file with the names and shapes of the model in section 2 ------------------
-  parallel.save_parallelized((out / "merged_ckpt").string(),
-                             oslo::SaveOptions().merge_checkpoints(true).config(shape.to_json()));
+  // --- 7. Merge: one folder, which Hugging Face's GPT2LMHeadModel.from_pretrained opens --------
+  oslo::save_pretrained(parallel, out / "merged_ckpt",
+                        oslo::PretrainedOptions().config(shape.to_json()));
   if (speaker) std::printf("merged into %s\n", (out / "merged_ckpt").c_str());
 }
 

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/formats/safetensors.h"
+
+namespace oslo {
+
+/// A folder as Hugging Face's `save_pretrained` leaves it, opened for reading: config.json, and the
+/// tensors in the first of these that is there, as `from_pretrained` looks for them:
+/// model.safetensors, model.safetensors.index.json, pytorch_model.bin,
+/// pytorch_model.bin.index.json.
+class PretrainedFolder {
+ public:
+  /// What a file says of a tensor.
+  struct Entry {
+    std::vector<int64_t> shape;
+    c10::ScalarType dtype;
+    std::string file;
+  };
+
+  /// Reads config.json and the headers of all files (of a .bin everything). Throws `Error` naming
+  /// the folder, file or tensor: missing, damaged, an index that leads out of the folder, names a
+  /// tensor that its file lacks, or lacks one that its file has.
+  explicit PretrainedFolder(std::filesystem::path path);
+  ~PretrainedFolder();
+  PretrainedFolder(const PretrainedFolder&) = delete;
+  PretrainedFolder& operator=(const PretrainedFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  const nlohmann::json& config() const { return *config_; }
+  /// By the names of the files.
+  const std::map<std::string, Entry>& tensors() const { return tensors_; }
+
+  /// What `select` takes of a tensor, on the CPU, contiguous or as a .bin has it.
+  at::Tensor read(const std::string& name, const SafetensorsFile::Selection& select) const;
+
+  /// Names, types, shapes and files of all tensors and the config as text: differs where ranks see
+  /// different folders.
+  std::string identity() const;
+
+ private:
+  class File;
+
+  void open(const std::string& name);
+  void open_all(const std::filesystem::path& index);
+
+  std::filesystem::path path_;
+  std::unique_ptr<nlohmann::json> config_;
+  std::map<std::string, Entry> tensors_;
+  std::map<std::string, std::unique_ptr<File>> files_;
+};
+
+/// The name of config.json, and the limits that it is read in.
+inline constexpr char kConfigName[] = "config.json";
+
+/// A folder's config.json. Throws `Error` naming it where it is missing or no JSON object.
+nlohmann::json read_pretrained_config(const std::filesystem::path& folder);
+
+}  // namespace oslo

@@ -1,0 +1,58 @@
+#include "checkpoint/pretrained/pretrained_options.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/storage/outside_text.h"
+#include "mpu/error.h"
+
+namespace oslo {
+
+PretrainedOptions& PretrainedOptions::family(PretrainedFamily family) {
+  family_ = std::make_shared<const PretrainedFamily>(std::move(family));
+  return *this;
+}
+
+PretrainedOptions& PretrainedOptions::ignore(std::string pattern) {
+  ignored_.push_back(std::move(pattern));
+  return *this;
+}
+
+PretrainedOptions& PretrainedOptions::convert(bool convert) {
+  convert_ = convert;
+  return *this;
+}
+
+PretrainedOptions& PretrainedOptions::config(const nlohmann::json& config) {
+  OSLO_CHECK(config.is_object(), "config.json is a JSON object, not ", config.type_name());
+  config_ = std::make_shared<const nlohmann::json>(config);
+  return *this;
+}
+
+PretrainedOptions& PretrainedOptions::max_shard_bytes(int64_t bytes) {
+  OSLO_CHECK(bytes >= 1, "max_shard_bytes is ", bytes, "; a file holds at least 1 byte");
+  max_shard_bytes_ = bytes;
+  return *this;
+}
+
+const PretrainedFamily& PretrainedOptions::family_of(const nlohmann::json& config,
+                                                     const std::string& where) const {
+  if (family_) return *family_;
+  const auto type = config.find("model_type");
+  const std::string named =
+      type != config.end() && type->is_string() ? type->get<std::string>() : "";
+  const std::vector<PretrainedFamily>& known = pretrained_families();
+  const auto found = std::find_if(known.begin(), known.end(), [&](const PretrainedFamily& family) {
+    return !named.empty() && family.model_type == named;
+  });
+  if (found != known.end()) return *found;
+  std::string list;
+  for (const PretrainedFamily& family : known)
+    list += (list.empty() ? "" : ", ") + family.model_type;
+  fail(where,
+       named.empty() ? " has no model_type" : " has the model_type '" + printable(named) + "'",
+       "; known are ", list, ". Give the table of another: PretrainedOptions().family(...)");
+}
+
+}  // namespace oslo

@@ -1,0 +1,58 @@
+#include "checkpoint/pretrained/weight_index.h"
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/outside_text.h"
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+constexpr JsonLimits kIndexLimits = {.bytes = 256 << 20, .values = 8 << 20, .depth = 4};
+
+nlohmann::json read_document(const std::filesystem::path& path) {
+  try {
+    return read_json(read_file(InputFile(path), kIndexLimits.bytes), kIndexLimits);
+  } catch (const Error& error) {
+    fail(printable_path(path), ": ", error.what());
+  }
+}
+
+}  // namespace
+
+WeightIndex WeightIndex::read(const std::filesystem::path& path) {
+  const std::string where = printable_path(path);
+  const nlohmann::json document = read_document(path);
+  OSLO_CHECK(
+      document.is_object() && document.contains("weight_map") && document["weight_map"].is_object(),
+      where, " has no weight_map: it is no index of a model's files");
+  WeightIndex index;
+  for (const auto& [name, value] : document["weight_map"].items()) {
+    OSLO_CHECK(value.is_string(), where, ": the file of '", printable(name), "' is no text");
+    const std::string file = value.get<std::string>();
+    OSLO_CHECK(std::filesystem::path(file).filename() == file && !file.empty() && file != "." &&
+                   file != ".." && file.find('\0') == std::string::npos,
+               where, ": '", printable(name), "' lies in '", printable(file),
+               "', which is not the name of a file in this folder");
+    index.files[name] = file;
+  }
+  const auto metadata = document.find("metadata");
+  if (metadata != document.end() && metadata->is_object()) {
+    const auto size = metadata->find("total_size");
+    if (size != metadata->end() && size->is_number_integer()) index.total_size = *size;
+  }
+  return index;
+}
+
+void WeightIndex::write(const std::filesystem::path& path) const {
+  const nlohmann::json document = {{"metadata", {{"total_size", total_size}}},
+                                   {"weight_map", files}};
+  const std::string text = write_json(document, kIndexLimits, /*indent=*/2) + "\n";
+  OutputFile file(path);
+  file.write(text.data(), text.size());
+  file.close();
+}
+
+}  // namespace oslo
