@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include "mpu/error.h"
+#include "parallelizers/modules/module_traits.h"
 
 namespace oslo {
 namespace {
@@ -24,6 +25,8 @@ void replace_child(torch::nn::Module& parent, const std::string& name,
 }
 
 std::string class_name(const torch::nn::Module& module) {
+  if (const auto* traits = dynamic_cast<const ModuleTraits*>(&module))
+    return traits->written_class();
   std::string name = c10::demangle(typeid(module).name());
   if (name.ends_with("Impl")) name.resize(name.size() - 4);
   return name;

@@ -7,6 +7,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/modules/module_traits.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/modules/parameters_in_use.h"
 
@@ -15,9 +16,13 @@ namespace {
 
 using torch::nn::Module;
 
+/// A layer may have a weight without registering it: one that is tied, and registered elsewhere.
 ParameterSlot slot_of(Module& module, const std::string& name) {
   const at::Tensor* registered = registered_parameters(module).find(name);
-  return {registered != nullptr ? *registered : at::Tensor(), parameter_member(module, name)};
+  at::Tensor* member = parameter_member(module, name);
+  if (registered != nullptr && registered->defined()) return {*registered, member};
+  const bool alone = member != nullptr && member->defined() && member->is_leaf();
+  return {alone ? *member : at::Tensor(), member};
 }
 
 template <typename Impl>
@@ -111,13 +116,13 @@ struct Walk {
     modules.push_back({path, name, class_name(*module), layer_of(*module), false, module, parent});
     modules.back().own_matrices = has_own_matrices(modules.back());
     for (const auto& item : registered_parameters(*module)) {
-      if (!item.value().defined()) continue;
-      parameters.push_back({{item.value(), parameter_member(*module, item.key())},
-                            join_path(path, item.key()),
-                            item.key(),
-                            position});
+      const ParameterSlot slot = slot_of(*module, item.key());
+      if (!slot.registered.defined()) continue;
+      parameters.push_back({slot, join_path(path, item.key()), item.key(), position});
     }
+    const auto* traits = dynamic_cast<const ModuleTraits*>(module.get());
     for (const auto& item : module->named_buffers(/*recurse=*/false)) {
+      if (traits != nullptr && !traits->saves_buffer(item.key())) continue;
       buffers.push_back({join_path(path, item.key()), item.value()});
     }
     for (const auto& child : module->named_children()) {

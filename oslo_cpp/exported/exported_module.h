@@ -1,0 +1,88 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "oslo_cpp/exported/python_module.h"
+#include "parallelizers/modules/output_tensors.h"
+
+namespace oslo {
+
+/// A Python model that `torch.export` wrote: Python's module tree with its names, parameters and
+/// buffers, and the graph of its forward. LibTorch's optimizers, `initialize`, checkpoints and
+/// `DistributedDataParallel` take it like any module. See docs/bring-your-model.md.
+///
+/// Layers are LibTorch's (`Linear`, `Embedding`, `Conv1d` to `3d`, `LayerNorm`, `GroupNorm`,
+/// `BatchNorm1d` to `3d`) where Python had these. A tied weight is one tensor, which `parameters()`
+/// lists once, as in Python. Buffers that Python does not save (`persistent=False`) are buffers
+/// that checkpoints leave out. `clone` is not there: load the file again.
+///
+/// `forward` runs on whichever thread calls it; as with any module, two at a time may meet in
+/// buffers that it writes to.
+class ExportedModule : public PythonModule {
+ public:
+  ~ExportedModule() override;
+
+  /// Runs the program on the tensors of Python's arguments, in their order, tuples and dictionaries
+  /// flattened (`input_names`); arguments that were numbers or None when the program was exported
+  /// are as they were then, and are not passed. Gives a tensor where Python's forward did, else a
+  /// tuple of all results, flattened in the same way (`output_names`).
+  ///
+  /// Throws `Error` for another number of inputs, and for types and sizes that the program was not
+  /// exported for. A floating-point input may be of any precision.
+  c10::IValue forward(const std::vector<c10::IValue>& inputs);
+
+  template <typename... Rest>
+  c10::IValue forward(const at::Tensor& first, const Rest&... rest) {
+    return forward(std::vector<c10::IValue>{first, rest...});
+  }
+
+  /// Inputs of zeros, of the types and sizes that the program was exported with: an example for
+  /// `initialize`.
+  std::vector<c10::IValue> example_inputs() const;
+  const std::vector<std::string>& input_names() const;
+  const std::vector<std::string>& output_names() const;
+
+  /// Training or evaluation, of one file: dropout, batch norms and attention's dropout ask the
+  /// module that they were in. A flag that was off in a program exported in training stays off (a
+  /// norm that Python had frozen). Throws `Error` where the program was exported in evaluation and
+  /// so says nothing of training.
+  void train(bool on = true) override;
+
+ private:
+  struct State;
+  explicit ExportedModule(std::unique_ptr<State> state);
+  friend std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path);
+
+  std::unique_ptr<State> state_;
+};
+
+/// Reads a file of Python's `torch.export.save(torch.export.export(model, ...), path)`, in the
+/// training form that export gives (before `run_decompositions`), of PyTorch 2.11. Everything that
+/// can be wrong with it is refused here, `Error` naming the file and the node: a cut or damaged
+/// file, a newer schema, operators that this program does not have, arguments that do not go with
+/// their operator's schema, kinds of nodes and arguments that are not supported. Nothing in the
+/// file is unpickled.
+///
+/// Tensors are on the CPU. Random generators are as before. Memory: the tensors, and while it reads
+/// some 10 times the graph's text. Time is linear in the file.
+std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path);
+
+/// What `DistributedDataParallel` sees of the results.
+template <>
+struct OutputTensors<c10::IValue> {
+  static constexpr bool known = true;
+  static void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
+    value.visit([&](const c10::IValue& part) {
+      if (part.isTensor() && part.toTensor().defined()) tensors.push_back(part.toTensor());
+      return false;
+    });
+  }
+};
+
+}  // namespace oslo

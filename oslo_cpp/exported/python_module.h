@@ -1,0 +1,36 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <ostream>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "parallelizers/modules/module_traits.h"
+
+namespace oslo {
+
+/// Stands for a Python module: it holds what that one held, under the same names, and says its
+/// class. What its forward does is part of the graph of the exported program.
+class PythonModule : public torch::nn::Module, public ModuleTraits {
+ public:
+  /// `class_name` as Python has it: "Block".
+  explicit PythonModule(std::string class_name) : class_name_(std::move(class_name)) {}
+
+  const std::string& written_class() const override { return class_name_; }
+  bool saves_buffer(const std::string& name) const override { return unsaved_.count(name) == 0; }
+  void pretty_print(std::ostream& stream) const override { stream << class_name_; }
+
+  /// Says what Python does by `register_buffer(..., persistent=False)`.
+  void leave_out_of_state(const std::string& buffer) { unsaved_.insert(buffer); }
+
+ protected:
+  void set_written_class(std::string class_name) { class_name_ = std::move(class_name); }
+
+ private:
+  std::string class_name_;
+  std::set<std::string> unsaved_;
+};
+
+}  // namespace oslo

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+
+namespace oslo {
+
+/// Of a module that stands for one of another language: what `torch::nn::Module` has no words for.
+class ModuleTraits {
+ public:
+  virtual ~ModuleTraits() = default;
+  /// The class that its author wrote: what plans, policies and messages show (`class_name`).
+  virtual const std::string& written_class() const = 0;
+  /// Whether a buffer that it registered is part of the model's state. Others are constants of its
+  /// forward: a `ModelView` does not list them, so that no checkpoint has them and every stage of a
+  /// pipeline does.
+  virtual bool saves_buffer(const std::string& name) const = 0;
+};
+
+}  // namespace oslo
