@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "parallelizers/kernels/cublaslt/matmul.h"
 #include "parallelizers/kernels/linear_kernels.h"
 #include "tests/gpu/gpu.h"
 
@@ -113,6 +114,35 @@ INSTANTIATE_TEST_SUITE_P(Kernels, CublasLt,
                                           testing::Values(Sizes{48, 64, 128}, Sizes{5, 7, 11},
                                                           Sizes{1, 16, 8}),
                                           testing::Bool()));
+
+/// Every comparison above would also hold of LibTorch's operators, which stand in where cuBLASLt
+/// has no algorithm: of plain sizes it has one, of each type and epilogue, at first and when it is
+/// known.
+TEST(CublasLtProducts, AreTakenByCublasLt) {
+  OSLO_NEEDS_A_GPU();
+  using cublaslt::Beside;
+  cublaslt::Matmuls matmuls;
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto options = at::device(at::kCUDA).dtype(type);
+    const Tensor x = at::ones({48, 64}, options), weight = at::ones({64, 128}, options);
+    const Tensor bias = at::ones({128}, options), sum = at::empty({48, 128}, options);
+    const Tensor y = at::empty_like(sum), gradient = at::ones_like(sum);
+    const Tensor into = at::empty({128, 64}, options), turned = at::empty({64, 128}, options);
+    const Tensor main = at::empty({128, 64}, options.dtype(at::kFloat));
+    for (int round = 0; round < 2; ++round) {
+      const auto taken = [&](const cublaslt::Product& product) {
+        EXPECT_TRUE(matmuls.run(product)) << product.name << " in " << type << ", round " << round;
+      };
+      taken({"GeLU", x, weight, y, false, Beside::gelu, {}, sum});
+      taken({"GeLU of biased", x, weight, y, false, Beside::gelu_of_biased, bias, sum});
+      taken({"GeLU backward", x, weight, y, false, Beside::gelu_backward, {}, sum});
+      const Tensor left = gradient.t();
+      taken({"and bias", left, x, into, true, Beside::left_summed_along_rows, bias, {}});
+      taken({"turned", left, x, turned.t(), true, Beside::left_summed_along_rows, bias, {}});
+      taken({"main gradient", left, x, main, true, Beside::nothing, {}, {}});
+    }
+  }
+}
 
 /// Threads share the choices of algorithms.
 TEST(CublasLtThreads, TakeTheSameKernelsAtOnce) {

@@ -157,12 +157,6 @@ std::optional<cublasLtMatmulAlgo_t> choose(Description& all, const Product& prod
 
 }  // namespace
 
-std::optional<Matmuls::Choice> Matmuls::known(const Key& key) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = chosen_.find(key);
-  return found == chosen_.end() ? std::nullopt : std::optional(found->second);
-}
-
 bool Matmuls::run(const Product& product) {
   const auto columns = in_columns(product.left, product.right, product.result);
   if (!columns || !takes(product, *columns)) return false;
@@ -192,13 +186,8 @@ bool Matmuls::run(const Product& product) {
                 alignment(product.sum)};
   Description all;
   describe(all, product, *columns);
-  auto choice = known(key);
-  if (!choice) {
-    choice = choose(all, product, *columns);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    chosen_.emplace(key, *choice);
-  }
-  if (!*choice) return false;
+  const Choice choice = chosen_.get(key, [&] { return choose(all, product, *columns); });
+  if (!choice) return false;
   const float one = 1, beta = product.adds ? 1 : 0;
   void* const into = product.result.data_ptr();
   // LibTorch keeps a workspace for each stream of a thread's handle, and gives it back before a
@@ -206,7 +195,7 @@ bool Matmuls::run(const Product& product) {
   void* const workspace = at::cuda::getCUDABlasLtWorkspace();
   check(cublasLtMatmul(at::cuda::getCurrentCUDABlasLtHandle(), &all.product, &one,
                        a.const_data_ptr(), &all.a, b.const_data_ptr(), &all.b, &beta, into, &all.d,
-                       into, &all.d, &**choice, workspace, at::cuda::getCUDABlasLtWorkspaceSize(),
+                       into, &all.d, &*choice, workspace, at::cuda::getCUDABlasLtWorkspaceSize(),
                        c10::cuda::getCurrentCUDAStream()),
         "cublasLtMatmul", product);
   return true;

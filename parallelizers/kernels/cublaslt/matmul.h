@@ -4,9 +4,9 @@
 #include <cublasLt.h>
 
 #include <array>
-#include <map>
-#include <mutex>
 #include <optional>
+
+#include "parallelizers/kernels/remembered.h"
 
 namespace oslo::cublaslt {
 
@@ -42,10 +42,8 @@ class Matmuls {
   /// All that the choice of an algorithm depends on.
   using Key = std::array<int64_t, 24>;
   using Choice = std::optional<cublasLtMatmulAlgo_t>;
-  std::optional<Choice> known(const Key& key);
 
-  std::mutex mutex_;
-  std::map<Key, Choice> chosen_;
+  Remembered<Key, Choice> chosen_;
 };
 
 }  // namespace oslo::cublaslt
