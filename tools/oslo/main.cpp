@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/oslo/command.h"
+#include "tools/oslo/inspect_command.h"
 #include "tools/oslo/plan_command.h"
 #include "tools/oslo/run_command.h"
 #include "tools/oslo/schedule_command.h"
@@ -24,6 +25,7 @@ constexpr Command kCommands[] = {
     {"run", oslo::tool::add_run_command, true},
     {"plan", oslo::tool::add_plan_command, true},
     {"schedule", oslo::tool::add_schedule_command, false},
+    {"inspect", oslo::tool::add_inspect_command, false},
 };
 
 // A command that starts a program stops reading options where the program begins: what follows it,

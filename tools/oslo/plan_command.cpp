@@ -9,6 +9,7 @@
 #include <iostream>
 #include <memory>
 
+#include "tools/oslo/exported_program.h"
 #include "tools/oslo/find_program.h"
 #include "tools/oslo/model_library.h"
 
@@ -20,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   oslo plan -n 4096 --json ./train         for another program to read
   oslo plan -n 4 --measure ./train         by this machine's rates of now
   oslo plan -n 8 ./libnet.so               the model of a library, cut over all 8
+  oslo plan -n 8 model.pt2                 the model of a file of torch.export.save, in the same ways
   oslo plan -n 8 ./libnet.so config.json model_parallelism.tensor_parallel_size=4
 
 A program runs as it is, alone, as rank 0 of N, until oslo::initialize has made its plan; that is
@@ -38,6 +40,8 @@ class PlanFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App*, std::string) const override {
     return "Usage: oslo plan -n N [--json] [--measure] [--] program [arguments]\n"
            "       oslo plan -n N [--json] [--measure] [--] library.so [config.json] [path=value "
+           "...]\n"
+           "       oslo plan -n N [--json] [--measure] [--] model.pt2 [config.json] [path=value "
            "...]\n";
   }
 };
@@ -54,6 +58,7 @@ int plan(const Invocation& invocation, const PlanOptions& options) {
   setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
   if (options.measure) setenv("OSLO_MEASURE", "1", 1);
   if (is_library(invocation.program[0])) return plan_library(invocation.program);
+  if (is_exported(invocation.program[0])) return plan_exported(invocation.program);
   int exit_code = 0;
   const std::string path = find_program(invocation.program[0], "oslo plan", exit_code);
   if (exit_code != 0) return exit_code;
