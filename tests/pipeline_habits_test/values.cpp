@@ -140,25 +140,20 @@ TEST(PipelineValues, ViewsOfAValueThatIsWrittenBetweenStages) {
 
 /// An ordinary tensor of the program, filled with values of several stages.
 TEST(PipelineValues, ACacheOfTheProgram) {
-  HabitTrial how;
-  how.runs = {{{1, 1, 2}, "naive"}, {{1, 1, 4}, "gpipe"}, {{1, 2, 2}, "gpipe"},
-              {{1, 1, 2}, "1f1b"},  {{1, 1, 4}, "1f1b"},  {{1, 2, 2}, "1f1b"}};
-  expect_habit(
-      [](HabitNetImpl& net, const Tensors& micro) {
-        std::vector<Tensor> kept;
-        Tensor h = micro[0];
-        for (int i = 0; i < kLayers; ++i) {
-          h = torch::tanh(net.layer(i, h));
-          Tensor cache = torch::zeros({h.size(0), 2, kWide}, h.options());
-          cache.select(1, 0).copy_(h.detach());
-          cache.select(1, 1).copy_(2 * h.detach());
-          Tensor whole = torch::zeros({h.size(0), kWide}, h.options());
-          whole.copy_(h);
-          kept.push_back(cache.sum(1) * whole);
-        }
-        return error_of_rows(torch::stack(kept).sum(0), micro[1]);
-      },
-      how);
+  expect_habit([](HabitNetImpl& net, const Tensors& micro) {
+    std::vector<Tensor> kept;
+    Tensor h = micro[0];
+    for (int i = 0; i < kLayers; ++i) {
+      h = torch::tanh(net.layer(i, h));
+      Tensor cache = torch::zeros({h.size(0), 2, kWide}, h.options());
+      cache.select(1, 0).copy_(h.detach());
+      cache.select(1, 1).copy_(2 * h.detach());
+      Tensor whole = torch::zeros({h.size(0), kWide}, h.options());
+      whole.copy_(h);
+      kept.push_back(cache.sum(1) * whole);
+    }
+    return error_of_rows(torch::stack(kept).sum(0), micro[1]);
+  });
 }
 
 TEST(PipelineValues, NumbersAndMasksCross) {

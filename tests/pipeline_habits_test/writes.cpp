@@ -66,12 +66,7 @@ TEST(PipelineWrites, AnActivationMovesWithoutGradientsToo) {
 
 /// Of a rank's own stages the later one writes: nothing is sent, and each has its backward.
 TEST(PipelineWrites, AnActivationMovesBetweenStagesOfOneRank) {
-  Trial trial = trial_of({1, 1, 4});
-  trial.grid = {1, 1, 2};
-  trial.kind = "interleaved";
-  trial.config =
-      replaced(trial.config, R"("pipeline": 4)",
-               R"("pipeline": {"size": 2, "schedule": "interleaved", "num_model_chunks": 2})");
+  const Trial trial = trial_of({1, 1, 2}, "interleaved");
   expect_trained(
       [](HabitNetImpl& net, const Tensors& micro) {
         Tensor h = net.layer(0, micro[0]);

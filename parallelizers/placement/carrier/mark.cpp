@@ -243,7 +243,11 @@ Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
     std::shared_ptr<UnmarkNode> node(new UnmarkNode(tensor, mark.layout),
                                      torch::autograd::deleteNode);
     node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
-    if (const auto& split = SplitBackward::current()) node->belong_to(split);
+    // A tensor that a stage's value was written into has a history, which the input half goes on
+    // through.
+    if (const auto& split = SplitBackward::current(); split && tensor.is_leaf()) {
+      node->belong_to(split);
+    }
     torch::autograd::set_history(local, node);
   }
   return {std::move(local), mark.layout};
