@@ -15,6 +15,7 @@
 #include "mpu/mpu.h"
 #include "mpu/world.h"
 #include "oslo_cpp/config/config.h"
+#include "oslo_cpp/exported/exported_module.h"
 #include "oslo_cpp/initialize.h"
 #include "oslo_cpp/model_library.h"
 #include "oslo_cpp/parallel_model.h"

@@ -35,7 +35,7 @@ void expect_trained(const Habit& habit, Trial trial, std::vector<int64_t> sent =
 
 Trial trial_of(const Grid& grid, const char* kind = "1f1b") {
   Trial trial{grid, kind};
-  trial.config = habit_config(grid);
+  trial.config = habit_config(grid, kind);
   return trial;
 }
 
@@ -49,7 +49,7 @@ Tensor adds_to_the_stream(HabitNetImpl& net, const Tensors& micro) {
 }
 
 TEST(PipelineWrites, AnActivationMovesToTheStageThatWritesIt) {
-  for (const char* kind : {"gpipe", "1f1b"}) {
+  for (const char* kind : {"gpipe", "1f1b", "zero_bubble"}) {
     // The activation, and the mean of what was kept, cross once for each of 4 micro-batches.
     expect_trained(adds_to_the_stream, trial_of({1, 1, 2}, kind), {8, 0});
     expect_trained(adds_to_the_stream, trial_of({1, 1, 4}, kind), {8, 0, 0, 0});
@@ -112,7 +112,7 @@ TEST(PipelineWrites, AnOrdinaryTensorCrossesAgainAfterItWasWritten) {
 
 /// The table is the head as well: what comes of it lies on both stages, and then on one.
 TEST(PipelineWrites, AValueOfSeveralStagesThatOneOfThemWrites) {
-  for (const char* kind : {"gpipe", "1f1b"}) {
+  for (const char* kind : {"gpipe", "1f1b", "zero_bubble"}) {
     expect_trained(
         [](HabitNetImpl& net, const Tensors& micro) {
           Tensor h = net.table(micro[2]).mean(1);
