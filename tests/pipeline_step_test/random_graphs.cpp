@@ -81,6 +81,12 @@ struct Program {
       // Mostly the layers' own order, so that values go through all stages.
       const size_t layer = below(3) > 0 ? i * stage_of.size() / length : below(layers);
       operations.push_back({kind, a, b, layer});
+      // A stage that writes into a tensor of no stage makes it its own in a step, not in the search
+      // for parameters' stages, which then asks for the plan of what is computed with it.
+      const std::vector<int> found = stages_of_values();
+      if (kind == Operation::write && found[a] < 0 && found[b] >= 0) {
+        operations.back().kind = Operation::add;
+      }
     }
     results.push_back(length);
     if (below(3) == 0) results.push_back(below(length));
