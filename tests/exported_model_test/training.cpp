@@ -185,17 +185,23 @@ TEST(ExportedTraining, StagesOfAPipelineTrainAsInPython) {
   expect_pipeline(PythonRun("conv"), 1, cross_entropy);  // its batch norms see the whole batch
 }
 
-/// PyTorch, where this machine has one: named by OSLO_PYTHON, or of `./dev bench`.
+/// A Python with torch, where this machine has one: named by OSLO_PYTHON, of `./dev test`, or of
+/// `./dev bench`.
 std::string find_python() {
   if (const char* named = std::getenv("OSLO_PYTHON")) return named;
-  const std::string peers = OSLO_SOURCE_DIR "/.venv-peers/bin/python";
-  return std::filesystem::exists(peers) ? peers : "";
+  const std::filesystem::path source = OSLO_SOURCE_DIR;
+  if (std::filesystem::exists(source / ".venv-transformers/complete")) {
+    return source / ".venv-transformers/bin/python";
+  }
+  const std::filesystem::path peers = source / ".venv-peers/bin/python";
+  return std::filesystem::exists(peers) ? peers.string() : "";
 }
 
 TEST(ExportedTraining, WhatPythonExportsNowTrainsToo) {
   const std::string python = find_python();
   if (python.empty()) {
-    GTEST_SKIP() << "there is no Python with PyTorch: name one by OSLO_PYTHON, or run ./dev bench";
+    GTEST_SKIP() << "there is no Python with PyTorch: name one by OSLO_PYTHON, or let "
+                    "./dev test install one";
   }
   const TemporaryDirectory folder;
   const std::string command = python +

@@ -17,11 +17,11 @@
 // Checkpoints as Python reads them.
 namespace oslo::test {
 
-/// The Python that reads: OSLO_TEST_PYTHON, that of the benchmarks' peers (which has torch), or
+/// The Python that reads: OSLO_TEST_PYTHON, one that has torch (of the tests or the benchmarks), or
 /// that which LibTorch was installed with.
 inline std::string python() {
   if (const char* asked = std::getenv("OSLO_TEST_PYTHON")) return asked;
-  for (const char* folder : {".venv-peers", ".venv"}) {
+  for (const char* folder : {".venv-transformers", ".venv-peers", ".venv"}) {
     const auto found = std::filesystem::path(OSLO_SOURCE_DIR) / folder / "bin/python";
     if (std::filesystem::exists(found)) return found.string();
   }
