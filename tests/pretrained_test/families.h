@@ -51,15 +51,9 @@ inline generation::GenerateOptions greedy() {
   return how;
 }
 
-inline Family gpt2_family() {
-  using Model = gpt2::GPT2LMHeadModel;
-  gpt2::GPT2Config config;
-  config.vocab_size = 53;
-  config.n_positions = 19;
-  config.n_embd = 12;
-  config.n_layer = 2;
-  config.n_head = 3;
-  return {"gpt2", make_model<Model, gpt2::GPT2Config>, config.to_json(),
+template <typename Model, typename Config>
+Family decoder(const std::string& name, const Config& config) {
+  return {name, make_model<Model, Config>, config.to_json(),
           [](torch::nn::Module& model, const StateDict& in) {
             return as<Model>(model).forward(in.at("input_ids"));
           },
@@ -68,8 +62,17 @@ inline Family gpt2_family() {
           }};
 }
 
+inline Family gpt2_family() {
+  gpt2::GPT2Config config;
+  config.vocab_size = 53;
+  config.n_positions = 19;
+  config.n_embd = 12;
+  config.n_layer = 2;
+  config.n_head = 3;
+  return decoder<gpt2::GPT2LMHeadModel>("gpt2", config);
+}
+
 inline Family llama_family() {
-  using Model = llama::LlamaForCausalLM;
   llama::LlamaConfig config;
   config.vocab_size = 53;
   config.hidden_size = 24;
@@ -79,13 +82,7 @@ inline Family llama_family() {
   config.num_key_value_heads = 2;
   config.head_dim = 4;
   config.max_position_embeddings = 32;
-  return {"llama", make_model<Model, llama::LlamaConfig>, config.to_json(),
-          [](torch::nn::Module& model, const StateDict& in) {
-            return as<Model>(model).forward(in.at("input_ids"));
-          },
-          [](torch::nn::Module& model, const StateDict& in, int64_t count) {
-            return as<Model>(model).generate(in.at("input_ids"), count, greedy());
-          }};
+  return decoder<llama::LlamaForCausalLM>("llama", config);
 }
 
 inline Family bert_family() {
