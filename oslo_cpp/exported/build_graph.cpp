@@ -13,7 +13,7 @@ int define_input(const Document& written, Names& names) {
   if (kind == "as_tensor") {
     return names.define(value.member("name").text(), ValueKind::tensor, where);
   }
-  const auto number = [&](ValueKind number_kind) {
+  const auto number = [&, &value = value](ValueKind number_kind) {
     const auto name = value.find("as_name");
     return name ? names.define(name->text(), number_kind, where) : -1;
   };

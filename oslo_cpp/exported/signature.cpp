@@ -11,7 +11,7 @@ namespace {
 Signature::Input read_input(const Document& written) {
   using Kind = Signature::Kind;
   const auto [kind, value] = written.choice();
-  const auto named = [&](Kind input_kind, const char* key) {
+  const auto named = [&, &value = value](Kind input_kind, const char* key) {
     return Signature::Input{input_kind, value.member("arg").member("name").text(),
                             value.member(key).text()};
   };
