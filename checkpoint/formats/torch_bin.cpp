@@ -190,10 +190,9 @@ void write_torch_bin(const std::filesystem::path& path, const StateDict& state) 
         break;
       }
       const auto width = static_cast<int64_t>(span->any.element_size());
-      const at::Tensor data = at::empty({0}, span->any.options().dtype(at::kByte))
-                                  .set_(span->any.storage(), span->begin * width,
-                                        {(span->end - span->begin) * width}, {1})
-                                  .to(at::kCPU);
+      const at::Tensor data = to_plain_bytes(at::empty({0}, span->any.options().dtype(at::kByte))
+                                                 .set_(span->any.storage(), span->begin * width,
+                                                       {(span->end - span->begin) * width}, {1}));
       archive.writeRecord("data/" + span->key, data.const_data_ptr(), data.nbytes());
     }
     archive.writeEndOfFile();
