@@ -12,6 +12,7 @@
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/staged_backend.h"
 #include "mpu/transport/staging.h"
+#include "tests/lazy_device_test/late_tensors.h"
 #include "tests/lazy_device_test/lazy_device.h"
 #include "tests/support/shared_memory_group.h"
 
@@ -20,6 +21,8 @@ namespace {
 
 using at::Tensor;
 using test::kLazy;
+using test::late;
+using test::seen;
 
 constexpr int kRanks = 2;
 
@@ -45,24 +48,6 @@ void on_device(const std::function<void(Group&, StagedBackend&)>& body) {
     body(group, *staged);
   });
   EXPECT_THAT(errors, testing::Each(testing::IsEmpty()));
-}
-
-/// On the device, when the compute stream comes to it.
-Tensor late(const Tensor& content) {
-  const Tensor pinned = at::empty(content.sizes(), content.options().pinned_memory(true));
-  pinned.copy_(content);
-  return at::empty(content.sizes(), content.options().device(kLazy))
-      .copy_(pinned, /*non_blocking=*/true);
-}
-
-/// What the compute stream sees, when it comes to it.
-Tensor seen(const Tensor& tensor) {
-  const Tensor host =
-      at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true));
-  host.zero_();
-  host.copy_(tensor, /*non_blocking=*/true);
-  test::finish_current_stream();
-  return host;
 }
 
 TEST(LazyDevice, DoesNothingBeforeTheHostWaits) {

@@ -1,6 +1,7 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
@@ -59,7 +60,7 @@ class AccumulateMarked final : public Node {
     const bool heard = !pre_hooks().empty() || !tensor_pre_hooks().empty() ||
                        !retains_grad_hooks().empty() || !post_hooks().empty() ||
                        torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
-    if (heard || !parameter.requires_grad()) return false;
+    if (heard || !parameter.requires_grad() || !on_current_stream()) return false;
     const std::lock_guard<std::mutex> lock(mutex_);
     const at::Tensor& kept = parameter.grad();
     const bool fits = kept.defined() && !placed_impl(kept) && kept.layout() == at::kStrided &&
@@ -79,6 +80,13 @@ class AccumulateMarked final : public Node {
   }
 
  private:
+  /// Whether what runs now is ordered with what this node writes: the engine orders streams where
+  /// it hands a gradient on, and here it hands on none.
+  bool on_current_stream() {
+    const auto own = stream();
+    return !own || *own == c10::impl::VirtualGuardImpl(own->device_type()).getStream(own->device());
+  }
+
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
   LayoutPtr layout_;
 };

@@ -28,7 +28,8 @@ bool accumulates_for(const torch::autograd::Node& node, const at::Tensor& tensor
 /// Lets a node that computes a gradient of this rank's part add it to the parameter's `.grad`
 /// itself, so that no tensor stands between: calls `add` with the gradient so far, a plain tensor
 /// over its memory. False, and nothing was called, where that would be noticed: no dense gradient
-/// is there yet, or hooks (a user's, a data-parallel reducer's) wait at the accumulator `node`.
+/// is there yet, hooks (a user's, a data-parallel reducer's) wait at the accumulator `node`, or
+/// other gradients are added on another stream of the device than the current one.
 bool add_to_gradient(torch::autograd::Node& node,
                      const std::function<void(const at::Tensor& gradient)>& add);
 

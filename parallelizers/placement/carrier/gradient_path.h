@@ -18,7 +18,7 @@ bool only_passes(torch::autograd::Node& node);
 ///
 /// False, and nothing was called, where the gradient itself is wanted: hooks and captures
 /// (autograd::grad) on the way, create_graph, a parameter that has no gradient yet (add_to_gradient
-/// in accumulate_marked.h).
+/// in accumulate_marked.h), or whose gradient is written on another stream of the device.
 bool add_along(const torch::autograd::Edge& edge,
                const std::function<void(const at::Tensor& gradient)>& add);
 

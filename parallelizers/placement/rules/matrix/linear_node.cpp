@@ -131,7 +131,9 @@ class LinearBackward final : public Node {
     at::Tensor gradient = std::move(gradients[0]);
     if (!gradient.defined()) return outputs;
     if (for_x_ && task_should_compute_output(0)) {
-      if (gelu_ && !c10::GradMode::is_enabled() && only_passes(*gelu_)) {
+      // What the GeLU saved is used on its stream.
+      if (gelu_ && !c10::GradMode::is_enabled() && only_passes(*gelu_) &&
+          gelu_->stream() == stream()) {
         outputs[1] = gradient_before_gelu(gradient);
       } else {
         outputs[0] = input_gradient(gradient);
