@@ -32,9 +32,12 @@ c10::intrusive_ptr<c10d::Work> CountedProcessGroup::barrier(const c10d::BarrierO
           .findSchemaOrThrow("c10d::barrier", "")
           .typed<c10::intrusive_ptr<c10d::Work>(at::Tensor, const c10::intrusive_ptr<ProcessGroup>&,
                                                 const std::vector<int64_t>&, bool, int64_t)>();
-  return op.call(at::empty({1}, at::device(device).dtype(at::kByte)),
-                 c10::intrusive_ptr<ProcessGroup>::unsafe_reclaim_from_nonowning(this),
-                 options.device_ids, options.asyncOp, options.timeout.count());
+  const at::Tensor token = at::empty({1}, at::device(device).dtype(at::kByte));
+  std::vector<int64_t> ids = options.device_ids;
+  // NCCL does not ask the tensor, and would guess by the rank.
+  if (ids.empty() && token.is_cuda()) ids.push_back(token.get_device());
+  return op.call(token, c10::intrusive_ptr<ProcessGroup>::unsafe_reclaim_from_nonowning(this), ids,
+                 options.asyncOp, options.timeout.count());
 }
 
 c10::intrusive_ptr<c10d::Backend> CountedProcessGroup::device_messages(int from, int to,
