@@ -40,7 +40,9 @@ TensorHeader::TensorHeader(const at::Tensor& tensor) : defined(tensor.defined())
              "; send what it is made of");
   dtype = tensor.scalar_type();
   device = tensor.device().type();
-  OSLO_CHECK(device == c10::kCPU || device == c10::kCUDA || device == c10::kMeta,
+  // LibTorch's place for devices of others: whether anything carries them, the group knows.
+  const bool others = device == c10::kPrivateUse1;
+  OSLO_CHECK(device == c10::kCPU || device == c10::kCUDA || device == c10::kMeta || others,
              "send takes tensors on cpu, cuda and meta, and this one is on ", tensor.device());
   sizes = tensor.sizes().vec();
 }

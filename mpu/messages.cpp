@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <exception>
+#include <limits>
 #include <optional>
 
 #include "mpu/error.h"
@@ -38,6 +39,15 @@ bool moves(const TensorHeader& header) {
   return header.defined && header.device != c10::kMeta && header.numel() > 0;
 }
 
+bool from_device(const TensorHeader& header) {
+  return moves(header) && header.device != c10::kCPU;
+}
+
+/// Says of every tensor on a device how many bytes it has, in the order in which they are sent.
+constexpr int kSizesTag = std::numeric_limits<int>::max();
+/// Of the tensors themselves: who carries them knows no other.
+constexpr int kDeviceTag = 0;
+
 at::Tensor words_tensor(const std::vector<int64_t>& words) {
   return at::tensor(c10::IntArrayRef(words), at::kLong);
 }
@@ -58,6 +68,11 @@ c10::intrusive_ptr<c10d::Work> started(std::string_view operation, const Operati
     const std::string reason = error.what();
     fail(operation, label.where, label.suspects, reason.substr(0, reason.find('\n')));
   }
+}
+
+std::string receiving(const at::Tensor& bytes, int from, int tag) {
+  if (!bytes.is_cpu()) return c10::str("receive from rank ", from, " on ", bytes.device());
+  return c10::str("receive from rank ", from, " with tag ", tag);
 }
 
 /// What `like` says, where nothing comes.
@@ -98,6 +113,8 @@ void Messages::check(const char* operation, int peer, int tag) const {
              group_.name, ": rank ", peer, peer == group_.rank ? " is this rank" : " is not in it",
              "; it has ", size, " ranks, give another one's number in the group");
   OSLO_CHECK(tag >= 0, operation, " over group ", group_.name, ": the tag ", tag, " is negative");
+  OSLO_CHECK(tag < kSizesTag, operation, " over group ", group_.name, ": the tag ", tag,
+             " is taken; give a smaller one");
 }
 
 c10d::Backend& Messages::carrier(const at::Tensor& tensor, int from, int to) {
@@ -105,6 +122,21 @@ c10d::Backend& Messages::carrier(const at::Tensor& tensor, int from, int to) {
   if (tensor.is_cuda() && counted != nullptr)
     return *counted->device_messages(from, to, tensor.device());
   return *group_.process_group->getBackend(tensor.device().type());
+}
+
+c10::intrusive_ptr<c10d::Work> Messages::start(const at::Tensor& bytes, int to, int tag) {
+  return started("send", *group_.label, [&] {
+    std::vector<at::Tensor> one{bytes};
+    return carrier(bytes, group_.rank, to).send(one, to, tag);
+  });
+}
+
+c10::intrusive_ptr<c10d::Work> Messages::start_to_receive(const at::Tensor& bytes, int from,
+                                                          int tag) {
+  return started(receiving(bytes, from, tag), *group_.label, [&] {
+    std::vector<at::Tensor> one{bytes};
+    return carrier(bytes, from, group_.rank).recv(one, from, tag);
+  });
 }
 
 void Messages::send(c10::ArrayRef<at::Tensor> tensors, int to, int tag) {
@@ -139,18 +171,19 @@ PendingSend Messages::start_send(std::vector<at::Tensor> tensors, int to, int ta
   int64_t& before = device_tensors_sent_[to];
   header.device_tensors_before = before;
   const at::Tensor words = words_tensor(header.words());
-  const auto start = [&](const at::Tensor& bytes) {
-    std::vector<at::Tensor> one{bytes};
-    pending.works_.push_back(started(
-        "send", *group_.label, [&] { return carrier(bytes, group_.rank, to).send(one, to, tag); }));
+  const auto send = [&](const at::Tensor& bytes, int as) {
+    pending.works_.push_back(start(bytes, to, as));
   };
-  const int64_t first = MessageHeader::kWords;
-  start(words.narrow(0, 0, first));
-  if (words.numel() > first) start(words.narrow(0, first, words.numel() - first));
+  // Before the header, which has somebody take them.
   for (const at::Tensor& bytes : payloads) {
-    before += bytes.is_cuda();
-    start(bytes);
+    if (bytes.is_cpu()) continue;
+    send(words_tensor({bytes.numel()}), kSizesTag);
+    ++before;
   }
+  const int64_t first = MessageHeader::kWords;
+  send(words.narrow(0, 0, first), tag);
+  if (words.numel() > first) send(words.narrow(0, first, words.numel() - first), tag);
+  for (const at::Tensor& bytes : payloads) send(bytes, bytes.is_cpu() ? tag : kDeviceTag);
   return pending;
 }
 
@@ -206,9 +239,7 @@ void Messages::receive_header_of(Expected& expected) {
     for (const at::Tensor& tensor : expected.like) expected.header->tensors.emplace_back(tensor);
     return;
   }
-  MessageHeader header = receive_header(expected.from, expected.tag, expected.moved);
-  check_device_order(header, expected.from);
-  expected.header = std::move(header);
+  expected.header = receive_header(expected.from, expected.tag, expected.moved);
 }
 
 void Messages::receive(Expected& expected) {
@@ -219,11 +250,21 @@ void Messages::receive(Expected& expected) {
   const MessageHeader& header = *expected.header;
   int64_t moved = expected.moved;
   const bool pretends = group_.mover == Mover::nothing;
-  int64_t elements = 0, bytes = 0;
+  int64_t elements = 0, bytes = 0, number = header.device_tensors_before;
   for (size_t i = 0; i < header.tensors.size(); ++i) {
     const TensorHeader& each = header.tensors[i];
-    expected.tensors.push_back(pretends ? pretended(expected.like[i])
-                                        : receive_tensor(each, expected.from, expected.tag));
+    at::Tensor& tensor = expected.tensors.emplace_back();
+    if (pretends) {
+      tensor = pretended(expected.like[i]);
+    } else if (each.defined) {
+      tensor = place_of(each, expected.from);
+      if (from_device(each)) {
+        receive_from_device(as_bytes(tensor), expected.from, number++);
+        moved += static_cast<int64_t>(sizeof(int64_t));
+      } else if (moves(each)) {
+        move(as_bytes(tensor), expected.from, expected.tag);
+      }
+    }
     const auto size = each.numel() * static_cast<int64_t>(c10::elementSize(each.dtype));
     elements += each.numel();
     bytes += size;
@@ -260,40 +301,35 @@ MessageHeader Messages::receive_header(int from, int tag, int64_t& moved) {
   return MessageHeader::from_words(words);
 }
 
-at::Tensor Messages::receive_tensor(const TensorHeader& header, int from, int tag) {
-  if (!header.defined) return {};
+/// Room for what is to come.
+at::Tensor Messages::place_of(const TensorHeader& header, int from) const {
   OSLO_CHECK(header.device != c10::kCUDA || at::hasCUDA(), "receive over group ", group_.name,
              " from rank ", from,
              ": it sends a CUDA tensor, and there is no CUDA device here; send ", "tensor.cpu()");
-  const at::Tensor tensor =
-      at::empty(header.sizes, at::TensorOptions(header.device).dtype(header.dtype));
-  if (!moves(header)) return tensor;
-  at::Tensor bytes = as_bytes(tensor);
-  move(bytes, from, tag);
-  return tensor;
+  return at::empty(header.sizes, at::TensorOptions(header.device).dtype(header.dtype));
 }
 
-/// NCCL has no tags: a message that overtakes another one would take the other's bytes.
-void Messages::check_device_order(const MessageHeader& header, int from) {
-  int64_t on_device = 0;
-  for (const TensorHeader& each : header.tensors) {
-    on_device += moves(each) && each.device == c10::kCUDA;
+void Messages::receive_from_device(const at::Tensor& bytes, int from, int64_t number) {
+  UntaggedTensors* tensors = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    tensors = &from_devices_[from];
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  int64_t& before = device_tensors_received_[from];
-  OSLO_CHECK(on_device == 0 || header.device_tensors_before == before, "receive over group ",
-             group_.name, " from rank ", from, ": this message was sent after ",
-             header.device_tensors_before, " CUDA tensors, and ", before,
-             " have been received; receive CUDA tensors in the order in which they are sent");
-  before += on_device;
+  tensors->take(bytes, number,
+                {[&] {
+                   const at::Tensor size = at::empty({1}, at::kLong);
+                   move(size, from, kSizesTag);
+                   return words_of(size)[0];
+                 },
+                 [&](const at::Tensor& into) { return start_to_receive(into, from, kDeviceTag); },
+                 [&](c10d::Work& work) {
+                   wait_for(work, receiving(bytes, from, kDeviceTag), *group_.label);
+                 }});
 }
 
-void Messages::move(at::Tensor& bytes, int from, int tag) {
-  std::vector<at::Tensor> one{bytes};
-  const std::string operation = c10::str("receive from rank ", from, " with tag ", tag);
-  const auto work = started(operation, *group_.label,
-                            [&] { return carrier(bytes, from, group_.rank).recv(one, from, tag); });
-  wait_for(*work, operation, *group_.label);
+void Messages::move(const at::Tensor& bytes, int from, int tag) {
+  const auto work = start_to_receive(bytes, from, tag);
+  wait_for(*work, receiving(bytes, from, tag), *group_.label);
 }
 
 }  // namespace oslo

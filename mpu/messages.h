@@ -15,6 +15,7 @@
 #include "mpu/message_header.h"
 #include "mpu/pending.h"
 #include "mpu/transport/mover.h"
+#include "mpu/untagged_tensors.h"
 
 namespace oslo {
 
@@ -73,9 +74,9 @@ struct MessageGroup {
 /// Sends never wait for their receiver (MPI's buffered and non-blocking sends), so that ranks may
 /// send to each other in any order: with sends that wait, 1F1B's schedule deadlocks. Messages of
 /// one sender and `tag` come in the order in which they were sent; tags keep apart what is received
-/// in another order, except for CUDA tensors, which NCCL brings in one order (checked). Over NCCL
-/// two ranks wait for each other at their first message, whichever way it goes, and make
-/// communicators.
+/// in another order. Tensors on devices come in one order, whatever their tags (NCCL has none): a
+/// receiver keeps those that come before the one it wants (untagged_tensors.h). Over NCCL two ranks
+/// wait for each other at their first message, whichever way it goes, and make communicators.
 ///
 /// A rank that has died, or sends nothing within the group's time limit, is named in an `Error`.
 /// Any thread may call this; a message's tensors belong together.
@@ -108,9 +109,11 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void receive_header_of(Expected& expected);
   void receive(Expected& expected);
   MessageHeader receive_header(int from, int tag, int64_t& moved);
-  at::Tensor receive_tensor(const TensorHeader& header, int from, int tag);
-  void check_device_order(const MessageHeader& header, int from);
-  void move(at::Tensor& bytes, int from, int tag);
+  at::Tensor place_of(const TensorHeader& header, int from) const;
+  void receive_from_device(const at::Tensor& bytes, int from, int64_t number);
+  void move(const at::Tensor& bytes, int from, int tag);
+  c10::intrusive_ptr<c10d::Work> start(const at::Tensor& bytes, int to, int tag);
+  c10::intrusive_ptr<c10d::Work> start_to_receive(const at::Tensor& bytes, int from, int tag);
   c10d::Backend& carrier(const at::Tensor& tensor, int from, int to);
 
   const MessageGroup group_;
@@ -118,7 +121,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::map<int, int64_t> device_tensors_sent_;  ///< by receiver
   std::mutex mutex_;                            ///< of what follows, and of what queues hold
   std::map<std::pair<int, int>, std::shared_ptr<Queue>> queues_;  ///< by sender and tag
-  std::map<int, int64_t> device_tensors_received_;                ///< by sender
+  std::map<int, UntaggedTensors> from_devices_;                   ///< by sender
 };
 
 }  // namespace oslo

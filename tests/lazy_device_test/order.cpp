@@ -114,6 +114,25 @@ TEST(Order, MessagesAreOrderedAsCollectivesAre) {
   });
 }
 
+TEST(Order, TensorsComeInOneOrderAndAreTakenByTheirTagsInAny) {
+  on_device([](Group& group, StagedBackend&) {
+    const int other = 1 - group.rank();
+    const auto content = [](int rank, int tag) {
+      return at::arange(20 * tag, at::kLong) + 100 * tag + 1000 * rank;
+    };
+    for (const int tag : {1, 2, 3}) {
+      group.send({late(content(group.rank(), tag)), at::ones({2}), late(content(group.rank(), 4))},
+                 other, tag);
+    }
+    for (const int tag : {3, 1, 2}) {
+      const auto came = group.receive(other, tag);
+      EXPECT_TRUE(at::equal(seen(came.at(0)), content(other, tag))) << tag;
+      EXPECT_TRUE(at::equal(came.at(1), at::ones({2}))) << tag;
+      EXPECT_TRUE(at::equal(seen(came.at(2)), content(other, 4))) << tag;
+    }
+  });
+}
+
 TEST(Order, AFuturesCallbackSeesTheResult) {
   on_device([](Group& group, StagedBackend& staged) {
     std::vector<Tensor> tensors{late(at::ones({30}))};
