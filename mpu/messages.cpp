@@ -117,25 +117,28 @@ void Messages::check(const char* operation, int peer, int tag) const {
              " is taken; give a smaller one");
 }
 
-c10d::Backend& Messages::carrier(const at::Tensor& tensor, int from, int to) {
+/// Null where tensors on devices are carried as others are.
+DeviceMessages* Messages::device_messages() const {
   auto* counted = dynamic_cast<CountedProcessGroup*>(group_.process_group.get());
-  if (tensor.is_cuda() && counted != nullptr)
-    return *counted->device_messages(from, to, tensor.device());
-  return *group_.process_group->getBackend(tensor.device().type());
+  return counted == nullptr ? nullptr : counted->device_messages();
 }
 
 c10::intrusive_ptr<c10d::Work> Messages::start(const at::Tensor& bytes, int to, int tag) {
   return started("send", *group_.label, [&] {
+    DeviceMessages* const apart = bytes.is_cpu() ? nullptr : device_messages();
+    if (apart != nullptr) return apart->send(bytes, to);
     std::vector<at::Tensor> one{bytes};
-    return carrier(bytes, group_.rank, to).send(one, to, tag);
+    return group_.process_group->getBackend(bytes.device().type())->send(one, to, tag);
   });
 }
 
 c10::intrusive_ptr<c10d::Work> Messages::start_to_receive(const at::Tensor& bytes, int from,
                                                           int tag) {
   return started(receiving(bytes, from, tag), *group_.label, [&] {
+    DeviceMessages* const apart = bytes.is_cpu() ? nullptr : device_messages();
+    if (apart != nullptr) return apart->receive(bytes, from);
     std::vector<at::Tensor> one{bytes};
-    return carrier(bytes, from, group_.rank).recv(one, from, tag);
+    return group_.process_group->getBackend(bytes.device().type())->recv(one, from, tag);
   });
 }
 

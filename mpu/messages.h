@@ -19,6 +19,7 @@
 
 namespace oslo {
 
+class DeviceMessages;
 class Messages;
 
 /// A message that has been started. Dropping the handle does not stop it.
@@ -75,8 +76,7 @@ struct MessageGroup {
 /// send to each other in any order: with sends that wait, 1F1B's schedule deadlocks. Messages of
 /// one sender and `tag` come in the order in which they were sent; tags keep apart what is received
 /// in another order. Tensors on devices come in one order, whatever their tags (NCCL has none): a
-/// receiver keeps those that come before the one it wants (untagged_tensors.h). Over NCCL two ranks
-/// wait for each other at their first message, whichever way it goes, and make communicators.
+/// receiver keeps those that come before the one it wants (untagged_tensors.h).
 ///
 /// A rank that has died, or sends nothing within the group's time limit, is named in an `Error`.
 /// Any thread may call this; a message's tensors belong together.
@@ -114,7 +114,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void move(const at::Tensor& bytes, int from, int tag);
   c10::intrusive_ptr<c10d::Work> start(const at::Tensor& bytes, int to, int tag);
   c10::intrusive_ptr<c10d::Work> start_to_receive(const at::Tensor& bytes, int from, int tag);
-  c10d::Backend& carrier(const at::Tensor& tensor, int from, int to);
+  DeviceMessages* device_messages() const;
 
   const MessageGroup group_;
   std::mutex sending_;                          ///< whoever sends

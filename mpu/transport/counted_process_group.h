@@ -3,15 +3,13 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
 
 #include "mpu/ledger.h"
+#include "mpu/transport/device_messages.h"
 
 namespace oslo {
 
@@ -30,13 +28,13 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   /// How long an operation may wait for other ranks.
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /// What carries messages of tensors on `device`, a GPU, from rank `from` to rank `to`, of which
-  /// one is this. NCCL's sends wait on the device for their receives: the two directions have a
-  /// communicator each, so that two ranks that both send first do not wait for each other.
-  c10::intrusive_ptr<c10d::Backend> device_messages(int from, int to, c10::Device device);
-  void set_downward_messages(std::function<c10::intrusive_ptr<c10d::Backend>()> make) {
-    make_downward_ = std::move(make);
+  /// What carries messages of tensors on devices; null where their backend does it.
+  DeviceMessages* device_messages() const { return device_messages_.get(); }
+  void set_device_messages(std::unique_ptr<DeviceMessages> messages) {
+    device_messages_ = std::move(messages);
   }
+
+  void abort() override;
 
   /// LibTorch's keeps its tensor in a static variable, which ranks that are threads of one process
   /// would write at the same time.
@@ -45,10 +43,7 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
  private:
   std::vector<int> ranks_;
   std::chrono::milliseconds timeout_;
-  std::function<c10::intrusive_ptr<c10d::Backend>()> make_downward_;
-  c10::intrusive_ptr<c10d::Backend> downward_;  ///< made by the first message
-  std::map<int, std::once_flag> met_;           ///< ranks with which there has been a message
-  std::mutex mutex_;
+  std::unique_ptr<DeviceMessages> device_messages_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 

@@ -118,8 +118,8 @@ void set_nccl(CountedProcessGroup& group, const StorePtr& store, const std::stri
                          CommunicatorGroup{name, group.ranks(), group.getRank(), group.timeout()}](
                         const StorePtr& over) { return support->make_nccl(over, members); };
   group.setBackend(c10::kCUDA, c10d::ProcessGroup::BackendType::NCCL, make(store));
-  group.set_downward_messages(
-      [make, store] { return make(c10::make_intrusive<c10d::PrefixStore>("downward", store)); });
+  group.set_device_messages(
+      std::make_unique<DeviceMessages>(store, group.getRank(), group.timeout(), make));
 }
 
 Transport from_environment() {
