@@ -7,6 +7,7 @@
 #include <future>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "mpu/error.h"
@@ -21,6 +22,7 @@ using at::Tensor;
 using test::error_of;
 using test::on_ranks;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -118,6 +120,23 @@ TEST(Failure, ARankThatThrowsWakesTheOthersWithAClearError) {
     EXPECT_THAT(seen[rank], AllOf(HasSubstr("all_reduce over group tensor (ranks 0"),
                                   HasSubstr("another rank has ended"), Not(HasSubstr("imed out"))));
   }
+}
+
+/// Its groups live on: nobody else would tell.
+TEST(Failure, ARankThatCaughtItsErrorTellsTheOthersByAbortingItsGroups) {
+  std::array<std::string, 2> seen;
+  on_ranks(2, [&](const MPU& mpu) {
+    const int rank = mpu.get_tensor_parallel_rank();
+    mpu.reduce(at::ones({4}));
+    try {
+      if (rank == 1) fail("out of memory");
+    } catch (const Error&) {
+      for (const auto& group : mpu.groups()) group->process_group()->abort();
+    }
+    seen[rank] = error_of([&] { mpu.reduce(at::ones({4})); });
+  });
+  EXPECT_THAT(seen, Each(AllOf(HasSubstr("all_reduce over group tensor (ranks 0"),
+                               HasSubstr("rank 1 has aborted group tensor"))));
 }
 
 /// Waits, where it goes, until a thread has ended.
