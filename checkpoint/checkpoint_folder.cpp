@@ -1,69 +1,41 @@
 #include "checkpoint/checkpoint_folder.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
-#include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/error.h"
-#include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
 
 namespace fs = std::filesystem;
 
-/// A file of either format. Tensors of a safetensors file are read one by one, a bin file at once.
-class CheckpointFolder::TensorFile {
- public:
-  explicit TensorFile(const fs::path& path) : path_(path) {
-    if (path.extension() == ".bin") {
-      state_ = read_torch_bin(path);
-    } else {
-      file_.emplace(path);
-    }
+namespace {
+
+/// Whether a save of this library put an index with its hash beside a file. A .bin has checksums of
+/// its own.
+bool was_indexed(const TensorFile& file) {
+  return file.metadata().count(kIndexName) > 0;
+}
+
+/// Lists a file's tensors in an index, each as a whole.
+void list_tensors(const TensorFile& file, const std::string& name, CheckpointIndex& index) {
+  for (const std::string& key : file.keys()) {
+    const TensorFile::Entry entry = file.entry(key);
+    index.tensors[key] = {entry.shape, entry.dtype, {{name, {}}}};
   }
-
-  at::Tensor read(const std::string& name) const {
-    if (file_) return file_->read(name);
-    const at::Tensor* tensor = state_.find(name);
-    OSLO_CHECK(tensor != nullptr, printable_path(path_), " has no tensor '", printable(name),
-               "' among its ", state_.size());
-    return *tensor;
+  // Hugging Face's way to say that a tensor has a second name.
+  for (const auto& [key, value] : file.metadata()) {
+    if (index.tensors.count(value) > 0 && index.tensors.count(key) == 0) index.ties[key] = value;
   }
+}
 
-  /// Whether a save of this library put an index with its hash beside it. A .bin has checksums of
-  /// its own.
-  bool was_indexed() const { return file_ && file_->metadata().count(kIndexName) > 0; }
-
-  /// Lists the file's tensors in an index, each as a whole.
-  void list_in(CheckpointIndex& index, const std::string& name) const {
-    for (const auto& [key, tensor] : state_) {
-      index.tensors[key] = {tensor.sizes().vec(), tensor.scalar_type(), {{name, {}}}};
-    }
-    if (!file_) return;
-    for (const std::string& key : file_->keys()) {
-      index.tensors[key] = {file_->shape(key), file_->dtype(key), {{name, {}}}};
-    }
-    // Hugging Face's way to say that a tensor has a second name.
-    for (const auto& [key, value] : file_->metadata()) {
-      if (index.tensors.count(value) > 0 && index.tensors.count(key) == 0) index.ties[key] = value;
-    }
-  }
-
- private:
-  fs::path path_;
-  std::optional<SafetensorsFile> file_;
-  StateDict state_;
-};
+}  // namespace
 
 CheckpointFolder::CheckpointFolder(const fs::path& path) try {
   OSLO_CHECK(!path.empty(), "there is no checkpoint under an empty path; give a folder or a file");
@@ -74,10 +46,12 @@ CheckpointFolder::CheckpointFolder(const fs::path& path) try {
     // their hashes.
     const fs::path file = fs::absolute(path);
     path_ = file.parent_path();
+    reader_ = std::make_unique<RegionReader>(path_);
     index_file(file.filename());
     return;
   }
   path_ = find_committed(path);
+  reader_ = std::make_unique<RegionReader>(path_);
   const fs::file_status status = fs::status(path_);
   OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),
              ": the folder does not exist");
@@ -122,9 +96,9 @@ void CheckpointFolder::index_file(const std::string& file) {
     if (listed != beside.files.end()) hashed_.emplace(file, entry = listed->second);
   }
   index_.files[file] = entry;
-  const TensorFile& opened = open(file);
-  opened.list_in(index_, file);
-  if (hashed_.empty() && opened.was_indexed()) {
+  const TensorFile& opened = reader_->open(file);
+  list_tensors(opened, file, index_);
+  if (hashed_.empty() && was_indexed(opened)) {
     warning_ = c10::str(printable_path(path_ / file), " was saved with ", kIndexName,
                         ", which is gone: its contents are not checked");
   }
@@ -164,6 +138,12 @@ void CheckpointFolder::drop_spare_files() {
   }
 }
 
+uint64_t CheckpointFolder::hashed_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [_, file] : hashed_) bytes += file.bytes;
+  return bytes;
+}
+
 void CheckpointFolder::verify(int share, int shares) const {
   int number = 0;
   for (const auto& [name, file] : hashed_) {
@@ -178,41 +158,16 @@ void CheckpointFolder::verify(int share, int shares) const {
   }
 }
 
-CheckpointFolder::TensorFile& CheckpointFolder::open(const std::string& file) const {
-  std::unique_ptr<TensorFile>& opened = open_[file];
-  if (!opened) opened = std::make_unique<TensorFile>(path_ / file);
-  return *opened;
-}
-
-at::Tensor CheckpointFolder::read_part(const std::string& name,
-                                       const CheckpointIndex::Part& part) const {
-  const CheckpointIndex::Tensor& saved = index_.tensors.at(name);
-  std::vector<int64_t> shape = saved.shape;
-  for (const auto& [dim, rank, cut] : part.cuts) shape[dim] = cut->local_size(rank);
-  at::Tensor tensor = open(part.file).read(name);
-  OSLO_CHECK(tensor.sizes() == shape && tensor.scalar_type() == saved.dtype,
-             printable_path(path_ / part.file), ": '", printable(name), "' is ",
-             tensor.scalar_type(), " ", tensor.sizes(), ", the index says ", saved.dtype, " ",
-             c10::IntArrayRef(shape));
-  return tensor;
+at::Tensor CheckpointFolder::read(const std::string& name, const Region& wanted) const {
+  return reader_->read(name, index_.tensors.at(name), wanted);
 }
 
 at::Tensor CheckpointFolder::read(const std::string& name, const LayoutPtr& wanted) const {
-  const CheckpointIndex::Tensor& saved = index_.tensors.at(name);
-  const CheckpointIndex::Cuts cuts = cuts_of(wanted);
-  for (const auto& part : saved.parts) {
-    if (part.cuts == cuts) return read_part(name, part);
-  }
-  for (const auto& part : saved.parts) {
-    if (!part.cuts.empty()) continue;
-    // A copy, so that the whole one can go.
-    return local_part(read_part(name, part), *wanted).clone(at::MemoryFormat::Contiguous);
-  }
-  fail("the checkpoint ", printable_path(path_), " was saved in another layout (",
-       describe(index_.mesh), "): '", printable(name), "' lies there as [",
-       to_string(saved.parts.front().cuts), "], this model wants it as [", to_string(cuts),
-       "]. Load it in the layout it was saved in, save it with "
-       "SaveOptions().merge_checkpoints(true), and load the merged folder");
+  return read(name, Region(index_.tensors.at(name).shape, wanted));
+}
+
+const ReadCount& CheckpointFolder::count() const {
+  return reader_->count();
 }
 
 nlohmann::json CheckpointFolder::read_extra() const {

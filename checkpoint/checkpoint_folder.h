@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/regions/region_reader.h"
 
 namespace oslo {
 
@@ -18,7 +19,9 @@ inline constexpr char kExtraName[] = "extra.json";
 inline constexpr JsonLimits kExtraLimits = {.bytes = 16 << 20, .values = 1 << 20, .depth = 16};
 
 /// A checkpoint opened for reading, whichever kind it is: a parallel or merged one that this
-/// library saved (with an index), or another program's model.safetensors or pytorch_model.bin.
+/// library saved (with an index), or another program's model.safetensors or pytorch_model.bin. Its
+/// index says of each tensor where its parts lie, and `read` makes of them what any place wants,
+/// whatever was cut then and now (`RegionReader`).
 class CheckpointFolder {
  public:
   /// `path` is a folder, or one *.safetensors or *.bin file; either may be a link to where it lies,
@@ -39,14 +42,22 @@ class CheckpointFolder {
   /// Throws `Error` naming the file.
   void verify(int share = 0, int shares = 1) const;
 
+  /// What `verify` compares, by name: all files that are there and have hashes; and their bytes.
+  const std::map<std::string, CheckpointIndex::File>& hashed() const { return hashed_; }
+  uint64_t hashed_bytes() const;
+
   /// A line for whoever loads: that the contents were saved with hashes, and the index that has
   /// them is gone. Empty where there is nothing to say.
   const std::string& warning() const { return warning_; }
 
-  /// What a rank that wants the tensor under `wanted` (null: all of it) holds, on the CPU, not
-  /// marked. All loading comes through here. In this version a cut tensor is read under the cut
-  /// that it was saved in, a whole one into any. Throws `Error` naming tensor and both cuts.
+  /// What a place that holds `wanted` of the tensor has, a new CPU tensor, not marked. All loading
+  /// comes through here. Throws `Error` naming file and tensor.
+  at::Tensor read(const std::string& name, const Region& wanted) const;
+  /// The same for this rank's part under a layout of the tensor's global shape (null: all of it).
   at::Tensor read(const std::string& name, const LayoutPtr& wanted) const;
+
+  /// What the reads so far took.
+  const ReadCount& count() const;
 
   /// What `SaveOptions::extra` gave. Throws `Error` naming the file where it is not there.
   nlohmann::json read_extra() const;
@@ -59,20 +70,15 @@ class CheckpointFolder {
   const std::string* resolve(const std::string& name) const;
 
  private:
-  class TensorFile;
-
   void open_folder();
   void index_file(const std::string& file);
   void drop_spare_files();
-  TensorFile& open(const std::string& file) const;
-  at::Tensor read_part(const std::string& name, const CheckpointIndex::Part& part) const;
 
   std::filesystem::path path_;
   CheckpointIndex index_;
-  /// What `verify` compares, by name: all that are there.
   std::map<std::string, CheckpointIndex::File> hashed_;
   std::string warning_;
-  mutable std::map<std::string, std::unique_ptr<TensorFile>> open_;
+  std::unique_ptr<RegionReader> reader_;
 };
 
 }  // namespace oslo

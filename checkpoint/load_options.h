@@ -11,9 +11,15 @@ class LoadOptions {
   /// read; a checkpoint without it is refused. Null: it is not read.
   LoadOptions& extra(nlohmann::json* extra) { return extra_ = extra, *this; }
 
+  /// Whether floating-point values are converted to the model's types where those differ (float32
+  /// weights into a bfloat16 model). Otherwise, and for all other types, that is refused.
+  LoadOptions& convert(bool convert) { return convert_ = convert, *this; }
+
   nlohmann::json* extra() const { return extra_; }
+  bool convert() const { return convert_; }
 
  private:
+  bool convert_ = false;
   nlohmann::json* extra_ = nullptr;
 };
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <unordered_set>
+#include <utility>
 
 #include "checkpoint/formats/tensor_bytes.h"
 #include "checkpoint/storage/outside_text.h"
@@ -52,7 +54,8 @@ std::vector<std::vector<std::string>> saved_names(const ModelState& state,
 
 }  // namespace
 
-std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder) {
+std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder,
+                                   bool convert) {
   const std::string where = printable_path(folder.path());
   // Everything that the index alone can tell comes before the first tensor is read.
   const std::vector<std::vector<std::string>> saved = saved_names(state, folder);
@@ -65,9 +68,13 @@ std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFold
       OSLO_CHECK(there.shape == tensor.shape, "the checkpoint ", where, " has '", name,
                  "' of shape ", c10::IntArrayRef(there.shape), ", in the model it has ",
                  c10::IntArrayRef(tensor.shape));
-      OSLO_CHECK(there.dtype == tensor.local.scalar_type(), "the checkpoint ", where, " has '",
-                 name, "' as ", there.dtype, ", the model has it as ", tensor.local.scalar_type(),
-                 "; convert the model with to() first");
+      const c10::ScalarType type = tensor.local.scalar_type();
+      const bool floating = c10::isFloatingType(there.dtype) && c10::isFloatingType(type);
+      OSLO_CHECK(there.dtype == type || (convert && floating), "the checkpoint ", where, " has '",
+                 name, "' as ", there.dtype, ", the model has it as ", type,
+                 floating ? "; convert the model with to() first, or load with "
+                            "LoadOptions().convert(true)"
+                          : "; convert the model with to() first");
     }
   }
   check_nothing_is_left_over(state, folder);
@@ -98,7 +105,8 @@ void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
   }
 }
 
-void load_state(const ModelView& model, const std::filesystem::path& path) {
+void load_state(const ModelView& model, const std::filesystem::path& path,
+                const LoadOptions& options) {
   const ModelState state(model);
   for (const ModelState::Tensor& tensor : state.tensors) {
     OSLO_CHECK(!tensor.layout && tensor.stages.empty(),
@@ -108,7 +116,11 @@ void load_state(const ModelView& model, const std::filesystem::path& path) {
   const CheckpointFolder folder(path);
   folder.verify();
   if (!folder.warning().empty()) std::cerr << "oslo: " << folder.warning() << std::endl;
-  copy_into(state, read_state(state, folder));
+  const std::vector<at::Tensor> values = read_state(state, folder, options.convert());
+  nlohmann::json extra;
+  if (options.extra() != nullptr) extra = folder.read_extra();
+  copy_into(state, values);
+  if (options.extra() != nullptr) *options.extra() = std::move(extra);
 }
 
 }  // namespace oslo

@@ -6,22 +6,25 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/load_options.h"
 #include "checkpoint/model_state.h"
 
 namespace oslo {
 
-/// Loads a checkpoint into an ordinary model on this process alone: a folder (merged, or saved by
-/// one process) or one *.safetensors or *.bin file. Strict: the names must be those of the module,
-/// and shapes and dtypes the same; of tied weights one name is enough. Values are written into the
-/// module's tensors in place, so optimizers made before keep theirs. Reads everything before it
-/// writes anything: it succeeds, or throws `Error` naming file and tensor and changes nothing.
-/// A folder that this library saved is also checked by its hashes; where the index that has them is
-/// gone, a line on standard error says so.
-void load_state(const ModelView& model, const std::filesystem::path& path);
+/// Loads a checkpoint into an ordinary model on this process alone: a folder (merged, or parallel
+/// of any layout) or one *.safetensors or *.bin file. Strict: the names must be those of the
+/// module, and shapes and dtypes the same; of tied weights one name is enough. Values are written
+/// into the module's tensors in place, so optimizers made before keep theirs. Reads everything
+/// before it writes anything: it succeeds, or throws `Error` naming file and tensor and changes
+/// nothing. A folder that this library saved is also checked by its hashes; where the index that
+/// has them is gone, a line on standard error says so.
+void load_state(const ModelView& model, const std::filesystem::path& path,
+                const LoadOptions& options = {});
 
 /// The values for `state.tensors`, one each, from `folder`: this rank's parts, checked as above,
-/// nothing written yet.
-std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder);
+/// nothing written yet. `convert`: as `LoadOptions::convert`; the values have the files' types.
+std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFolder& folder,
+                                   bool convert = false);
 
 /// Writes them.
 void copy_into(const ModelState& state, const std::vector<at::Tensor>& values);

@@ -17,8 +17,11 @@
 #include "checkpoint/formats/torch_bin.h"
 #include "checkpoint/load_state.h"
 #include "checkpoint/model_state.h"
+#include "checkpoint/pretrained/load_pretrained.h"
+#include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
+#include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/agreement.h"
 #include "mpu/error.h"
@@ -262,6 +265,15 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
 void load_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const LoadOptions& options) {
   const World& world = mpu.world();
+  const std::string kind = result_of_first(world, "from_parallelized: looking", [&] {
+    return std::string(is_pretrained_folder(directory) ? "pretrained" : "checkpoint");
+  });
+  if (kind == "pretrained") {
+    OSLO_CHECK(options.extra() == nullptr, printable_path(directory),
+               " is a folder of Hugging Face's, which has no ", kExtraName, ": load it without");
+    load_pretrained(model, mpu, directory, PretrainedOptions().convert(options.convert()));
+    return;
+  }
   std::optional<ModelState> state;
   std::vector<at::Tensor> values;
   nlohmann::json extra;
@@ -273,7 +285,7 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
       std::cerr << "oslo: " << folder.warning() << std::endl;
     }
     try {
-      values = read_state(*state, folder);
+      values = read_state(*state, folder, options.convert());
     } catch (const Error& error) {
       fail(error.what(), " (this run: ", describe(mpu.grid()), ")");
     }

@@ -34,11 +34,16 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
                        const SaveOptions& options = {});
 
 /// Loads a checkpoint into a module whose parameters may be cut; collective over the world. Takes
-/// the folders above and merged ones of other programs. A merged checkpoint goes into any layout; a
-/// parallel one into the layout that it was saved in (and into any where it was saved uncut); the
-/// data size is free. Strict, as `load_state`: values go into the module's tensors in place, marks
-/// and optimizers stay. If anything does not fit on any rank, every rank throws the same `Error`
-/// and no tensor of any rank has changed.
+/// the folders above, merged ones of other programs, and Hugging Face's (`is_pretrained_folder`,
+/// which then are read as `load_pretrained` reads them). Each goes into every layout, whatever axes
+/// cut either, in whatever order, on whatever pipeline stages: a rank reads of each tensor the
+/// parts that overlap its own (`RegionReader`), of safetensors files no other bytes. (Before that
+/// the ranks together check the hashes of all files, each file once.) Planning takes time in
+/// proportion to the tensors times the parts of one.
+///
+/// Strict, as `load_state`: values go into the module's tensors in place, marks and optimizers
+/// stay; types must be the model's unless `LoadOptions::convert`. If anything does not fit on any
+/// rank, every rank throws the same `Error` and no tensor of any rank has changed.
 void load_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const LoadOptions& options = {});
 

@@ -88,31 +88,42 @@ std::vector<int64_t> numbers(const Json& value, const char* field, const std::st
 
 void write_safetensors(const std::filesystem::path& path, const StateDict& state,
                        SafetensorsMetadata metadata) {
-  std::vector<const StateDict::Entry*> order;
-  for (const StateDict::Entry& entry : state) {
-    const std::string where = c10::str("cannot write '", entry.first, "' to ", path.string(), ": ");
-    check_has_bytes(entry.second, where);
-    OSLO_CHECK(entry.first != kMetadata, where, "the format keeps that name for itself");
-    OSLO_CHECK(name_of(entry.second.scalar_type()) != nullptr, where, "safetensors has no dtype ",
-               c10::toString(entry.second.scalar_type()), "; convert it or save as 'bin'");
-    order.push_back(&entry);
+  TensorStream stream;
+  for (const auto& [name, tensor] : state) {
+    check_has_bytes(tensor, c10::str("cannot write '", name, "' to ", path.string(), ": "));
+    stream.outlines.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
+  }
+  stream.give = [&](const std::string& name) { return state.at(name); };
+  write_safetensors(path, stream, std::move(metadata));
+}
+
+void write_safetensors(const std::filesystem::path& path, const TensorStream& tensors,
+                       SafetensorsMetadata metadata) {
+  std::vector<const TensorOutline*> order;
+  for (const TensorOutline& outline : tensors.outlines) {
+    const std::string where =
+        c10::str("cannot write '", outline.name, "' to ", path.string(), ": ");
+    OSLO_CHECK(outline.name != kMetadata, where, "the format keeps that name for itself");
+    OSLO_CHECK(name_of(outline.dtype) != nullptr, where, "safetensors has no dtype ",
+               c10::toString(outline.dtype), "; convert it or save as 'bin'");
+    order.push_back(&outline);
   }
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-    const auto key = [](const auto* e) { return -static_cast<int64_t>(e->second.element_size()); };
-    return std::make_pair(key(a), std::cref(a->first)) <
-           std::make_pair(key(b), std::cref(b->first));
+    const auto key = [](const auto* e) {
+      return -static_cast<int64_t>(c10::elementSize(e->dtype));
+    };
+    return std::make_pair(key(a), std::cref(a->name)) < std::make_pair(key(b), std::cref(b->name));
   });
 
   metadata.emplace("format", "pt");
   Json header = Json::object();
   header[kMetadata] = metadata;
   uint64_t end = 0;
-  for (const StateDict::Entry* entry : order) {
-    const at::Tensor& tensor = entry->second;
-    const uint64_t begin = std::exchange(end, end + tensor.nbytes());
-    header[entry->first] = {{"dtype", name_of(tensor.scalar_type())},
-                            {"shape", tensor.sizes().vec()},
-                            {"data_offsets", {begin, end}}};
+  for (const TensorOutline* outline : order) {
+    const uint64_t begin = std::exchange(end, end + outline->bytes());
+    header[outline->name] = {{"dtype", name_of(outline->dtype)},
+                             {"shape", outline->shape},
+                             {"data_offsets", {begin, end}}};
   }
   std::string text;
   try {
@@ -130,8 +141,8 @@ void write_safetensors(const std::filesystem::path& path, const StateDict& state
   OutputFile file(path);
   file.write(&length, kLengthBytes);
   file.write(text.data(), text.size());
-  for (const StateDict::Entry* entry : order) {
-    const at::Tensor plain = to_plain_bytes(entry->second);
+  for (const TensorOutline* outline : order) {
+    const at::Tensor plain = to_plain_bytes(tensors.take(*outline));
     file.write(plain.const_data_ptr(), plain.nbytes());
   }
   file.close();
@@ -242,32 +253,44 @@ at::Tensor SafetensorsFile::read(const std::string& key) const try {
        "' cannot be read: ", error.what_without_backtrace());
 }
 
-at::Tensor SafetensorsFile::read_part(const std::string& key, const Selection& select) const try {
+void SafetensorsFile::visit(const std::string& key,
+                            const std::function<void(const at::Tensor&)>& visit) const try {
   const Entry& found = entry(key);
   const at::TensorOptions options = at::TensorOptions(found.dtype).device(at::kCPU);
-  if (found.begin == found.end) return select(at::empty(found.shape, options)).contiguous();
-  if (!mapping_) mapping_ = file_.map();
-  // Nobody writes to it: what is taken of it is copied below.
-  char* data = const_cast<char*>(mapping_.get()) + data_start_ + found.begin;
+  if (found.begin == found.end) {
+    visit(at::empty(found.shape, options));
+    return;
+  }
+  const auto mapping = file_.map(data_start_ + found.begin, found.end - found.begin);
+  // Nobody writes to it: it is mapped for reading alone.
+  char* data = const_cast<char*>(mapping.get());
   const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
-  at::Tensor part;
   if (reinterpret_cast<uintptr_t>(data) % size == 0) {
-    part = select(at::from_blob(data, found.shape, options)).clone(at::MemoryFormat::Contiguous);
+    visit(at::from_blob(data, found.shape, options));
   } else {
     // A header of any length: elements lie anywhere, which only bytes may.
     std::vector<int64_t> shape = found.shape;
     shape.push_back(size);
-    const at::Tensor bytes = at::from_blob(data, shape, options.dtype(at::kByte));
-    part = select(bytes).clone(at::MemoryFormat::Contiguous).view(found.dtype).squeeze(-1);
+    visit(at::from_blob(data, shape, options.dtype(at::kByte)));
   }
+} catch (const c10::Error& error) {
+  fail(printable_path(path()), ": tensor '", printable(key),
+       "' cannot be read: ", error.what_without_backtrace());
+}
+
+at::Tensor SafetensorsFile::read_part(const std::string& key, const Selection& select) const {
+  const Entry& found = entry(key);
+  at::Tensor part;
+  visit(key, [&](const at::Tensor& contents) {
+    part = select(contents).clone(at::MemoryFormat::Contiguous);
+    const bool bytes = contents.dim() > static_cast<int64_t>(found.shape.size());
+    if (bytes) part = part.view(found.dtype).squeeze(-1);
+  });
   if (found.dtype == at::kBool) {
     check_bool_bytes(part.const_data_ptr(), part.nbytes(),
                      c10::str(printable_path(path()), ": tensor '", printable(key), "'"));
   }
   return part;
-} catch (const c10::Error& error) {
-  fail(printable_path(path()), ": tensor '", printable(key),
-       "' cannot be read: ", error.what_without_backtrace());
 }
 
 StateDict read_safetensors(const std::filesystem::path& path) {

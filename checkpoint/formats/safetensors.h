@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "checkpoint/formats/state_dict.h"
+#include "checkpoint/formats/tensor_stream.h"
 #include "checkpoint/storage/file_io.h"
 
 namespace oslo {
@@ -31,6 +31,10 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 /// sparse tensor, one without data (meta), the name "__metadata__", or a failed write. Memory: one
 /// tensor at a time where a copy is needed.
 void write_safetensors(const std::filesystem::path& path, const StateDict& state,
+                       SafetensorsMetadata metadata = {});
+
+/// The same file of tensors that come one by one, each of which goes when it is written.
+void write_safetensors(const std::filesystem::path& path, const TensorStream& tensors,
                        SafetensorsMetadata metadata = {});
 
 /// A safetensors file whose header is read and checked: every tensor's shape, dtype and bytes fit
@@ -52,11 +56,15 @@ class SafetensorsFile {
   /// A new contiguous CPU tensor with the contents.
   at::Tensor read(const std::string& key) const;
 
-  /// A view of a tensor, made by view operators on its first dimensions (`narrow`, `transpose`);
-  /// the tensor it is given may have one dimension more, of the bytes of an element.
+  /// Calls `visit` with a tensor's contents, which are not to be written and are gone afterwards.
+  /// They are mapped into memory (`InputFile::map`): pages that `visit` does not touch are not
+  /// read. Where the header's length leaves the elements unaligned the tensor has one dimension
+  /// more, of the bytes of an element.
+  void visit(const std::string& key, const std::function<void(const at::Tensor&)>& visit) const;
+
+  /// A view of a tensor, made by view operators on its first dimensions (`narrow`, `transpose`).
   using Selection = std::function<at::Tensor(const at::Tensor& whole)>;
-  /// A new contiguous CPU tensor with what `select` takes of the contents. The file is mapped into
-  /// memory (`InputFile::map`), once for all calls: pages that nothing is taken of are not read.
+  /// A new contiguous CPU tensor with what `select` takes of the contents, as `visit` has them.
   at::Tensor read_part(const std::string& key, const Selection& select) const;
   const SafetensorsMetadata& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
@@ -78,7 +86,6 @@ class SafetensorsFile {
   std::vector<std::string> keys_;
   std::unordered_map<std::string, Entry> entries_;
   SafetensorsMetadata metadata_;
-  mutable std::shared_ptr<const char> mapping_;
 };
 
 /// All tensors of a file, in the order of `SafetensorsFile::keys`.

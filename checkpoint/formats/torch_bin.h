@@ -1,8 +1,17 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "checkpoint/formats/state_dict.h"
+#include "checkpoint/formats/stored_zip.h"
+#include "checkpoint/formats/tensor_stream.h"
 
 namespace oslo {
 
@@ -13,6 +22,11 @@ namespace oslo {
 ///
 /// Throws `Error` naming file and tensor for quantized, sparse or meta tensors, or a failed write.
 void write_torch_bin(const std::filesystem::path& path, const StateDict& state);
+
+/// The same of tensors that come one by one, each of which goes when it is written. `ties` are
+/// second names of some of them, which share their storage.
+void write_torch_bin(const std::filesystem::path& path, const TensorStream& tensors,
+                     const std::map<std::string, std::string>& ties);
 
 /// Reads a file of `write_torch_bin` or of Python's `torch.save(model.state_dict(), path)`, any
 /// device it came from, onto the CPU: sizes, strides and sharing as saved; `requires_grad` and
@@ -25,5 +39,35 @@ void write_torch_bin(const std::filesystem::path& path, const StateDict& state);
 /// do not fit it, the pre-2020 format without zip, a TorchScript archive, or a value that is no
 /// tensor. Memory: the file, and at most half a gigabyte for the program inside.
 StateDict read_torch_bin(const std::filesystem::path& path);
+
+/// The same file read tensor by tensor: opening it runs the program inside and reads no tensor.
+/// Everything is refused as above, a record's CRC-32 when a tensor in it is read. Not for several
+/// threads at once.
+class TorchBinFile {
+ public:
+  explicit TorchBinFile(const std::filesystem::path& path);
+
+  /// In the order of the program.
+  std::vector<std::string> keys() const;
+  /// Like `read`, throw `Error` naming file and key where it is absent.
+  std::vector<int64_t> shape(const std::string& key) const { return entry(key).sizes().vec(); }
+  c10::ScalarType dtype(const std::string& key) const { return entry(key).scalar_type(); }
+  /// The tensor over its storage, which is read as a whole and kept until that of another one is
+  /// read. Not to be written.
+  at::Tensor read(const std::string& key) const;
+  /// Bytes of the records that were read.
+  uint64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  const at::Tensor& entry(const std::string& key) const;
+
+  std::string file_;
+  StoredZip archive_;
+  StateDict outline_;  // tensors over storages without memory
+  std::map<const c10::StorageImpl*, std::string> records_;
+  mutable const c10::StorageImpl* last_ = nullptr;
+  mutable at::Tensor last_contents_;
+  mutable uint64_t bytes_read_ = 0;
+};
 
 }  // namespace oslo

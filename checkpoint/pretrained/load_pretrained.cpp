@@ -18,7 +18,6 @@
 #include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/key.h"
-#include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
 namespace {
@@ -135,11 +134,8 @@ class PretrainedMatch {
 
   /// This rank's part of the model's tensor `i`.
   at::Tensor read(size_t i, const Source& source) const {
-    const LayoutPtr& layout = state_.tensors[i].layout;
-    return folder_.read(source.name, [&](const at::Tensor& whole) {
-      const at::Tensor lying = source.transposed ? whole.transpose(0, 1) : whole;
-      return layout ? local_part(lying, *layout) : lying;
-    });
+    const ModelState::Tensor& tensor = state_.tensors[i];
+    return folder_.read(source.name, Region(tensor.shape, tensor.layout), source.transposed);
   }
 
   ModelState state_;

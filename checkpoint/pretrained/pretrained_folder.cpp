@@ -2,12 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <system_error>
 #include <utility>
 
+#include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/bounded_json.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/pretrained/family.h"
 #include "checkpoint/pretrained/weight_index.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
@@ -34,35 +37,23 @@ nlohmann::json read_pretrained_config(const fs::path& folder) {
   }
 }
 
-/// A file of either format. Tensors of a safetensors file are read part by part, a .bin at once.
-class PretrainedFolder::File {
- public:
-  explicit File(const fs::path& path) {
-    if (path.extension() == ".bin") {
-      state_ = read_torch_bin(path);
-    } else {
-      file_.emplace(path);
-    }
+bool is_pretrained_folder(const fs::path& path) {
+  std::error_code ignored;
+  const auto has = [&](const std::string& name) { return fs::exists(path / name, ignored); };
+  const std::string safetensors = "model.safetensors", bin = "pytorch_model.bin";
+  if (!has(kConfigName) || has(kIndexName)) return false;
+  if (has(safetensors)) {
+    if (SafetensorsFile(path / safetensors).metadata().count(kIndexName) > 0) return false;
+  } else if (!has(bin)) {
+    return has(safetensors + ".index.json") || has(bin + ".index.json");
   }
-
-  /// Calls `take` with the name, shape and type of each tensor.
-  template <typename Take>
-  void for_each(const Take& take) const {
-    for (const auto& [name, tensor] : state_)
-      take(name, tensor.sizes().vec(), tensor.scalar_type());
-    if (!file_) return;
-    for (const std::string& name : file_->keys())
-      take(name, file_->shape(name), file_->dtype(name));
-  }
-
-  at::Tensor read(const std::string& name, const SafetensorsFile::Selection& select) const {
-    return file_ ? file_->read_part(name, select) : select(state_.at(name));
-  }
-
- private:
-  std::optional<SafetensorsFile> file_;
-  StateDict state_;
-};
+  const nlohmann::json config = read_pretrained_config(path);
+  const auto type = config.find("model_type");
+  if (type == config.end()) return false;
+  const auto& families = pretrained_families();
+  return std::any_of(families.begin(), families.end(),
+                     [&](const PretrainedFamily& family) { return *type == family.model_type; });
+}
 
 PretrainedFolder::PretrainedFolder(fs::path path) try : path_(std::move(path)) {
   OSLO_CHECK(fs::is_directory(path_), "there is no folder ", printable_path(path_),
@@ -89,13 +80,14 @@ PretrainedFolder::PretrainedFolder(fs::path path) try : path_(std::move(path)) {
 PretrainedFolder::~PretrainedFolder() = default;
 
 void PretrainedFolder::open(const std::string& name) {
-  std::unique_ptr<File>& file = files_[name];
-  file = std::make_unique<File>(path_ / name);
-  file->for_each([&](const std::string& tensor, std::vector<int64_t> shape, c10::ScalarType dtype) {
-    const auto [known, fresh] = tensors_.emplace(tensor, Entry{std::move(shape), dtype, name});
+  std::unique_ptr<TensorFile>& file = files_[name];
+  file = std::make_unique<TensorFile>(path_ / name);
+  for (const std::string& tensor : file->keys()) {
+    const TensorFile::Entry entry = file->entry(tensor);
+    const auto [known, fresh] = tensors_.emplace(tensor, Entry{entry.shape, entry.dtype, name});
     OSLO_CHECK(fresh, printable_path(path_), " has the tensor '", printable(tensor), "' in ",
                printable(known->second.file), " and in ", printable(name));
-  });
+  }
 }
 
 void PretrainedFolder::open_all(const fs::path& index) {
@@ -115,9 +107,23 @@ void PretrainedFolder::open_all(const fs::path& index) {
   }
 }
 
-at::Tensor PretrainedFolder::read(const std::string& name,
-                                  const SafetensorsFile::Selection& select) const {
-  return files_.at(tensors_.at(name).file)->read(name, select);
+at::Tensor PretrainedFolder::read(const std::string& name, const Region& wanted,
+                                  bool transposed) const {
+  const Entry& entry = tensors_.at(name);
+  at::Tensor into = at::empty(wanted.sizes(), at::TensorOptions(entry.dtype).device(at::kCPU));
+  std::vector<int64_t> shape = entry.shape;
+  if (transposed) std::swap(shape[0], shape[1]);
+  const Overlap overlap = overlap_of(Region(shape), wanted);
+  files_.at(entry.file)->visit(name, [&](const at::Tensor& contents) {
+    const bool as_bytes = contents.dim() > into.dim();
+    copy_overlap(transposed ? contents.transpose(0, 1) : contents,
+                 as_bytes ? into.unsqueeze(-1).view(at::kByte) : into, overlap);
+  });
+  if (entry.dtype == at::kBool) {
+    check_bool_bytes(into.const_data_ptr(), into.nbytes(),
+                     c10::str(printable_path(path_ / entry.file), ": '", printable(name), "'"));
+  }
+  return into;
 }
 
 std::string PretrainedFolder::identity() const {

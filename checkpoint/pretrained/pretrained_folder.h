@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/formats/tensor_file.h"
+#include "checkpoint/regions/region.h"
 
 namespace oslo {
 
@@ -39,24 +40,28 @@ class PretrainedFolder {
   /// By the names of the files.
   const std::map<std::string, Entry>& tensors() const { return tensors_; }
 
-  /// What `select` takes of a tensor, on the CPU, contiguous or as a .bin has it.
-  at::Tensor read(const std::string& name, const SafetensorsFile::Selection& select) const;
+  /// A new contiguous CPU tensor with `wanted` of a tensor, or of its transpose: of a safetensors
+  /// file no other pages are read. Throws `Error` naming file and tensor.
+  at::Tensor read(const std::string& name, const Region& wanted, bool transposed) const;
 
   /// Names, types, shapes and files of all tensors and the config as text: differs where ranks see
   /// different folders.
   std::string identity() const;
 
  private:
-  class File;
-
   void open(const std::string& name);
   void open_all(const std::filesystem::path& index);
 
   std::filesystem::path path_;
   std::unique_ptr<nlohmann::json> config_;
   std::map<std::string, Entry> tensors_;
-  std::map<std::string, std::unique_ptr<File>> files_;
+  std::map<std::string, std::unique_ptr<TensorFile>> files_;
 };
+
+/// Whether `path` is such a folder rather than a checkpoint of this library: it has no index of
+/// ours, nor does its file say that it had, and it has files with an index of Hugging Face's, or a
+/// config.json of a family that is known (`pretrained_families`). What it has is not checked.
+bool is_pretrained_folder(const std::filesystem::path& path);
 
 /// The name of config.json, and the limits that it is read in.
 inline constexpr char kConfigName[] = "config.json";

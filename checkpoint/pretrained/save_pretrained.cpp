@@ -2,22 +2,21 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/model_state.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
-#include "checkpoint/pretrained/weight_index.h"
+#include "checkpoint/pretrained/pretrained_shards.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
@@ -31,33 +30,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What goes into one file: names, each with the number of its tensor.
-using Shard = std::vector<std::pair<std::string, size_t>>;
-
 /// A folder to be: its config and what lies in which file.
 struct PretrainedPlan {
   nlohmann::json config;
   PretrainedFamily family;
-  std::vector<Shard> shards;
-  int64_t total_size = 0;
-
-  std::string file_name(size_t shard) const {
-    if (shards.size() == 1) return "model.safetensors";
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, shards.size());
-    return name;
-  }
+  PretrainedShards shards;
+  std::unordered_map<std::string, size_t> numbers;  ///< of the tensors, by their names in the files
 };
 
-int64_t bytes_of(const ModelState::Tensor& tensor) {
-  return c10::multiply_integers(tensor.shape) *
-         static_cast<int64_t>(c10::elementSize(tensor.local.scalar_type()));
-}
-
-/// Whether config.json says that a head has its table's values.
-bool says_tied(const nlohmann::json& config, const PretrainedFamily& family) {
-  const auto entry = config.find("tie_word_embeddings");
-  return entry != config.end() && entry->is_boolean() ? entry->get<bool>() : family.tied;
+/// Whether the files have the transpose of a tensor.
+bool lies_transposed(const ModelState::Tensor& tensor, const PretrainedFamily& family) {
+  return tensor.shape.size() == 2 && family.lies_transposed(tensor.name);
 }
 
 /// Python would tie what the model has twice, and lose one of the two.
@@ -94,29 +77,28 @@ void name_dtype(nlohmann::json& config, const ModelState& state) {
 
 PretrainedPlan plan_of(const ModelState& state, const fs::path& folder,
                        const PretrainedOptions& options) {
-  PretrainedPlan plan;
   OSLO_CHECK(options.config() != nullptr || fs::exists(folder / kConfigName),
              "save_pretrained needs the model's config.json, which ", printable_path(folder),
              " has not; give it: PretrainedOptions().config(json)");
-  plan.config = options.config() != nullptr ? *options.config() : read_pretrained_config(folder);
-  plan.family = options.family_of(plan.config, "config.json");
-  const bool tied = says_tied(plan.config, plan.family);
-  if (tied) check_ties(state, plan.family);
-  name_dtype(plan.config, state);
-  int64_t room = 0;
+  nlohmann::json config =
+      options.config() != nullptr ? *options.config() : read_pretrained_config(folder);
+  const PretrainedFamily family = options.family_of(config, "config.json");
+  const bool tied = says_tied(config, family);
+  if (tied) check_ties(state, family);
+  name_dtype(config, state);
+  PretrainedPlan plan{std::move(config),
+                      family,
+                      PretrainedShards(static_cast<uint64_t>(options.max_shard_bytes())),
+                      {}};
   for (const auto& [name, number] : state.names) {
     const ModelState::Tensor& tensor = state.tensors[number];
     if (tied && name != tensor.name) continue;
-    const int64_t bytes = bytes_of(tensor);
-    if (plan.shards.empty() || bytes > room) {
-      plan.shards.emplace_back();
-      room = options.max_shard_bytes();
-    }
-    plan.shards.back().emplace_back(name, number);
-    room -= std::min(bytes, room);
-    plan.total_size += bytes;
+    TensorOutline outline{name, tensor.shape, tensor.local.scalar_type()};
+    if (lies_transposed(tensor, family)) std::reverse(outline.shape.begin(), outline.shape.end());
+    plan.shards.add(std::move(outline));
+    plan.numbers[name] = number;
   }
-  OSLO_CHECK(!plan.shards.empty(), "save_pretrained: the model has no parameter and no buffer");
+  OSLO_CHECK(plan.shards.count() > 0, "save_pretrained: the model has no parameter and no buffer");
   return plan;
 }
 
@@ -135,15 +117,14 @@ void check_replaceable(const fs::path& folder) {
 }
 
 /// A shard's tensors as its file has them; collective. Only the keeper's are filled in.
-StateDict gather(const ModelState& state, const PretrainedPlan& plan, const Shard& shard,
-                 bool keep) {
+StateDict gather(const ModelState& state, const PretrainedPlan& plan, size_t shard, bool keep) {
   StateDict tensors;
-  for (const auto& [name, number] : shard) {
-    at::Tensor whole = full_tensor(state.tensors[number].local).detach();
+  for (const TensorOutline& outline : plan.shards.outlines(shard)) {
+    const ModelState::Tensor& tensor = state.tensors[plan.numbers.at(outline.name)];
+    const at::Tensor whole = full_tensor(tensor.local).detach();
     if (!keep) continue;
-    const std::string& own = state.tensors[number].name;
-    const bool transposed = whole.dim() == 2 && plan.family.lies_transposed(own);
-    tensors.insert(name, transposed ? whole.t().contiguous() : whole);
+    tensors.insert(outline.name,
+                   lies_transposed(tensor, plan.family) ? whole.t().contiguous() : whole);
   }
   return tensors;
 }
@@ -157,13 +138,7 @@ void write_config(const PretrainedPlan& plan, const fs::path& folder) {
 
 void finish(const PretrainedPlan& plan, StagingDirectory& staging) {
   write_config(plan, staging.path());
-  if (plan.shards.size() > 1) {
-    WeightIndex index{plan.total_size, {}};
-    for (size_t i = 0; i < plan.shards.size(); ++i) {
-      for (const auto& [name, _] : plan.shards[i]) index.files[name] = plan.file_name(i);
-    }
-    index.write(staging.path() / "model.safetensors.index.json");
-  }
+  plan.shards.write_index(staging.path());
   staging.commit();
 }
 
@@ -206,10 +181,10 @@ void save_pretrained(const ModelView& model, const MPU& mpu, const fs::path& fol
     check_replaceable(folder);
     staging.emplace(folder);
   });
-  for (size_t i = 0; i < plan->shards.size(); ++i) {
-    const StateDict tensors = gather(*state, *plan, plan->shards[i], writes);
+  for (size_t i = 0; i < plan->shards.count(); ++i) {
+    const StateDict tensors = gather(*state, *plan, i, writes);
     step("writing", [&] {
-      const fs::path file = staging->path() / plan->file_name(i);
+      const fs::path file = staging->path() / plan->shards.file_name(i);
       write_safetensors(file, tensors);
       sync_file(file);
     });

@@ -89,13 +89,18 @@ void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
   }
 }
 
-std::shared_ptr<const char> InputFile::map() const {
-  if (size_ == 0) return nullptr;
-  void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd_, 0);
-  OSLO_CHECK(memory != MAP_FAILED, "cannot map ", printable_path(path_), " of ", size_,
-             " bytes: ", std::strerror(errno));
-  return {static_cast<const char*>(memory),
-          [memory, bytes = size_](const char*) { ::munmap(memory, bytes); }};
+std::shared_ptr<const char> InputFile::map(uint64_t offset, uint64_t bytes) const {
+  OSLO_CHECK(offset <= size_ && bytes <= size_ - offset, printable_path(path_), " has ", size_,
+             " bytes, and ", bytes, " from byte ", offset, " were asked for: the file is cut");
+  if (bytes == 0) return nullptr;
+  const uint64_t before = offset % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t mapped = bytes + before;
+  void* memory =
+      ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, fd_, static_cast<off_t>(offset - before));
+  OSLO_CHECK(memory != MAP_FAILED, "cannot map ", bytes, " bytes of ", printable_path(path_), ": ",
+             std::strerror(errno));
+  return {static_cast<const char*>(memory) + before,
+          [memory, mapped](const char*) { ::munmap(memory, mapped); }};
 }
 
 std::string read_file(const InputFile& file, uint64_t most) {

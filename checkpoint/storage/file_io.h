@@ -40,11 +40,12 @@ class InputFile {
   uint64_t size() const { return size_; }
   /// Exactly `bytes` bytes from `offset`; throws `Error` if the file ends before.
   void read(void* into, uint64_t bytes, uint64_t offset) const;
-  /// The file's bytes as memory that must not be written; the system reads the pages that are
-  /// touched. They stay there until the last pointer goes, also when this object has gone. Null
-  /// for an empty file. Throws `Error` where the system cannot map it. A file that another program
-  /// cuts meanwhile ends the process with SIGBUS when its missing pages are touched.
-  std::shared_ptr<const char> map() const;
+  /// `bytes` bytes from `offset` as memory that must not be written; the system reads the pages
+  /// that are touched. They stay there until the last pointer goes, also when this object has gone.
+  /// Null for no bytes. Throws `Error` where the file ends before, or the system cannot map it. A
+  /// file that another program cuts meanwhile ends the process with SIGBUS when its missing pages
+  /// are touched.
+  std::shared_ptr<const char> map(uint64_t offset, uint64_t bytes) const;
   const std::filesystem::path& path() const { return path_; }
 
  private:

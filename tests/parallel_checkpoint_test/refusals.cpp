@@ -55,23 +55,6 @@ TEST_F(TwoByTwo, RefusesAnotherModel) {
               "'scale' as Float, the model has it as Double");
 }
 
-TEST_F(TwoByTwo, RefusesAnotherLayoutNamingBoth) {
-  save(1);
-  const std::string other_size = failed_load({}, {4, 4, 1});
-  EXPECT_SAYS(other_size, "tensor_parallel_size 2, pipeline_parallel_size 1");
-  EXPECT_SAYS(other_size, "tensor_parallel_size 4, pipeline_parallel_size 1");
-  EXPECT_SAYS(other_size, "merge_checkpoints(true)");
-  EXPECT_SAYS(other_size, "14+13+13+13");
-  EXPECT_SAYS(failed_load({}, {1, 1, 1}), "this model wants it as [whole]");
-  const std::string other_cut = failed_load([](ModelImpl& m) {
-    const MeshPtr mesh = layout(m.proj->weight)->mesh();
-    m.proj->weight = at::zeros({kWidth, kWidth});
-    cut(m.proj->weight, mesh, Placement::shard(0), "proj.weight");
-  });
-  EXPECT_SAYS(other_cut, "'proj.weight' lies there as [dim 1: part 0 of 6+6]");
-  EXPECT_SAYS(other_cut, "wants it as [dim 0: part 0 of 6+6]");
-}
-
 TEST_F(TwoByTwo, RefusesDamageInAMergedFile) {
   save(1, SaveOptions().merge_checkpoints(true));
   const std::string file = target_ + "/model.safetensors";
