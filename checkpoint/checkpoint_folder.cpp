@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/storage/file_hash.h"
 #include "checkpoint/storage/file_io.h"
-#include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/error.h"
@@ -89,7 +89,8 @@ void CheckpointFolder::index_file(const std::string& file) {
   const std::string kind = fs::path(file).extension();
   OSLO_CHECK(kind == ".safetensors" || kind == ".bin", printable_path(path_ / file),
              " is no checkpoint: give a folder, a .safetensors or a .bin file");
-  CheckpointIndex::File entry{InputFile(path_ / file).size(), ""};
+  CheckpointIndex::File entry;
+  entry.bytes = InputFile(path_ / file).size();
   if (fs::exists(path_ / kIndexName)) {
     const CheckpointIndex beside = CheckpointIndex::read(path_ / kIndexName);
     const auto listed = beside.files.find(file);
@@ -121,7 +122,9 @@ void CheckpointFolder::drop_spare_files() {
             std::find_if(tensor.parts.begin(), tensor.parts.end(), [&](const Part& other) {
               return other.file != name && there[other.file] && other.cuts == part.cuts;
             });
-        if (twin == tensor.parts.end()) only_here = &key;
+        // A folder whose optimizer has been removed is a model's.
+        const bool missed = file->second || !is_optimizer_key(key);
+        if (twin == tensor.parts.end() && missed) only_here = &key;
       }
       if (only_here != nullptr) break;
     }
@@ -136,6 +139,7 @@ void CheckpointFolder::drop_spare_files() {
     OSLO_CHECK(file->second, "the checkpoint ", printable_path(path_), " lacks its file ",
                printable(name), ", which holds '", printable(*only_here), "'");
   }
+  std::erase_if(index_.tensors, [](const auto& entry) { return entry.second.parts.empty(); });
 }
 
 uint64_t CheckpointFolder::hashed_bytes() const {
@@ -152,7 +156,7 @@ void CheckpointFolder::verify(int share, int shares) const {
     const uint64_t bytes = InputFile(path).size();
     OSLO_CHECK(bytes == file.bytes, printable_path(path), " has ", bytes, " bytes, ", kIndexName,
                " says ", file.bytes, ": it is cut or from another save");
-    OSLO_CHECK(sha256_file(path) == file.sha256, printable_path(path),
+    OSLO_CHECK(hash_file(path, file.kind) == file.hash, printable_path(path),
                " is damaged: its contents do not have the hash that ", kIndexName,
                " says; copy or save the checkpoint again");
   }
@@ -170,21 +174,26 @@ const ReadCount& CheckpointFolder::count() const {
   return reader_->count();
 }
 
+std::optional<fs::path> CheckpointFolder::find_file(const std::string& name) const {
+  if (hashed_.count(name) == 0) return std::nullopt;
+  return path_ / name;
+}
+
 nlohmann::json CheckpointFolder::read_extra() const {
-  const fs::path path = path_ / kExtraName;
-  OSLO_CHECK(hashed_.count(kExtraName) > 0, "the checkpoint ", printable_path(path_), " has no ",
-             kExtraName, ": save it with SaveOptions().extra(...), or load it without");
+  const std::optional<fs::path> path = find_file(kExtraName);
+  OSLO_CHECK(path, "the checkpoint ", printable_path(path_), " has no ", kExtraName,
+             ": save it with SaveOptions().extra(...), or load it without");
   try {
-    return read_json(read_file(InputFile(path), kExtraLimits.bytes), kExtraLimits);
+    return read_json(read_file(InputFile(*path), kExtraLimits.bytes), kExtraLimits);
   } catch (const Error& error) {
-    fail(printable_path(path), ": ", error.what());
+    fail(printable_path(*path), ": ", error.what());
   }
 }
 
 std::string CheckpointFolder::identity() const {
   std::string text;
   for (const auto& [name, file] : index_.files) {
-    text += c10::str(name, " ", file.bytes, " ", file.sha256, "\n");
+    text += c10::str(name, " ", file.bytes, " ", file.hash, "\n");
   }
   return text;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "checkpoint/checkpoint_index.h"
@@ -26,9 +27,9 @@ class CheckpointFolder {
  public:
   /// `path` is a folder, or one *.safetensors or *.bin file; either may be a link to where it lies,
   /// under any name. A folder whose save was killed while it took its name is found under its other
-  /// one. Of a merged checkpoint's two files one is enough, and safetensors is preferred. Throws
-  /// `Error` naming the folder or file: missing, empty, no checkpoint, a file that the index lists
-  /// and that is not there.
+  /// one. Of a merged checkpoint's two files
+  /// one is enough, and safetensors is preferred. Throws `Error` naming the folder or file:
+  /// missing, empty, no checkpoint, a file that the index lists and that is not there.
   explicit CheckpointFolder(const std::filesystem::path& path);
   ~CheckpointFolder();
   CheckpointFolder(const CheckpointFolder&) = delete;
@@ -58,6 +59,10 @@ class CheckpointFolder {
 
   /// What the reads so far took.
   const ReadCount& count() const;
+
+  /// A file of the folder that the index lists, beside those that tensors lie in; nothing where it
+  /// does not, or where it is not there.
+  std::optional<std::filesystem::path> find_file(const std::string& name) const;
 
   /// What `SaveOptions::extra` gave. Throws `Error` naming the file where it is not there.
   nlohmann::json read_extra() const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/formats/json_node.h"
 #include "checkpoint/formats/tensor_bytes.h"
 #include "checkpoint/formats/torch_dtypes.h"
 #include "checkpoint/storage/file_io.h"
@@ -19,68 +20,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFormat[] = "oslo_checkpoint";
+constexpr char kSha256[] = "sha256", kXxh128[] = "xxh128";
 // A reader refuses other versions: whatever a version 1 reader must not overlook raises it.
 constexpr int64_t kVersion = 1;
 // Enough for 50,000 tensors in 8 parts each. As a tree that takes a gigabyte.
 constexpr JsonLimits kLimits = {.bytes = 256 << 20, .values = 8 << 20, .depth = 12};
-
-/// A value of the index and the words that lead to it, for errors.
-class Node {
- public:
-  Node(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
-
-  Node operator[](const std::string& key) const {
-    const auto found = object().find(key);
-    OSLO_CHECK(found != json_.end(), where_, " has no entry '", key, "'");
-    return {*found, c10::str(where_, ", ", key)};
-  }
-  const Json& object() const { return typed(json_.is_object(), "an object"); }
-  std::string text() const {
-    const auto& text = typed(json_.is_string(), "a text").get_ref<const std::string&>();
-    OSLO_CHECK(text.find('\0') == std::string::npos, where_, " holds a NUL byte");
-    return text;
-  }
-  int64_t number() const {
-    typed(json_.is_number_unsigned() && json_.get<uint64_t>() <= uint64_t{INT64_MAX},
-          "a whole number from 0");
-    return json_.get<int64_t>();
-  }
-  /// A count that the rest of the library keeps in an int.
-  int count() const {
-    const int64_t value = number();
-    OSLO_CHECK(value <= INT32_MAX, where_, " is ", value, ", more than any count of ranks");
-    return static_cast<int>(value);
-  }
-  std::vector<Node> list() const {
-    std::vector<Node> nodes;
-    for (const Json& item : typed(json_.is_array(), "a list")) {
-      nodes.emplace_back(item, c10::str(where_, "[", nodes.size(), "]"));
-    }
-    return nodes;
-  }
-  std::vector<int64_t> numbers() const {
-    std::vector<int64_t> values;
-    for (const Node& item : list()) values.push_back(item.number());
-    return values;
-  }
-  std::vector<std::pair<std::string, Node>> items() const {
-    std::vector<std::pair<std::string, Node>> nodes;
-    for (const auto& [key, value] : object().items()) {
-      nodes.emplace_back(key, Node(value, c10::str(where_, ", '", printable(key), "'")));
-    }
-    return nodes;
-  }
-  const std::string& where() const { return where_; }
-
- private:
-  const Json& typed(bool fits, const char* expected) const {
-    OSLO_CHECK(fits, where_, " should be ", expected, ", not ", printable(json_.dump(), 40));
-    return json_;
-  }
-
-  const Json& json_;
-  std::string where_;
-};
 
 Json to_json(const CheckpointIndex::Cuts& cuts) {
   Json list = Json::array();
@@ -112,7 +56,8 @@ Json to_json(const CheckpointIndex& index) {
   json["mesh"] = to_json(index.mesh);
   json["files"] = Json::object();
   for (const auto& [name, file] : index.files) {
-    json["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
+    const bool old = file.kind == FileContents::Hash::sha256;
+    json["files"][name] = {{"bytes", file.bytes}, {old ? kSha256 : kXxh128, file.hash}};
   }
   json["tensors"] = Json::object();
   for (const auto& [name, tensor] : index.tensors) {
@@ -125,10 +70,13 @@ Json to_json(const CheckpointIndex& index) {
                              {"parts", std::move(parts)}};
   }
   json["ties"] = index.ties;
+  if (index.optimizer) json["optimizer"] = to_json(*index.optimizer);
+  if (index.scheduler_steps) json["scheduler"] = {{"steps", *index.scheduler_steps}};
+  if (index.random_mesh) json["random_states"] = {{"mesh", to_json(*index.random_mesh)}};
   return json;
 }
 
-c10::ScalarType read_dtype(const Node& node) {
+c10::ScalarType read_dtype(const JsonNode& node) {
   const std::string name = node.text();
   const auto* known = std::find_if(std::begin(kTorchDtypes), std::end(kTorchDtypes),
                                    [&](const TorchDtype& dtype) { return dtype.name == name; });
@@ -138,10 +86,10 @@ c10::ScalarType read_dtype(const Node& node) {
 }
 
 /// A cut of a dimension that has `size` elements.
-CutPtr read_cut(const Node& node, int64_t size) {
+CutPtr read_cut(const JsonNode& node, int64_t size) {
   Cut::Runs runs;
   int64_t left = size;
-  for (const Node& item : node["runs"].list()) {
+  for (const JsonNode& item : node["runs"].list()) {
     const int64_t repeat = item["repeat"].number();
     const std::vector<int64_t> pieces = item["pieces"].numbers();
     OSLO_CHECK(repeat >= 1 && !pieces.empty() &&
@@ -159,9 +107,9 @@ CutPtr read_cut(const Node& node, int64_t size) {
   return std::make_shared<const Cut>(std::move(runs));
 }
 
-CheckpointIndex::Cuts read_cuts(const Node& node, std::vector<int64_t> shape) {
+CheckpointIndex::Cuts read_cuts(const JsonNode& node, std::vector<int64_t> shape) {
   CheckpointIndex::Cuts cuts;
-  for (const Node& item : node.list()) {
+  for (const JsonNode& item : node.list()) {
     const int64_t dim = item["dim"].number();
     OSLO_CHECK(dim < static_cast<int64_t>(shape.size()), item.where(), " cuts dimension ", dim,
                " of a tensor of shape ", c10::IntArrayRef(shape));
@@ -174,34 +122,37 @@ CheckpointIndex::Cuts read_cuts(const Node& node, std::vector<int64_t> shape) {
   return cuts;
 }
 
-RankGrid read_mesh(const Node& node) {
+RankGrid read_mesh(const JsonNode& node) {
   if (node.object().count("axes") == 0) {
     return RankGrid::of_sizes(node["data"].count(), node["tensor"].count(),
                               node["pipeline"].count(),
                               parse_rank_order(node["rank_order"].text()));
   }
   std::vector<Axis> axes;
-  for (const Node& axis : node["axes"].list()) {
+  for (const JsonNode& axis : node["axes"].list()) {
     axes.push_back({axis["name"].text(), axis["size"].count()});
     OSLO_CHECK(axes.back().size >= 1, axis.where(), " has size 0");
   }
   return RankGrid(std::move(axes));
 }
 
-CheckpointIndex from_json(const Node& root) {
+CheckpointIndex from_json(const JsonNode& root) {
   CheckpointIndex index;
   index.mesh = read_mesh(root["mesh"]);
   for (const auto& [name, file] : root["files"].items()) {
     // A name, so that nobody is led out of the folder.
     OSLO_CHECK(std::filesystem::path(name).filename() == name && name != ".." && name != ".",
                root.where(), ": '", printable(name), "' is not the name of a file in this folder");
-    index.files[name] = {static_cast<uint64_t>(file["bytes"].number()), file["sha256"].text()};
+    const bool old = file.has(kSha256);
+    index.files[name] = {static_cast<uint64_t>(file["bytes"].number()),
+                         old ? FileContents::Hash::sha256 : FileContents::Hash::xxh128,
+                         file[old ? kSha256 : kXxh128].text()};
   }
   for (const auto& [name, node] : root["tensors"].items()) {
     CheckpointIndex::Tensor tensor{node["shape"].numbers(), read_dtype(node["dtype"]), {}};
     OSLO_CHECK(tensor.shape.size() <= kMostDimensions, node.where(), " has ", tensor.shape.size(),
                " dimensions, and at most ", kMostDimensions, " are read");
-    for (const Node& part : node["parts"].list()) {
+    for (const JsonNode& part : node["parts"].list()) {
       const std::string file = part["file"].text();
       OSLO_CHECK(index.files.count(file) > 0, part.where(), " lies in '", printable(file),
                  "', which is not listed");
@@ -216,6 +167,9 @@ CheckpointIndex from_json(const Node& root) {
                " is a second name of '", printable(tensor), "', which does not fit the tensors");
     index.ties[name] = tensor;
   }
+  if (root.has("optimizer")) index.optimizer = read_optimizer(root["optimizer"]);
+  if (root.has("scheduler")) index.scheduler_steps = root["scheduler"]["steps"].number();
+  if (root.has("random_states")) index.random_mesh = read_mesh(root["random_states"]["mesh"]);
   return index;
 }
 
@@ -257,7 +211,7 @@ CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) try {
       fail(file, " is cut or damaged: ", error.what());
     }
   }
-  const Node root(json, file);
+  const JsonNode root(json, file);
   OSLO_CHECK(root["format"].text() == kFormat, file, " is no index of a checkpoint");
   const int64_t version = root["version"].number();
   OSLO_CHECK(version == kVersion, file, " has format version ", version,

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "checkpoint/resume/saved_optimizer.h"
+#include "checkpoint/storage/content_hash.h"
 #include "mpu/rank_grid.h"
 #include "parallelizers/placement/layout/layout.h"
 
@@ -22,20 +25,19 @@ inline constexpr char kIndexName[] = "oslo_checkpoint.json";
 ///
 ///   {"format": "oslo_checkpoint", "version": 1,
 ///    "mesh": {"tensor": 2, "pipeline": 1, "data": 2, "rank_order": "pp-dp-tp"},
-///    "files": {"pytorch_model_tp_0_pp_0.safetensors": {"bytes": 1234, "sha256": "..."}, ...},
+///    "files": {"pytorch_model_tp_0_pp_0.safetensors": {"bytes": 1234, "xxh128": "..."}, ...},
 ///    "tensors": {"wte.weight": {"shape": [53, 8], "dtype": "float32", "parts": [
 ///        {"file": "pytorch_model_tp_0_pp_0.safetensors",
 ///         "cuts": [{"dim": 0, "rank": 0, "runs": [{"repeat": 1, "pieces": [27, 26]}]}]}, ...]}},
 ///    "ties": {"lm_head.weight": "wte.weight"},
+///    "optimizer": {"kind": "AdamW", ...}, "scheduler": {"steps": 5},
+///    "random_states": {"mesh": {...}},
 ///    "checksum": "<sha256 of all the above>"}
 ///
 /// Of a grid of other axes "mesh" is {"axes": [{"name": "row", "size": 2}, ...]}, outermost first.
 /// Libraries from before there were such grids refuse it by the tensor size that they miss.
 struct CheckpointIndex {
-  struct File {
-    uint64_t bytes = 0;
-    std::string sha256;
-  };
+  using File = FileContents;
   /// What a rank of one mesh axis keeps of a dimension. Where two cut the same dimension, the later
   /// one cuts what the earlier one left.
   struct PartCut {
@@ -61,9 +63,14 @@ struct CheckpointIndex {
   RankGrid mesh;
   /// Also those that no tensor lies in (config.json).
   std::map<std::string, File> files;
+  /// The model's, and under `optimizer_key` those of the optimizer's states.
   std::map<std::string, Tensor> tensors;
   /// Other names of tensors.
   std::map<std::string, std::string> ties;
+  std::optional<SavedOptimizer> optimizer;
+  std::optional<int64_t> scheduler_steps;
+  /// Where the folder has random states: the ranks whose they are.
+  std::optional<RankGrid> random_mesh;
 
   /// Takes over the files, parts and ties of another rank's index of the same model. Throws where
   /// the two disagree on a tensor.

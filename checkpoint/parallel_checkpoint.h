@@ -30,6 +30,10 @@ namespace oslo {
 ///
 /// Either kind gets `config.json` and `extra.json` when `SaveOptions` has them; the index has its
 /// hash, too. At world size 1 a parallel checkpoint is one file of whole tensors.
+///
+/// The state of `SaveOptions::optimizer` lies beside each parameter, in the same file and under the
+/// same cut; of a merged save whole, in `optimizer.safetensors`. Every rank's random generators are
+/// in `random_states.safetensors`.
 void save_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const SaveOptions& options = {});
 
@@ -41,8 +45,11 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
 /// the ranks together check the hashes of all files, each file once.) Planning takes time in
 /// proportion to the tensors times the parts of one.
 ///
-/// Strict, as `load_state`: values go into the module's tensors in place, marks and optimizers
-/// stay; types must be the model's unless `LoadOptions::convert`. If anything does not fit on any
+/// Strict, as `load_state`: values go into the module's tensors in place, marks stay,
+/// and so do optimizers but for the one in `LoadOptions`, whose states are replaced. Types must be
+/// the model's unless `LoadOptions::convert`. In the layout that saved, a run that goes on from
+/// model, optimizer and random states makes the steps, bit by bit, that the run that saved made; in
+/// another one to rounding. If anything does not fit on any
 /// rank, every rank throws the same `Error` and no tensor of any rank has changed.
 void load_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const LoadOptions& options = {});

@@ -2,9 +2,15 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "mpu/error.h"
+
+namespace torch::optim {
+class LRScheduler;
+class Optimizer;
+}  // namespace torch::optim
 
 namespace oslo {
 
@@ -38,6 +44,28 @@ class SaveOptions {
   /// folder, so that it is of the same save as the tensors. A JSON object, within the same limits.
   SaveOptions& extra(nlohmann::json extra);
 
+  /// The optimizer of the model's parameters, made before or after `initialize`: its groups'
+  /// options (learning rates) and the state of each parameter, which lies in the files as the
+  /// parameter does. SGD, Adam, AdamW, Adagrad and RMSprop; others are refused by name. Give it on
+  /// every rank; it must live until the save has returned. Null: none.
+  SaveOptions& optimizer(const torch::optim::Optimizer* optimizer) {
+    return optimizer_ = optimizer, *this;
+  }
+
+  /// A learning-rate scheduler over that optimizer: how often it has stepped. With the learning
+  /// rates that is all of LibTorch's `StepLR`; a class of one's own keeps the rest in `extra`.
+  SaveOptions& scheduler(const torch::optim::LRScheduler* scheduler) {
+    return scheduler_ = scheduler, *this;
+  }
+
+  /// Whether every rank's random generators are saved: LibTorch's default one, the streams of the
+  /// MPU, and that of the model's GPU. Unless given: where an optimizer is.
+  SaveOptions& random_states(bool save) { return random_states_ = save, *this; }
+
+  const torch::optim::Optimizer* optimizer() const { return optimizer_; }
+  const torch::optim::LRScheduler* scheduler() const { return scheduler_; }
+  bool random_states() const { return random_states_.value_or(optimizer_ != nullptr); }
+
   bool merge_checkpoints() const { return merge_; }
   /// Empty where none was given.
   const std::string& format() const { return format_; }
@@ -49,6 +77,9 @@ class SaveOptions {
  private:
   bool merge_ = false;
   std::string format_;
+  const torch::optim::Optimizer* optimizer_ = nullptr;
+  const torch::optim::LRScheduler* scheduler_ = nullptr;
+  std::optional<bool> random_states_;
   std::shared_ptr<const nlohmann::json> config_;
   std::shared_ptr<const nlohmann::json> parallel_config_;
   std::shared_ptr<const nlohmann::json> extra_;

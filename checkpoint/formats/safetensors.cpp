@@ -86,19 +86,19 @@ std::vector<int64_t> numbers(const Json& value, const char* field, const std::st
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, const StateDict& state,
-                       SafetensorsMetadata metadata) {
+FileContents write_safetensors(const std::filesystem::path& path, const StateDict& state,
+                               SafetensorsMetadata metadata) {
   TensorStream stream;
   for (const auto& [name, tensor] : state) {
     check_has_bytes(tensor, c10::str("cannot write '", name, "' to ", path.string(), ": "));
     stream.outlines.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
   }
   stream.give = [&](const std::string& name) { return state.at(name); };
-  write_safetensors(path, stream, std::move(metadata));
+  return write_safetensors(path, stream, std::move(metadata));
 }
 
-void write_safetensors(const std::filesystem::path& path, const TensorStream& tensors,
-                       SafetensorsMetadata metadata) {
+FileContents write_safetensors(const std::filesystem::path& path, const TensorStream& tensors,
+                               SafetensorsMetadata metadata) {
   std::vector<const TensorOutline*> order;
   for (const TensorOutline& outline : tensors.outlines) {
     const std::string where =
@@ -146,6 +146,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorStream& te
     file.write(plain.const_data_ptr(), plain.nbytes());
   }
   file.close();
+  return file.contents();
 }
 
 SafetensorsFile::SafetensorsFile(std::filesystem::path path) try : file_(std::move(path)) {

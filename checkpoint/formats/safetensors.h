@@ -29,13 +29,14 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 ///
 /// Throws `Error` naming file and tensor for a dtype the format lacks (quantized, complex128), a
 /// sparse tensor, one without data (meta), the name "__metadata__", or a failed write. Memory: one
-/// tensor at a time where a copy is needed.
-void write_safetensors(const std::filesystem::path& path, const StateDict& state,
-                       SafetensorsMetadata metadata = {});
+/// tensor at a time where a copy is needed. Returns size and hash of the file, which may still be
+/// on its way to the disk.
+FileContents write_safetensors(const std::filesystem::path& path, const StateDict& state,
+                               SafetensorsMetadata metadata = {});
 
 /// The same file of tensors that come one by one, each of which goes when it is written.
-void write_safetensors(const std::filesystem::path& path, const TensorStream& tensors,
-                       SafetensorsMetadata metadata = {});
+FileContents write_safetensors(const std::filesystem::path& path, const TensorStream& tensors,
+                               SafetensorsMetadata metadata = {});
 
 /// A safetensors file whose header is read and checked: every tensor's shape, dtype and bytes fit
 /// each other, the bytes of all tensors lie end to end without a hole or an overlap, and they fill

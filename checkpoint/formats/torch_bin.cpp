@@ -135,8 +135,8 @@ void cover(std::map<StorageKey, Span>& spans, const at::Tensor& tensor) {
 }
 
 /// Writes an archive of torch.save: the program, and the storages that `give` makes one by one.
-void write_archive(const std::filesystem::path& path, const std::string& program, size_t storages,
-                   const std::function<at::Tensor(size_t number)>& give) {
+FileContents write_archive(const std::filesystem::path& path, const std::string& program,
+                           size_t storages, const std::function<at::Tensor(size_t number)>& give) {
   OutputFile file(path);
   // The archive writer finishes the file in its destructor, where an exception would end the
   // program: a failure is kept until it is gone.
@@ -168,11 +168,12 @@ void write_archive(const std::filesystem::path& path, const std::string& program
     std::rethrow_exception(failure);
   }
   file.close();
+  return file.contents();
 }
 
 }  // namespace
 
-void write_torch_bin(const std::filesystem::path& path, const StateDict& state) {
+FileContents write_torch_bin(const std::filesystem::path& path, const StateDict& state) {
   StateDict plain;
   std::map<StorageKey, Span> spans;
   for (const auto& [name, tensor] : state) {
@@ -191,7 +192,7 @@ void write_torch_bin(const std::filesystem::path& path, const StateDict& state) 
 
   std::vector<const Span*> order(spans.size());
   for (const auto& [key, span] : spans) order[std::stoul(span.key)] = &span;
-  write_archive(path, program, order.size(), [&](size_t number) {
+  return write_archive(path, program, order.size(), [&](size_t number) {
     const Span& span = *order[number];
     const auto width = static_cast<int64_t>(span.any.element_size());
     return to_plain_bytes(
@@ -200,8 +201,8 @@ void write_torch_bin(const std::filesystem::path& path, const StateDict& state) 
   });
 }
 
-void write_torch_bin(const std::filesystem::path& path, const TensorStream& tensors,
-                     const std::map<std::string, std::string>& ties) {
+FileContents write_torch_bin(const std::filesystem::path& path, const TensorStream& tensors,
+                             const std::map<std::string, std::string>& ties) {
   DictPickle pickle;
   std::map<std::string, size_t> numbers;
   const auto add = [&](const std::string& name, size_t number) {
@@ -217,7 +218,7 @@ void write_torch_bin(const std::filesystem::path& path, const TensorStream& tens
     add(tensors.outlines[i].name, i);
   }
   for (const auto& [name, tensor] : ties) add(name, numbers.at(tensor));
-  write_archive(path, pickle.finish(), tensors.outlines.size(), [&](size_t number) {
+  return write_archive(path, pickle.finish(), tensors.outlines.size(), [&](size_t number) {
     return to_plain_bytes(tensors.take(tensors.outlines[number]));
   });
 }

@@ -12,6 +12,7 @@
 #include "checkpoint/formats/state_dict.h"
 #include "checkpoint/formats/stored_zip.h"
 #include "checkpoint/formats/tensor_stream.h"
+#include "checkpoint/storage/content_hash.h"
 
 namespace oslo {
 
@@ -21,12 +22,13 @@ namespace oslo {
 /// the tensors reach is written. Equal states give equal files.
 ///
 /// Throws `Error` naming file and tensor for quantized, sparse or meta tensors, or a failed write.
-void write_torch_bin(const std::filesystem::path& path, const StateDict& state);
+/// Returns size and hash of the file, which may still be on its way to the disk.
+FileContents write_torch_bin(const std::filesystem::path& path, const StateDict& state);
 
 /// The same of tensors that come one by one, each of which goes when it is written. `ties` are
 /// second names of some of them, which share their storage.
-void write_torch_bin(const std::filesystem::path& path, const TensorStream& tensors,
-                     const std::map<std::string, std::string>& ties);
+FileContents write_torch_bin(const std::filesystem::path& path, const TensorStream& tensors,
+                             const std::map<std::string, std::string>& ties);
 
 /// Reads a file of `write_torch_bin` or of Python's `torch.save(model.state_dict(), path)`, any
 /// device it came from, onto the CPU: sizes, strides and sharing as saved; `requires_grad` and

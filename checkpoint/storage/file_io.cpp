@@ -18,6 +18,10 @@ namespace {
 
 // Linux moves at most 2 GiB less a page per call.
 constexpr uint64_t kLargestTransfer = uint64_t{1} << 30;
+/// Hashed and then written while the processor's cache has it.
+constexpr uint64_t kPiece = uint64_t{256} << 10;
+/// After how many bytes the disk is set to work.
+constexpr uint64_t kWriteback = uint64_t{8} << 20;
 
 }  // namespace
 
@@ -36,16 +40,26 @@ OutputFile::~OutputFile() {
 void OutputFile::write(const void* data, uint64_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t done = ::write(fd_, from, std::min(bytes, kLargestTransfer));
+    const ssize_t done = ::write(fd_, from, std::min(bytes, kPiece));
     if (done < 0 && errno == EINTR) {
       continue;
     }
     OSLO_CHECK(done > 0, "cannot write ", path_.string(), " after ", written_,
                " bytes: ", std::strerror(done < 0 ? errno : ENOSPC));
+    hash_.update(from, static_cast<uint64_t>(done));
     from += done;
     bytes -= static_cast<uint64_t>(done);
     written_ += static_cast<uint64_t>(done);
+    begin_writeback();
   }
+}
+
+void OutputFile::begin_writeback() {
+  if (written_ - on_its_way_ < kWriteback) return;
+  // A hint: what cannot take it (a pipe) goes without.
+  ::sync_file_range(fd_, static_cast<off_t>(on_its_way_),
+                    static_cast<off_t>(written_ - on_its_way_), SYNC_FILE_RANGE_WRITE);
+  on_its_way_ = written_;
 }
 
 void OutputFile::close() {

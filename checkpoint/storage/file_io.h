@@ -5,10 +5,14 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/storage/content_hash.h"
+
 namespace oslo {
 
-/// A file being written from its start (created or truncated). Every failure throws `Error` with
-/// the path, the bytes reached and the system's reason; a full disk is one of them.
+/// A file being written from its start (created or truncated), and the hash of what was written.
+/// The system is asked to begin with the disk's part while the next bytes come. Every failure
+/// throws `Error` with the path, the bytes reached and the system's reason; a full disk is one of
+/// them.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path path);
@@ -20,11 +24,17 @@ class OutputFile {
   /// Closes, reporting what the system only reports then. The destructor closes silently.
   void close();
   const std::filesystem::path& path() const { return path_; }
+  /// Of everything written so far.
+  FileContents contents() const { return {written_, FileContents::Hash::xxh128, hash_.hex()}; }
 
  private:
+  void begin_writeback();
+
   std::filesystem::path path_;
   int fd_;
   uint64_t written_ = 0;
+  uint64_t on_its_way_ = 0;
+  ContentHash hash_;
 };
 
 /// A regular file open for reading at any position; `read` may be called from several threads.

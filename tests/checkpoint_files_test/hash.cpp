@@ -4,6 +4,9 @@
 
 #include <string>
 
+#include "checkpoint/storage/content_hash.h"
+#include "checkpoint/storage/file_hash.h"
+#include "checkpoint/storage/file_io.h"
 #include "tests/support/error_of.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"
@@ -52,6 +55,47 @@ TEST(Sha256, MissingFileIsNamed) {
   EXPECT_NE(test::error_of([&] { sha256_file(folder / "absent.bin"); }).find("absent.bin"),
             std::string::npos);
   EXPECT_NE(test::error_of([&] { sha256_file(folder.path()); }).find("not a regular file"),
+            std::string::npos);
+}
+
+std::string xxh128(const std::string& text, size_t piece) {
+  ContentHash hash;
+  for (size_t at = 0; at < text.size(); at += piece) {
+    hash.update(text.data() + at, std::min(piece, text.size() - at));
+  }
+  return hash.hex();
+}
+
+// What xxHash's own library says of them.
+TEST(ContentHash, KnownDigests) {
+  EXPECT_EQ(xxh128("", 1), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(xxh128("abc", 3), "06b05ab6733a618578af5f94892f3950");
+  for (const size_t piece : {size_t{1}, size_t{255}, size_t{1024}, size_t{1'000'000}}) {
+    EXPECT_EQ(xxh128(std::string(1'000'000, 'a'), piece), "a545df8e384a9579b1fd6fae5285c4eb")
+        << piece;
+  }
+}
+
+TEST(ContentHash, OfAFileIsThatOfWhatWasWritten) {
+  const test::TemporaryDirectory folder;
+  std::string text(9'000'001, 'x');
+  text[5'000'000] = 'y';
+  FileContents written;
+  {
+    OutputFile file(folder / "file");
+    file.write(text.data(), 17);
+    file.write(text.data() + 17, text.size() - 17);
+    file.close();
+    written = file.contents();
+  }
+  EXPECT_EQ(written.bytes, text.size());
+  EXPECT_EQ(written.hash, xxh128(text, text.size()));
+  EXPECT_EQ(hash_file(folder / "file"), written.hash);
+  EXPECT_EQ(hash_file(folder / "file", FileContents::Hash::sha256), sha256(text));
+  text[8'999'999] ^= 1;
+  test::write_contents(folder / "file", text);
+  EXPECT_NE(hash_file(folder / "file"), written.hash);
+  EXPECT_NE(test::error_of([&] { hash_file(folder / "absent.bin"); }).find("absent.bin"),
             std::string::npos);
 }
 

@@ -43,6 +43,7 @@ std::optional<std::vector<std::size_t>> GlobalBatchSampler::next(std::size_t bat
 void GlobalBatchSampler::reset(std::optional<std::size_t> new_size) {
   if (new_size) steps_ = *new_size / global_batch_;
   for (auto& place : places_) place.reset(new_size);
+  for (std::size_t step = 0; step < start_; ++step) next(local_batch());
 }
 
 void GlobalBatchSampler::save(torch::serialize::OutputArchive& archive) const {

@@ -29,6 +29,10 @@ class GlobalBatchSampler : public torch::data::samplers::Sampler<> {
   /// Another order of the samples from the next `reset` on (a data loader resets at `begin()`).
   void set_epoch(std::size_t epoch);
 
+  /// The epoch that the next `reset` begins lacks its first `step` batches: where a run goes on
+  /// that ended behind them.
+  void start_at(std::size_t step) { start_ = step; }
+
   std::size_t local_batch() const { return places_.size(); }
   std::size_t steps_per_epoch() const { return steps_; }
 
@@ -40,7 +44,7 @@ class GlobalBatchSampler : public torch::data::samplers::Sampler<> {
 
  private:
   std::vector<torch::data::samplers::DistributedRandomSampler> places_;
-  std::size_t global_batch_, steps_;
+  std::size_t global_batch_, steps_, start_ = 0;
 };
 
 }  // namespace gpt2

@@ -40,7 +40,7 @@ struct Options {
   std::int64_t seq_len = 64;
   int micro_batches = 4;  // that a pipeline divides a rank's batch into
   std::int64_t steps = 100;
-  std::int64_t save_interval = 50;
+  std::int64_t save_every = 50;
   std::int64_t layers = 2, hidden = 128, heads = 4;
   double dropout = 0.0;
   double learning_rate = 1e-3;
@@ -64,7 +64,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--micro-batches", options.micro_batches,
                  "Parts of a batch, where the configuration has a pipeline");
   app.add_option("--steps", options.steps, "Steps in all, those before --resume included");
-  app.add_option("--save-interval", options.save_interval, "Steps between checkpoints");
+  app.add_option("--save-every,--save-interval", options.save_every, "Steps between checkpoints");
   app.add_option("--layers", options.layers);
   app.add_option("--hidden", options.hidden);
   app.add_option("--heads", options.heads);
@@ -79,7 +79,8 @@ void add_options(CLI::App& app, Options& options) {
                  "oslo schedule --measured; where the configuration has a pipeline");
   app.add_option("--device", options.device,
                  "cpu, cuda (a GPU for each rank) or cuda:0 (one that the ranks share)");
-  app.add_flag("--resume", options.resume, "Go on from OUT/parallel_ckpt (with new AdamW moments)");
+  app.add_flag("--resume", options.resume,
+               "Go on from OUT/parallel_ckpt as if the run had not ended");
   app.add_flag("--print-plan", options.print_plan, "Print where each parameter lives");
   app.add_flag("--verify", options.verify,
                "First compare with the model on one device, operator by operator; stop with exit "
@@ -93,6 +94,14 @@ oslo::Config parallel_config(const Options& options) {
   if (!options.config_file.empty()) config = oslo::Config::from_file(options.config_file);
   for (const std::string& setting : options.settings) config.set(setting);
   return config;
+}
+
+// A killed run may have written the losses of steps that it did not save.
+std::string first_lines(const std::string& path, std::int64_t count) {
+  std::ifstream file(path);
+  std::string text;
+  for (std::string line; count-- > 0 && std::getline(file, line);) text += line + "\n";
+  return text;
 }
 
 // The mean of a number over the data-parallel ranks.
@@ -160,13 +169,6 @@ void train(const Options& options) {
            torch::arange(2 * options.seq_len, tokens_like).view({2, options.seq_len}));
   }
 
-  std::int64_t step = 0;
-  if (options.resume) {
-    nlohmann::json extra;
-    parallel.from_parallelized((out / "parallel_ckpt").string(), oslo::LoadOptions().extra(&extra));
-    step = extra.at("step").get<std::int64_t>();
-  }
-
   // --- 4. Make it data parallel; a pipeline's schedule does that itself ------------------------
   const bool pipeline = mpu.get_pipeline_parallel_world_size() > 1;
   std::optional<oslo::DistributedDataParallel<gpt2::GPT2LMHeadModel>> ddp;
@@ -187,6 +189,14 @@ void train(const Options& options) {
   };
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(options.learning_rate));
+  const std::string checkpoint = out / "parallel_ckpt";
+  std::int64_t step = 0;
+  if (options.resume) {
+    // Weights, AdamW's moments, random generators and the step are all of one save.
+    nlohmann::json extra;
+    parallel.from_parallelized(checkpoint, oslo::LoadOptions().optimizer(&optimizer).extra(&extra));
+    step = extra.at("step").get<std::int64_t>();
+  }
 
   // --- 5. The data: a sampler by the mpu's ranks (over torch's DistributedRandomSampler) -------
   auto text = gpt2::TextDataset::from_file(options.data + "/tinyshakespeare.txt", tokenizer,
@@ -199,25 +209,26 @@ void train(const Options& options) {
 
   // --- 6. Train as usual, but call the DDP engine, not the model, or hand the schedule a batch ---
   const auto save = [&] {
-    // The step is of the same save as the weights, whenever this process dies.
-    parallel.save_parallelized((out / "parallel_ckpt").string(),
-                               oslo::SaveOptions().extra({{"step", step}}));
+    // All or nothing, whenever this process dies.
+    parallel.save_parallelized(checkpoint,
+                               oslo::SaveOptions().optimizer(&optimizer).extra({{"step", step}}));
   };
   if (speaker) std::filesystem::create_directories(out);
   world.barrier();
   std::ofstream losses;
   if (speaker && !options.losses.empty()) {
-    losses.open(options.losses, options.resume ? std::ios::app : std::ios::trunc);
+    const std::string before = first_lines(options.losses, step);
+    losses.open(options.losses);
+    losses << before << std::flush;
     if (!losses) throw std::runtime_error("cannot write " + options.losses);
   }
 
   model->train();
   while (step < options.steps) {
     sampler.set_epoch(static_cast<std::size_t>(step / steps_per_epoch));
-    std::int64_t already_done = step % steps_per_epoch;
+    sampler.start_at(static_cast<std::size_t>(step % steps_per_epoch));
     auto loader = torch::data::make_data_loader(examples, sampler, sampler.local_batch());
     for (auto& batch : *loader) {
-      if (already_done-- > 0) continue;
       if (step == options.steps) break;
       const auto start = std::chrono::steady_clock::now();
 
@@ -250,10 +261,10 @@ void train(const Options& options) {
         std::fflush(stdout);
         if (losses.is_open()) losses << std::setprecision(9) << mean_loss << std::endl;
       }
-      if (step % options.save_interval == 0) save();
+      if (step % options.save_every == 0) save();
     }
   }
-  if (step % options.save_interval != 0) save();
+  if (step % options.save_every != 0) save();
 
   // --- 7. Merge: one folder, which Hugging Face's GPT2LMHeadModel.from_pretrained opens --------
   oslo::save_pretrained(parallel, out / "merged_ckpt",

@@ -1,0 +1,105 @@
+#include "checkpoint/resume/optimizer_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/formats/json_node.h"
+#include "checkpoint/resume/optimizer_kind.h"
+#include "mpu/agreement.h"
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo {
+namespace {
+
+using States = std::map<std::string, SavedOptimizer::State>;
+
+/// The ranks at each place along the pipeline.
+std::vector<std::vector<int>> ranks_by_stage(const RankGrid& grid) {
+  std::vector<std::vector<int>> ranks(grid.size("pipeline"));
+  for (int rank = 0; rank < grid.size(); ++rank) {
+    ranks[grid.coordinate("pipeline", rank)].push_back(rank);
+  }
+  return ranks;
+}
+
+States joined(const std::vector<std::string>& texts) {
+  States all;
+  for (const std::string& text : texts) {
+    if (text.empty()) continue;
+    const nlohmann::json json = nlohmann::json::parse(text);
+    for (const auto& [name, state] : read_states({json, "a rank's optimizer"})) {
+      const auto [known, fresh] = all.emplace(name, state);
+      OSLO_CHECK(fresh || known->second == state, "the pipeline stages that hold '", name,
+                 "' have different optimizer states of it; step the optimizer on all ranks");
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
+                               const ModelState& state)
+    : groups_(stepped_parameters(optimizer, model, state)) {
+  const OptimizerKind& kind = kind_of(optimizer);
+  saved_.kind = kind.name();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    SavedOptimizer::Group& group = saved_.groups.emplace_back();
+    group.options = kind.options(optimizer.param_groups()[i].options());
+    for (const auto& [parameter, in_model] : groups_[i]) {
+      const std::string& name = in_model->name;
+      group.parameters.push_back(name);
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end() || !in_model->here) continue;
+      const OptimizerKind::State parts = kind.state(*found->second);
+      SavedOptimizer::State& own = saved_.states[name];
+      own.numbers = parts.numbers;
+      for (const auto& [field, tensor] : parts.tensors) {
+        own.tensors.push_back(field);
+        parts_[optimizer_key(field, name)] = part_of_state(
+            tensor, *in_model, c10::str("the optimizer's ", field, " of '", name, "'"));
+      }
+    }
+  }
+  SavedOptimizer outline = saved_;
+  outline.states.clear();
+  outline_ = to_json(outline).dump(1);
+  own_states_ = to_json(saved_.states).dump(1);
+}
+
+void OptimizerState::agree(const MPU& mpu) {
+  const World& world = mpu.world();
+  agree_on_text(world, "the optimizer", outline_, "make the same optimizer on every rank");
+  const std::vector<std::vector<int>> stages = ranks_by_stage(mpu.grid());
+  agree_on_text(world, "the state of the optimizer", own_states_, "step the optimizer on all ranks",
+                stages);
+  const bool speaks = stages[mpu.rank("pipeline")].front() == world.rank();
+  const std::string all = world.decide(
+      "save_parallelized: the optimizer", speaks ? own_states_ : "",
+      [](const std::vector<std::string>& texts) { return to_json(joined(texts)).dump(); });
+  const nlohmann::json json = nlohmann::json::parse(all);
+  saved_.states = read_states({json, "the optimizer"});
+}
+
+std::vector<ModelState::Tensor> OptimizerState::tensors() const {
+  std::vector<ModelState::Tensor> tensors;
+  for (const std::vector<SteppedParameter>& group : groups_) {
+    for (const auto& [_, in_model] : group) {
+      const auto state = saved_.states.find(in_model->name);
+      if (state == saved_.states.end()) continue;
+      for (const std::string& field : state->second.tensors) {
+        ModelState::Tensor& tensor = tensors.emplace_back(*in_model);
+        tensor.name = optimizer_key(field, in_model->name);
+        const auto part = parts_.find(tensor.name);
+        OSLO_CHECK(part != parts_.end() || !in_model->here, "the optimizer has no state of '",
+                   in_model->name, "' here, but on other pipeline stages; step it on all ranks");
+        const bool marked = mark_of(in_model->local) != nullptr;
+        const at::Tensor own = part != parts_.end() ? part->second : plain_values(in_model->local);
+        tensor.local = marked ? marked_like(own, in_model->local) : own;
+      }
+    }
+  }
+  return tensors;
+}
+
+}  // namespace oslo

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/model_state.h"
+#include "checkpoint/resume/saved_optimizer.h"
+#include "checkpoint/resume/stepped_parameters.h"
+#include "mpu/mpu.h"
+#include "parallelizers/modules/model_view.h"
+
+namespace oslo {
+
+/// What a checkpoint holds of an optimizer: its kind, its groups with their options, and the state
+/// of each parameter that has one. Tensors of a state lie as their parameter does.
+class OptimizerState {
+ public:
+  /// Looks at this rank's optimizer. Throws `Error` for one that cannot be saved (`kind_of`,
+  /// `stepped_parameters`, `part_of_state`). `state` must outlive it.
+  OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
+                 const ModelState& state);
+
+  /// Lets every rank know the states that other pipeline stages hold. Collective over the world;
+  /// throws on every rank where ranks have other groups or options, or where ranks of one stage
+  /// have other states.
+  void agree(const MPU& mpu);
+
+  /// After `agree` the same on all ranks.
+  const SavedOptimizer& saved() const { return saved_; }
+
+  /// The tensors of all states, by `optimizer_key`, in the order of the parameters: shapes where
+  /// other stages hold them. Throws `Error` naming the parameter where this rank lacks a state that
+  /// others have. After `agree` the same list on all ranks.
+  std::vector<ModelState::Tensor> tensors() const;
+
+ private:
+  std::vector<std::vector<SteppedParameter>> groups_;
+  SavedOptimizer saved_;
+  std::string outline_, own_states_;  ///< as text: groups and options, and this rank's states
+  std::map<std::string, at::Tensor> parts_;  ///< by `optimizer_key`
+};
+
+}  // namespace oslo

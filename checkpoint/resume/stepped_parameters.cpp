@@ -1,0 +1,65 @@
+#include "checkpoint/resume/stepped_parameters.h"
+
+#include <c10/core/GradMode.h>
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "checkpoint/checkpoint_index.h"
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/layout/value.h"
+
+namespace oslo {
+
+std::vector<std::vector<SteppedParameter>> stepped_parameters(
+    const torch::optim::Optimizer& optimizer, const ModelView& model, const ModelState& state) {
+  std::unordered_map<const c10::TensorImpl*, const ModelState::Tensor*> known;
+  for (const ModelState::Tensor& tensor : state.tensors) {
+    known.emplace(tensor.local.unsafeGetTensorImpl(), &tensor);
+  }
+  std::unordered_set<const c10::TensorImpl*> unused;
+  for (const ParameterView& parameter : model.parameters()) {
+    if (parameter.registered.defined()) unused.insert(parameter.registered.unsafeGetTensorImpl());
+  }
+  std::vector<std::vector<SteppedParameter>> groups;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    std::vector<SteppedParameter>& stepped = groups.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = known.find(parameter.unsafeGetTensorImpl());
+      if (found != known.end()) {
+        stepped.push_back({parameter, found->second});
+        continue;
+      }
+      OSLO_CHECK(unused.count(parameter.unsafeGetTensorImpl()) > 0, "group ", groups.size() - 1,
+                 " of the optimizer has a tensor of shape ", parameter.sizes(),
+                 " that is no parameter of the model, and a checkpoint of the model would lack it; "
+                 "register it in the model");
+    }
+  }
+  return groups;
+}
+
+at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& parameter,
+                         const std::string& what) {
+  const c10::AutoGradMode no_grad(false);
+  const LayoutPtr lies = layout(tensor);
+  const bool cut = lies && !lies->whole();
+  OSLO_CHECK(!cut || cuts_of(lies) == cuts_of(parameter.layout), what, " is cut as [",
+             to_string(cuts_of(lies)), "], its parameter as [",
+             to_string(cuts_of(parameter.layout)), "]");
+  at::Tensor part =
+      mark_of(tensor) != nullptr ? unmarked_alias(tensor) : local_tensor(tensor).detach();
+  const at::Tensor like = plain_values(parameter.local);
+  if (!cut && parameter.layout && part.sizes() == c10::IntArrayRef(parameter.shape)) {
+    part = local_part(part, *parameter.layout);
+  }
+  OSLO_CHECK(part.sizes() == like.sizes() && part.scalar_type() == like.scalar_type(), what, " is ",
+             part.scalar_type(), " ", part.sizes(), ", its parameter ", like.scalar_type(), " ",
+             like.sizes(), " on this rank; convert the model before the optimizer's first step");
+  return part;
+}
+
+}  // namespace oslo
