@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/checkpoint_series.h"
 #include "checkpoint/storage/file_hash.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
@@ -50,7 +51,7 @@ CheckpointFolder::CheckpointFolder(const fs::path& path) try {
     index_file(file.filename());
     return;
   }
-  path_ = find_committed(path);
+  path_ = latest_checkpoint(find_committed(path));
   reader_ = std::make_unique<RegionReader>(path_);
   const fs::file_status status = fs::status(path_);
   OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),

@@ -27,7 +27,7 @@ class CheckpointFolder {
  public:
   /// `path` is a folder, or one *.safetensors or *.bin file; either may be a link to where it lies,
   /// under any name. A folder whose save was killed while it took its name is found under its other
-  /// one. Of a merged checkpoint's two files
+  /// one. A series (`SaveOptions::step`) stands for its latest. Of a merged checkpoint's two files
   /// one is enough, and safetensors is preferred. Throws `Error` naming the folder or file:
   /// missing, empty, no checkpoint, a file that the index lists and that is not there.
   explicit CheckpointFolder(const std::filesystem::path& path);

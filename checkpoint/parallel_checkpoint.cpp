@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -40,6 +41,20 @@ void save_parallelized(const ModelView& model, const MPU& mpu, const std::string
   job.write([&](const std::string& what, const std::function<void()>& step) {
     agree_on_success(mpu.world(), "save_parallelized: " + what, step);
   });
+}
+
+std::shared_ptr<PendingSave> save_async(const ModelView& model, const MPU& mpu,
+                                        const std::string& directory, const SaveOptions& options,
+                                        SaveMemory& memory) {
+  const World& world = mpu.world();
+  if (!memory.group) {
+    std::vector<int> ranks(world.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    memory.group = world.make_group("save", std::move(ranks));
+  }
+  auto job = std::make_unique<SaveJob>(model, mpu, directory, options);
+  agree_on_success(world, "save_async: copying", [&] { job->take_snapshot(memory.tensors); });
+  return std::make_shared<PendingSave>(std::move(job), memory.group);
 }
 
 void load_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,

@@ -1,8 +1,13 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/load_options.h"
+#include "checkpoint/pending_save.h"
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
 #include "parallelizers/modules/model_view.h"
@@ -36,6 +41,22 @@ namespace oslo {
 /// in `random_states.safetensors`.
 void save_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const SaveOptions& options = {});
+
+/// What the asynchronous saves of one model share.
+struct SaveMemory {
+  /// Over the world, and used by these saves alone.
+  std::shared_ptr<Group> group;
+  /// What the last one copied; the next one writes over it.
+  std::vector<at::Tensor> tensors;
+};
+
+/// The same, but it returns when the tensors have been copied: a thread writes them, and the model
+/// may be trained on. Collective over the world, as are the waits. A save that had `memory` before
+/// must have ended. The copies are of what this rank writes: its part, or of a merged save on
+/// rank 0 the whole.
+std::shared_ptr<PendingSave> save_async(const ModelView& model, const MPU& mpu,
+                                        const std::string& directory, const SaveOptions& options,
+                                        SaveMemory& memory);
 
 /// Loads a checkpoint into a module whose parameters may be cut; collective over the world. Takes
 /// the folders above, merged ones of other programs, and Hugging Face's (`is_pretrained_folder`,

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_series.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/formats/torch_bin.h"
 #include "checkpoint/part_files.h"
@@ -37,7 +38,8 @@ std::map<std::string, std::string> ties_of(const ModelState& state) {
 std::string said(const std::string& directory, const SaveOptions& options) {
   return c10::str(directory, " ", options.merge_checkpoints(), options.format(), options.config(),
                   options.parallel_config(), options.extra(), options.optimizer() != nullptr,
-                  options.scheduler() != nullptr, options.random_states());
+                  options.scheduler() != nullptr, options.random_states(), " ",
+                  options.step().value_or(-1), " ", options.keep_last());
 }
 
 void check_names(const ModelState& state) {
@@ -113,7 +115,12 @@ SaveJob::SaveJob(const ModelView& model, const MPU& mpu, const std::string& dire
   }
   folder_ = result_of_first(world, "save_parallelized: making the folder", [&] {
     if (!leads_) return std::string();
-    staging_ = std::make_unique<StagingDirectory>(directory);
+    OSLO_CHECK(options.step() || options.keep_last() == 0,
+               "SaveOptions().keep_last(...) is for a series; give the step, too: "
+               "SaveOptions().step(step)");
+    if (options.step()) series_ = directory;
+    staging_ = std::make_unique<StagingDirectory>(
+        options.step() ? step_folder(directory, *options.step()) : fs::path(directory));
     return staging_->path().string();
   });
   OSLO_CHECK(!folder_.empty(), "a dry run has no rank 0 that could save");
@@ -157,13 +164,20 @@ void SaveJob::collect_whole(const ModelState& state,
   index_.ties = ties_of(state);
 }
 
-void SaveJob::take_snapshot() {
+void SaveJob::take_snapshot(std::vector<at::Tensor>& memory) {
   const c10::AutoGradMode no_grad(false);
+  size_t next = 0;
   for (Tensors* tensors : {&model_, &optimizer_}) {
     for (at::Tensor& value : tensors->values) {
-      value = value.to(at::TensorOptions(at::kCPU), /*non_blocking=*/false, /*copy=*/true);
+      if (next == memory.size()) memory.emplace_back();
+      at::Tensor& copy = memory[next++];
+      const bool fits = copy.defined() && copy.sizes() == value.sizes() &&
+                        copy.scalar_type() == value.scalar_type();
+      if (!fits) copy = at::empty(value.sizes(), value.options().device(at::kCPU));
+      value = copy.copy_(value);
     }
   }
+  memory.resize(next);
 }
 
 void SaveJob::write_tensors(const std::string& name, const std::string& format,
@@ -258,6 +272,7 @@ void SaveJob::finish() {
   }
   index_.write(folder_ / kIndexName);
   staging_->commit();
+  if (options_.step()) publish_step(series_, *options_.step(), options_.keep_last());
 }
 
 void SaveJob::write(const AgreeOnStep& agree) {

@@ -37,8 +37,10 @@ class SaveJob {
   SaveJob(const SaveJob&) = delete;
   SaveJob& operator=(const SaveJob&) = delete;
 
-  /// Copies the tensors into memory of its own, on the CPU, so that the model may go on.
-  void take_snapshot();
+  /// Copies the tensors into `memory` on the CPU, so that the model may go on, and writes those.
+  /// What an earlier save of the same model had there is used again: to ask the system for new
+  /// memory takes as long as the copies.
+  void take_snapshot(std::vector<at::Tensor>& memory);
 
   /// Writes, syncs, and gives the folder its name. Uses nothing of the model's after a snapshot.
   /// Once, on every rank.
@@ -72,6 +74,7 @@ class SaveJob {
   CheckpointIndex index_;
   std::filesystem::path folder_;
   std::unique_ptr<StagingDirectory> staging_;
+  std::filesystem::path series_;  ///< where it is of one
 };
 
 }  // namespace oslo

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -62,6 +63,20 @@ class SaveOptions {
   /// MPU, and that of the model's GPU. Unless given: where an optimizer is.
   SaveOptions& random_states(bool save) { return random_states_ = save, *this; }
 
+  /// Saves into a series: the directory that is given then holds one checkpoint for each step that
+  /// was saved, `step-000100`, and a file `latest` that names the newest, which a load of the
+  /// directory takes. From 0.
+  SaveOptions& step(int64_t step) { return step_ = step, *this; }
+
+  /// Of a series all but the newest so many are removed, when this one is in place. 0: none is.
+  SaveOptions& keep_last(int count) {
+    OSLO_CHECK(count >= 0, "keep_last(", count, "): how many checkpoints stay, or 0 for all");
+    return keep_last_ = count, *this;
+  }
+
+  const std::optional<int64_t>& step() const { return step_; }
+  int keep_last() const { return keep_last_; }
+
   const torch::optim::Optimizer* optimizer() const { return optimizer_; }
   const torch::optim::LRScheduler* scheduler() const { return scheduler_; }
   bool random_states() const { return random_states_.value_or(optimizer_ != nullptr); }
@@ -80,6 +95,8 @@ class SaveOptions {
   const torch::optim::Optimizer* optimizer_ = nullptr;
   const torch::optim::LRScheduler* scheduler_ = nullptr;
   std::optional<bool> random_states_;
+  std::optional<int64_t> step_;
+  int keep_last_ = 0;
   std::shared_ptr<const nlohmann::json> config_;
   std::shared_ptr<const nlohmann::json> parallel_config_;
   std::shared_ptr<const nlohmann::json> extra_;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
@@ -87,6 +88,18 @@ struct ParallelModel::State {
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
   std::vector<PlanTraffic> counted_traffic;
+  SaveMemory saves;
+  std::shared_ptr<PendingSave> last_save;
+
+  /// Throws what became of the last asynchronous save.
+  void finish_last_save() {
+    if (const auto last = std::exchange(last_save, nullptr)) last->wait();
+  }
+  SaveOptions with_config(const SaveOptions& options) const {
+    SaveOptions all = options;
+    if (all.parallel_config().is_null()) all.parallel_config(config.to_json());
+    return all;
+  }
 };
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
@@ -101,6 +114,8 @@ ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu,
                                            std::move(pipeline),
                                            {},
                                            false,
+                                           {},
+                                           {},
                                            {},
                                            {}})) {
   for (const auto& item : state_->module->named_parameters()) {
@@ -173,14 +188,23 @@ double ParallelModel::clip_grad_norm_(double max_norm, double norm_type) const {
 void ParallelModel::save_parallelized(const std::string& directory,
                                       const SaveOptions& options) const {
   check();
-  SaveOptions all = options;
-  if (all.parallel_config().is_null()) all.parallel_config(state_->config.to_json());
-  oslo::save_parallelized(*state_->module, state_->mpu, directory, all);
+  state_->finish_last_save();
+  oslo::save_parallelized(*state_->module, state_->mpu, directory, state_->with_config(options));
+}
+
+std::shared_ptr<PendingSave> ParallelModel::save_async(const std::string& directory,
+                                                       const SaveOptions& options) const {
+  check();
+  state_->finish_last_save();
+  state_->last_save = oslo::save_async(*state_->module, state_->mpu, directory,
+                                       state_->with_config(options), state_->saves);
+  return state_->last_save;
 }
 
 void ParallelModel::from_parallelized(const std::string& directory,
                                       const LoadOptions& options) const {
   check();
+  state_->finish_last_save();
   load_parallelized(*state_->module, state_->mpu, directory, options);
 }
 

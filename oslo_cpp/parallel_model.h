@@ -16,6 +16,8 @@
 
 namespace oslo {
 
+class PendingSave;
+
 /// A model that `initialize` made parallel: a handle with everything that is not the model's own
 /// code. It may die before the model.
 class ParallelModel {
@@ -57,6 +59,12 @@ class ParallelModel {
 
   /// Writes the model: see checkpoint/parallel_checkpoint.h. Collective over the world.
   void save_parallelized(const std::string& directory, const SaveOptions& options = {}) const;
+  /// The same, but it returns when what is to be written has been copied: a thread writes, and the
+  /// model may be trained on. The next save, of either kind, waits for it, and throws what became
+  /// of it where nobody has asked (`PendingSave::wait`). So does the end of this model. Collective
+  /// over the world. The copies' memory, as much as this rank writes, is kept for the next one.
+  std::shared_ptr<PendingSave> save_async(const std::string& directory,
+                                          const SaveOptions& options = {}) const;
   /// Reads what `save_parallelized` wrote, parallel or merged, into the parameters. Collective.
   void from_parallelized(const std::string& directory, const LoadOptions& options = {}) const;
 

@@ -3,12 +3,15 @@
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
@@ -30,9 +33,15 @@ using ::oslo::test::TemporaryDirectory;
 
 constexpr int kTensors = 6;
 
-/// Parameters that all hold the generation, some of them cut: a mix of two saves shows.
-std::shared_ptr<torch::nn::Module> make_model(int generation, const MPU& mpu) {
-  auto model = std::make_shared<torch::nn::Module>();
+/// Parameters and an optimizer's states that all hold the generation, some of them cut: a mix of
+/// two saves shows.
+struct Job {
+  Job(int generation, const MPU& mpu);
+  std::shared_ptr<torch::nn::Module> model = std::make_shared<torch::nn::Module>();
+  std::optional<torch::optim::AdamW> optimizer;
+};
+
+Job::Job(int generation, const MPU& mpu) {
   for (int i = 0; i < kTensors; ++i) {
     const std::string name = c10::str("weight", i);
     const at::Tensor& weight = model->register_parameter(
@@ -44,7 +53,28 @@ std::shared_ptr<torch::nn::Module> make_model(int generation, const MPU& mpu) {
                      name);
     }
   }
-  return model;
+  optimizer.emplace(model->parameters());
+  for (const at::Tensor& weight : model->parameters()) {
+    auto state = std::make_unique<torch::optim::AdamWParamState>();
+    state->step(generation);
+    state->exp_avg(weight.detach().clone());
+    optimizer->state()[weight.unsafeGetTensorImpl()] = std::move(state);
+  }
+}
+
+/// Everything that this rank holds of a job.
+std::set<float> values_of(Job& job) {
+  std::set<float> seen;
+  for (const at::Tensor& weight : job.model->parameters()) {
+    auto& state = static_cast<torch::optim::AdamWParamState&>(
+        *job.optimizer->state().at(weight.unsafeGetTensorImpl()));
+    seen.insert(static_cast<float>(state.step()));
+    for (const at::Tensor& tensor : {weight, state.exp_avg()}) {
+      const at::Tensor values = plain_values(tensor);
+      for (int64_t i = 0; i < values.numel(); ++i) seen.insert(values.const_data_ptr<float>()[i]);
+    }
+  }
+  return seen;
 }
 
 void as_job(const std::function<void(const MPU&)>& body) {
@@ -77,15 +107,9 @@ std::optional<int> load(const fs::path& target) {
   if (::pipe(answer) != 0) return std::nullopt;
   const pid_t child = in_child([&] {
     as_job([&](const MPU& mpu) {
-      const auto model = make_model(-1, mpu);
-      load_parallelized(*model, mpu, target);
-      std::set<float> seen;
-      for (const at::Tensor& parameter : model->parameters()) {
-        const at::Tensor values = plain_values(parameter);
-        for (int64_t i = 0; i < values.numel(); ++i) {
-          seen.insert(values.const_data_ptr<float>()[i]);
-        }
-      }
+      Job job(-1, mpu);
+      load_parallelized(*job.model, mpu, target, LoadOptions().optimizer(&*job.optimizer));
+      const std::set<float> seen = values_of(job);
       const int found = seen.size() == 1 ? static_cast<int>(*seen.begin()) : -1;
       if (::write(answer[1], &found, sizeof found) != sizeof found) throw Error("no pipe");
     });
@@ -98,24 +122,55 @@ std::optional<int> load(const fs::path& target) {
   return *found.begin();
 }
 
-class KilledSave : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Merged, KilledSave, ::testing::Bool());
+/// How a job saves.
+struct Way {
+  const char* name;
+  bool merged = false, in_series = false, asynchronous = false;
+};
+constexpr int kKept = 2;
+
+void save(const Way& way, int generation, const MPU& mpu, const fs::path& target,
+          SaveMemory& memory) {
+  Job job(generation, mpu);
+  SaveOptions options = SaveOptions().merge_checkpoints(way.merged).optimizer(&*job.optimizer);
+  if (way.in_series) options.step(generation).keep_last(kKept);
+  if (way.asynchronous) {
+    save_async(*job.model, mpu, target, options, memory)->wait();
+  } else {
+    save_parallelized(*job.model, mpu, target, options);
+  }
+}
+
+/// OSLO_TEST_KILLS, else few.
+int kills() {
+  constexpr int kFew = 8;
+  const char* asked = std::getenv("OSLO_TEST_KILLS");
+  return asked == nullptr ? kFew : std::atoi(asked);
+}
+
+class KilledSave : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, KilledSave,
+                         ::testing::Values(Way{"parts"}, Way{"merged", true},
+                                           Way{"series", false, true},
+                                           Way{"asynchronous", false, false, true},
+                                           Way{"all", true, true, true}),
+                         [](const auto& tested) { return tested.param.name; });
 
 // A job saves on and on and says so after every save; it is killed after some of its words,
 // wherever its ranks are by then. The last save that it spoke of, or a later one, must load.
 TEST_P(KilledSave, TheLastFinishedCheckpointLoads) {
   const TemporaryDirectory folder;
   const fs::path target = folder / "ckpt";
-  const SaveOptions options = SaveOptions().merge_checkpoints(GetParam());
-  std::minstd_rand random(GetParam() ? 5 : 23);
+  std::minstd_rand random(23);
   int last = 0;
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < kills(); ++round) {
     int words[2];
     ASSERT_EQ(::pipe(words), 0);
     const pid_t child = in_child([&] {
       as_job([&](const MPU& mpu) {
+        SaveMemory memory;
         for (int generation = last + 1;; ++generation) {
-          save_parallelized(*make_model(generation, mpu), mpu, target, options);
+          save(GetParam(), generation, mpu, target, memory);
           if (mpu.world().rank() == 0 &&
               ::write(words[1], &generation, sizeof generation) != sizeof generation) {
             throw Error("no pipe");
@@ -142,13 +197,16 @@ TEST_P(KilledSave, TheLastFinishedCheckpointLoads) {
   // The next save clears away what the killed ones left.
   EXPECT_TRUE(succeeds(in_child([&] {
     as_job([&](const MPU& mpu) {
-      save_parallelized(*make_model(last + 1, mpu), mpu, target, options);
+      SaveMemory memory;
+      save(GetParam(), last + 1, mpu, target, memory);
     });
   })));
   EXPECT_EQ(load(target), last + 1);
-  int left = 0;
-  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++left;
-  EXPECT_EQ(left, 1);
+  const auto entries = [](const fs::path& path) {
+    return std::distance(fs::directory_iterator(path), fs::directory_iterator());
+  };
+  EXPECT_EQ(entries(folder.path()), 1);
+  if (GetParam().in_series) EXPECT_EQ(entries(target), kKept + 1);
 }
 
 }  // namespace
