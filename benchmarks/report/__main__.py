@@ -12,6 +12,7 @@ import pathlib
 import platform
 import sys
 
+import checkpoint
 import expected
 import overhead
 import pipeline
@@ -34,7 +35,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory checkpoint planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -53,6 +54,8 @@ def main():
         "data": lambda: training.data_parallel(options.bin, peers("training_step"), rounds, options.quick),
         "pipeline": lambda: pipeline.pipeline(options.bin, peers("pipeline_step"), rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),
+        "checkpoint": lambda: checkpoint.checkpoint(options.bin, peers("checkpoint"), pathlib.Path(options.out),
+                                                    rounds, options.quick),
         "planning": lambda: overhead.planning(options.bin, options.quick),
         "expected": lambda: expected.expected_steps(options.bin, rounds, options.quick),
     }
