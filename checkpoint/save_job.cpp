@@ -197,12 +197,11 @@ void SaveJob::write_part() {
     mine.insert(model_.first_names[i], model_.values[i]);
   }
   write_tensors(part_, format, mine);
-  // A small index of what this file holds, for rank 0 to join.
+  // A small index of what this file holds, for rank 0 to join; it goes before the folder has its
+  // name, so that it need not be on the disk.
   CheckpointIndex own = index_;
   own.optimizer.reset();
-  const fs::path contents = folder_ / (part_ + ".json");
-  own.write(contents);
-  sync_file(contents);
+  own.write(folder_ / (part_ + ".json"));
 }
 
 void SaveJob::join_parts() {
