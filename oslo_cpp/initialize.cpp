@@ -249,6 +249,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
         world.rank() == 0);
     check_cuttable(layers, view, stages.tensors);
   });
+  std::vector<ReplacedLayer> replaced;
   if (axes.ranks() > 1 || pipeline) {
     if (options.example_inputs) {
       agree_on_text(world, "initialize: the plan", plan_text(layers, stages, view),
@@ -256,7 +257,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     }
     cut_parameters(layers, mpu.tensor_mesh(), stages.tensors);
     cut_unused_parameters(layers, view);
-    if (axes.ranks() > 1) rewrite_tree(layers, view);
+    if (axes.ranks() > 1) replaced = rewrite_tree(layers, view);
     place_on_stages(view, mpu.tensor_mesh(), stages.tensors);
     keep_gradients_whole(view);
   }
@@ -275,7 +276,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   Config saved = saved_config(config, told);
   ParallelModel parallel(std::move(model), std::move(mpu), std::move(saved), std::move(entries),
                          std::move(forecast), static_cast<bool>(options.example_inputs),
-                         std::move(told));
+                         std::move(told), std::move(replaced));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }

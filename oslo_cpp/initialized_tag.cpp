@@ -46,4 +46,13 @@ void set_initialized(const ModelView& model) {
   }
 }
 
+void clear_initialized(const ModelView& model) {
+  for (const ParameterView& parameter : model.parameters()) {
+    for (const at::Tensor& tensor : {parameter.registered, parameter.in_use()}) {
+      if (!tensor.defined() || mark_of(tensor) != nullptr || !is_initialized(tensor)) continue;
+      tensor.unsafeGetTensorImpl()->set_backend_meta(nullptr);
+    }
+  }
+}
+
 }  // namespace oslo

@@ -14,5 +14,7 @@ bool is_initialized(const ModelView& model);
 bool is_all_initialized(const ModelView& model);
 
 void set_initialized(const ModelView& model);
+/// Takes that back for the parameters that are not marked.
+void clear_initialized(const ModelView& model);
 
 }  // namespace oslo

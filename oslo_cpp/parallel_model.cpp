@@ -6,6 +6,7 @@
 
 #include "checkpoint/parallel_checkpoint.h"
 #include "mpu/error.h"
+#include "oslo_cpp/initialized_tag.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -84,6 +85,7 @@ struct ParallelModel::State {
   PlanForecast forecast;
   bool had_example = false;
   PlanPipeline pipeline;
+  std::vector<ReplacedLayer> replaced;
   std::vector<Cut> cut;
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
@@ -104,7 +106,8 @@ struct ParallelModel::State {
 
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                              std::vector<PlanEntry> entries, PlanForecast forecast,
-                             bool had_example, PlanPipeline pipeline)
+                             bool had_example, PlanPipeline pipeline,
+                             std::vector<ReplacedLayer> replaced)
     : state_(std::make_shared<State>(State{std::move(module),
                                            std::move(mpu),
                                            std::move(config),
@@ -112,6 +115,7 @@ ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu,
                                            std::move(forecast),
                                            had_example,
                                            std::move(pipeline),
+                                           std::move(replaced),
                                            {},
                                            false,
                                            {},
@@ -206,6 +210,25 @@ void ParallelModel::from_parallelized(const std::string& directory,
   check();
   state_->finish_last_save();
   load_parallelized(*state_->module, state_->mpu, directory, options);
+}
+
+void ParallelModel::deparallelize() {
+  check();
+  state_->finish_last_save();
+  const ModelView view(state_->module);
+  make_whole(view, state_->mpu);
+  clear_initialized(view);
+  restore_tree(state_->replaced);
+  state_->config = Config();
+  state_->entries.clear();
+  state_->forecast = {};
+  state_->pipeline = {};
+  state_->replaced.clear();
+  state_->cut.clear();
+}
+
+void ParallelModel::take_over(const ParallelModel& other) {
+  *state_ = *other.state_;
 }
 
 }  // namespace oslo

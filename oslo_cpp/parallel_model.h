@@ -13,10 +13,12 @@
 #include "mpu/mpu.h"
 #include "oslo_cpp/config/config.h"
 #include "parallelizers/plan/plan_report.h"
+#include "parallelizers/plan/undo_plan.h"
 
 namespace oslo {
 
 class PendingSave;
+struct InitializeOptions;
 
 /// A model that `initialize` made parallel: a handle with everything that is not the model's own
 /// code. It may die before the model.
@@ -24,7 +26,8 @@ class ParallelModel {
  public:
   ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                 std::vector<PlanEntry> entries, PlanForecast forecast = {},
-                bool had_example = false, PlanPipeline pipeline = {});
+                bool had_example = false, PlanPipeline pipeline = {},
+                std::vector<ReplacedLayer> replaced = {});
 
   const std::shared_ptr<torch::nn::Module>& module() const;
   /// The model by its own class (an Impl). Throws naming both classes when it is another.
@@ -65,11 +68,36 @@ class ParallelModel {
   /// over the world. The copies' memory, as much as this rank writes, is kept for the next one.
   std::shared_ptr<PendingSave> save_async(const std::string& directory,
                                           const SaveOptions& options = {}) const;
-  /// Reads what `save_parallelized` wrote, parallel or merged, into the parameters. Collective.
+  /// Reads what `save_parallelized` wrote in any layout, or a folder of Hugging Face's, into the
+  /// parameters. Collective.
   void from_parallelized(const std::string& directory, const LoadOptions& options = {}) const;
+
+  /// Makes the model an ordinary one again on every rank: its own layers are registered,
+  /// parameters, buffers and gradients are whole plain tensors, the same objects as before, and no
+  /// operator on them communicates. Collective; no file is written. Each rank then has memory for
+  /// the whole model. The handle goes on as that of a model of which nothing is cut; what was made
+  /// of it (PipelineSchedule, DistributedDataParallel) does not.
+  ///
+  /// An optimizer keeps its parameters, but what it keeps of earlier steps are parts of states:
+  /// where it has any of a cut parameter, this throws (`make_whole`). Save them, and load them
+  /// again afterwards, or let them go.
+  void deparallelize();
+
+  /// The model in another layout, without a file, as if it had been initialized with `config` and
+  /// had these weights and gradients: `deparallelize`, then `initialize`, so that each rank needs
+  /// memory for the whole model on the way, and the optimizer is as said there. All handles to
+  /// this model are of the new layout. Options are as `initialize` takes them; the world is this
+  /// one.
+  ///
+  /// Throws on every rank where the config does not fit the world, and the model is as it was;
+  /// where it does not fit the model, and the model is then an ordinary one.
+  void reshard(const Config& config);
+  void reshard(const Config& config, const InitializeOptions& options);
 
  private:
   [[noreturn]] void wrong_class(const std::string& wanted) const;
+  /// What every handle to this model says from now on.
+  void take_over(const ParallelModel& other);
 
   struct State;
   std::shared_ptr<State> state_;

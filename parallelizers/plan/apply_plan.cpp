@@ -188,7 +188,8 @@ void keep_gradients_whole(const ModelView& model) {
   }
 }
 
-void rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model) {
+std::vector<ReplacedLayer> rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model) {
+  std::vector<ReplacedLayer> replaced;
   std::map<const torch::nn::Module*, std::shared_ptr<torch::nn::Module>> replacements;
   for (const LayerPlan& layer : layers) {
     if (!layer.cuts_weight() || !layer.parent || layer.parameter()) continue;
@@ -199,7 +200,9 @@ void rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model) {
     replacement->train(layer.module->is_training());
     replace_child(*layer.parent, layer.name, replacement);
     model.replace(layer.path, replacement);
+    replaced.push_back({layer.parent, layer.name, layer.module, replacement});
   }
+  return replaced;
 }
 
 }  // namespace oslo

@@ -4,6 +4,7 @@
 #include "parallelizers/pipeline/stage_map.h"
 #include "parallelizers/plan/layer_plan.h"
 #include "parallelizers/plan/plan_report.h"
+#include "parallelizers/plan/undo_plan.h"
 
 namespace oslo {
 
@@ -35,7 +36,8 @@ void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView
 void keep_gradients_whole(const ModelView& model);
 
 /// Replaces planned layers by the parallel layers that share their parameters, in the tree and in
-/// `model`. Models of other kinds than torch::nn::Module have no tree to rewrite.
-void rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model);
+/// `model`. Models of other kinds than torch::nn::Module have no tree to rewrite. Returns what was
+/// replaced, as `restore_tree` takes it.
+std::vector<ReplacedLayer> rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model);
 
 }  // namespace oslo

@@ -72,6 +72,11 @@ TEST(Resharding, HuggingFaceFoldersGoIntoEveryLayout) {
       }
     });
   }
+  for (const char* name : {"whole", "sharded"}) {
+    const Gpt2 model = make_gpt2(2);
+    load_state(*model, folder / name);
+    expect_values(model, expected);
+  }
 }
 
 TEST(Resharding, TypesAreConvertedWhereThatIsAskedFor) {
@@ -92,7 +97,7 @@ TEST(Resharding, TypesAreConvertedWhereThatIsAskedFor) {
       EXPECT_NE(std::string(error.what()).find("LoadOptions().convert(true)"), std::string::npos);
     }
     parallel.from_parallelized(folder / "ckpt", LoadOptions().convert(true));
-    const Gpt2 expected = make_gpt2(1);
+    Gpt2 expected = make_gpt2(1);
     expected->to(torch::kBFloat16);
     expect_values(model, expected);
   });

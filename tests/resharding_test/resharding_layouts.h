@@ -73,7 +73,8 @@ inline InitializeOptions options_on(const World& world, const GridCase& grid, co
   InitializeOptions how;
   how.world = world;
   how.axes = grid.axes;
-  how.example_inputs = [model]() mutable { model->forward(torch::arange(9).view({1, 9})); };
+  Gpt2 run = model;
+  how.example_inputs = [run]() mutable { run->forward(torch::arange(9).view({1, 9})); };
   return how;
 }
 

@@ -76,4 +76,14 @@ void gather_gradients_of_leaf(const at::Tensor& leaf) {
   at::impl::GetVariableHooks()->_register_hook(leaf, GatherPlacedOfLeaf());
 }
 
+void release_gradients_of_leaf(const at::Tensor& leaf) {
+  const auto* const meta = torch::autograd::impl::get_autograd_meta(leaf);
+  if (meta == nullptr || !meta->cpp_hooks_list_) return;
+  for (size_t i = 0; i < meta->cpp_hooks_list_->size(); ++i) {
+    if ((*meta->cpp_hooks_list_)[i].target<GatherPlacedOfLeaf>() != nullptr) {
+      at::impl::GetVariableHooks()->remove_hook(leaf, static_cast<unsigned>(i));
+    }
+  }
+}
+
 }  // namespace oslo

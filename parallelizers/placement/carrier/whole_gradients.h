@@ -18,4 +18,7 @@ void gather_gradients_of(c10::ArrayRef<c10::IValue> results);
 /// gradient, or was given here before.
 void gather_gradients_of_leaf(const at::Tensor& leaf);
 
+/// Takes that back.
+void release_gradients_of_leaf(const at::Tensor& leaf);
+
 }  // namespace oslo

@@ -1,0 +1,35 @@
+#include "parallelizers/placement/carrier/unmark.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+
+#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo {
+
+int64_t others_with_mark_of(const at::Tensor& tensor) {
+  // One is the tensor's, one the pointer that asks.
+  const auto mark = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
+  return static_cast<int64_t>(mark.use_count()) - 2;
+}
+
+bool awaits_gradients(const at::Tensor& tensor) {
+  const Mark* mark = mark_of(tensor);
+  return mark != nullptr && mark->accumulator.use_count() > 1;
+}
+
+void unmark(const at::Tensor& tensor, const at::Tensor& whole) {
+  const BelowDoor below;
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  impl->shallow_copy_from(whole.getIntrusivePtr());
+  impl->set_backend_meta(nullptr);
+  if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
+    // The next graph makes an ordinary one.
+    torch::autograd::impl::set_grad_accumulator(tensor, std::weak_ptr<torch::autograd::Node>());
+  }
+}
+
+}  // namespace oslo

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mpu/mpu.h"
+#include "parallelizers/modules/model_view.h"
+
+namespace oslo {
+
+/// A layer of the tree in whose place its parallel counterpart is registered.
+struct ReplacedLayer {
+  std::shared_ptr<torch::nn::Module> parent;
+  std::string name;
+  std::shared_ptr<torch::nn::Module> original, replacement;
+};
+
+/// Registers the originals again where their replacements still are, in the mode (`train`, `eval`)
+/// of those.
+void restore_tree(const std::vector<ReplacedLayer>& replaced);
+
+/// Makes every parameter and buffer of a model whole and ordinary on every rank, gradients with
+/// them, in place: the tensors stay the objects that typed members, ties and optimizers hold.
+/// Collective over the model's ranks; what one copy of the model holds goes to the ranks of that
+/// copy. Gathers tensor by tensor: a rank ends with the whole model, and needs one tensor more on
+/// the way.
+///
+/// Throws the same `Error` on every rank, naming the parameter, and changes nothing: where a graph
+/// that is still alive, or a DistributedDataParallel, waits for its gradients; where some ranks of
+/// one part have a gradient and others none; where anything beside its gradient still has a part of
+/// it, which is what an optimizer that has stepped keeps.
+void make_whole(const ModelView& model, const MPU& mpu);
+
+}  // namespace oslo
