@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/pretrained/load_pretrained.h"
+#include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/key.h"
@@ -109,6 +111,12 @@ void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
 
 void load_state(const ModelView& model, const std::filesystem::path& path,
                 const LoadOptions& options) {
+  if (is_pretrained_folder(path)) {
+    OSLO_CHECK(options.extra() == nullptr, printable_path(path),
+               " is a folder of Hugging Face's, which has no ", kExtraName, ": load it without");
+    load_pretrained(model, path, PretrainedOptions().convert(options.convert()));
+    return;
+  }
   const ModelState state(model);
   for (const ModelState::Tensor& tensor : state.tensors) {
     OSLO_CHECK(!tensor.layout && tensor.stages.empty(),

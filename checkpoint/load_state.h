@@ -12,12 +12,13 @@
 namespace oslo {
 
 /// Loads a checkpoint into an ordinary model on this process alone: a folder (merged, or parallel
-/// of any layout) or one *.safetensors or *.bin file. Strict: the names must be those of the
-/// module, and shapes and dtypes the same; of tied weights one name is enough. Values are written
-/// into the module's tensors in place, so optimizers made before keep theirs. Reads everything
-/// before it writes anything: it succeeds, or throws `Error` naming file and tensor and changes
-/// nothing. A folder that this library saved is also checked by its hashes; where the index that
-/// has them is gone, a line on standard error says so.
+/// of any layout; one of Hugging Face's as `load_pretrained` reads it) or one *.safetensors or
+/// *.bin file. Strict: the names must be those of the module, and shapes and dtypes the same; of
+/// tied weights one name is enough. Values are written into the module's tensors in place, so
+/// optimizers made before keep theirs. Reads everything before it writes anything: it succeeds, or
+/// throws `Error` naming file and tensor and changes nothing. A folder that this library saved is
+/// also checked by its hashes; where the index that has them is gone, a line on standard error says
+/// so.
 void load_state(const ModelView& model, const std::filesystem::path& path,
                 const LoadOptions& options = {});
 

@@ -45,7 +45,7 @@ TEST(ExportedCommands, FilesThatAreNoneAreRefused) {
   };
   refused({"inspect", "missing.pt2"}, 127, "there is no file missing.pt2");
   refused({"plan", "-n", "2", "missing.pt2"}, 127, "there is no file missing.pt2");
-  refused({"inspect", OSLO_TOOL}, 2, "is no exported program");
+  refused({"inspect", OSLO_TOOL}, 2, "is neither an exported program");
   refused({"inspect"}, 2, "file");
   refused({"plan", "-n", "2", kGpt2, "tensor_size=2"}, 1, "tensor_size");
 }

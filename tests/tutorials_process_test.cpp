@@ -122,6 +122,16 @@ TEST(PipelineTutorials, Gpt2InThreeDimensionsTrainsAsAloneAndMerges) {
                     folder / "run/merged_ckpt", "--prompt", "ROMEO:"});
   EXPECT_EQ(text.finish(), 0) << text.error();
   EXPECT_THAT(text.output(), HasSubstr("ROMEO:"));
+
+  // Merged over other ranks than those that saved, and by the command: the same file.
+  ToolProcess merge({"run", "-n", "3", "--", TUTORIALS "/merge_gpt2", "--checkpoint",
+                     folder / "run/parallel_ckpt", "--out", folder / "by_ranks"});
+  EXPECT_EQ(merge.finish(), 0) << merge.error();
+  ToolProcess command({"merge", folder / "run/parallel_ckpt", folder / "by_command"});
+  EXPECT_EQ(command.finish(), 0) << command.error();
+  EXPECT_FALSE(contents(folder / "by_ranks/model.safetensors").empty());
+  EXPECT_EQ(contents(folder / "by_ranks/model.safetensors"),
+            contents(folder / "by_command/model.safetensors"));
 }
 
 }  // namespace

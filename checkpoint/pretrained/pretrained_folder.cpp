@@ -41,7 +41,7 @@ bool is_pretrained_folder(const fs::path& path) {
   std::error_code ignored;
   const auto has = [&](const std::string& name) { return fs::exists(path / name, ignored); };
   const std::string safetensors = "model.safetensors", bin = "pytorch_model.bin";
-  if (!has(kConfigName) || has(kIndexName)) return false;
+  if (path.empty() || !has(kConfigName) || has(kIndexName)) return false;
   if (has(safetensors)) {
     if (SafetensorsFile(path / safetensors).metadata().count(kIndexName) > 0) return false;
   } else if (!has(bin)) {

@@ -1,31 +1,23 @@
 #include "tools/oslo/exported_program.h"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 #include <iostream>
 #include <system_error>
 
+#include "tools/oslo/library_entry.h"
+
 namespace oslo::tool {
 namespace {
 
-/// A function of liboslo_cpp, which lies beside this command; null, and an exit code, where the
-/// file or the library is not there.
+/// Null, and an exit code, where the file or the library is not there.
 void* find_entry(const char* command, const std::string& path, const char* name, int& exit_code) {
   std::error_code unreadable;
-  if (!std::filesystem::is_regular_file(path, unreadable)) {
-    std::cerr << "oslo " << command << ": there is no file " << path << "\n";
-    exit_code = 127;
-    return nullptr;
+  if (std::filesystem::is_regular_file(path, unreadable)) {
+    return library_entry(command, name, exit_code);
   }
-  void* const library = dlopen(OSLO_LIBRARY, RTLD_NOW | RTLD_GLOBAL);
-  void* const entry = library == nullptr ? nullptr : dlsym(library, name);
-  if (entry == nullptr) {
-    std::cerr << "oslo " << command << ": cannot load " << OSLO_LIBRARY << ": " << dlerror()
-              << "\n";
-    exit_code = 126;
-  }
-  return entry;
+  std::cerr << "oslo " << command << ": there is no file " << path << "\n";
+  exit_code = 127;
+  return nullptr;
 }
 
 }  // namespace

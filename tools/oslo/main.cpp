@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tools/oslo/command.h"
+#include "tools/oslo/folder_commands.h"
 #include "tools/oslo/inspect_command.h"
 #include "tools/oslo/plan_command.h"
 #include "tools/oslo/run_command.h"
@@ -26,6 +27,10 @@ constexpr Command kCommands[] = {
     {"plan", oslo::tool::add_plan_command, true},
     {"schedule", oslo::tool::add_schedule_command, false},
     {"inspect", oslo::tool::add_inspect_command, false},
+    {"merge", oslo::tool::add_merge_command, false},
+    {"reshard", oslo::tool::add_reshard_command, false},
+    {"convert", oslo::tool::add_convert_command, false},
+    {"verify", oslo::tool::add_verify_command, false},
 };
 
 // A command that starts a program stops reading options where the program begins: what follows it,

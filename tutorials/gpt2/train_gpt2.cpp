@@ -7,7 +7,8 @@
 //
 //   step 1/100  loss 10.8214  1234 tokens/s  612 MiB on rank 0
 //
-// and leaves OUT/parallel_ckpt and OUT/merged_ckpt; ./generate_gpt2 samples from the latter.
+// and leaves OUT/parallel_ckpt, which ./merge_gpt2 merges, and OUT/merged_ckpt for Hugging Face;
+// ./generate_gpt2 samples from the latter.
 // Without a launcher it trains in one process. The losses do not depend on how many ranks share the
 // work.
 #include <oslo_cpp/oslo.h>
@@ -210,8 +211,10 @@ void train(const Options& options) {
   // --- 6. Train as usual, but call the DDP engine, not the model, or hand the schedule a batch ---
   const auto save = [&] {
     // All or nothing, whenever this process dies.
-    parallel.save_parallelized(checkpoint,
-                               oslo::SaveOptions().optimizer(&optimizer).extra({{"step", step}}));
+    parallel.save_parallelized(checkpoint, oslo::SaveOptions()
+                                               .optimizer(&optimizer)
+                                               .extra({{"step", step}})
+                                               .config(shape.to_json()));
   };
   if (speaker) std::filesystem::create_directories(out);
   world.barrier();

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_index.h"
+
+namespace oslo {
+
+/// What a checkpoint's folder is to hold: for each file the parts of tensors in it.
+struct FolderPlan {
+  struct Part {
+    std::string tensor;
+    CheckpointIndex::Cuts cuts;  ///< none: all of it
+  };
+  struct File {
+    std::string stem;    ///< its name without the extension
+    std::string format;  ///< "safetensors" or "bin": the extension
+    std::vector<Part> parts;
+  };
+
+  bool merged = false;
+  RankGrid mesh;  ///< the ranks whose files these are; of one where it is merged
+  std::vector<File> files;
+  nlohmann::json parallel_config;  ///< for parallel_config.json; null: none
+};
+
+/// Whole tensors, as `SaveOptions::merge_checkpoints` writes them. `format` is one of the two, or
+/// empty: a file of each.
+FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format);
+
+/// The files of `index` in another format.
+FolderPlan plan_converted(const CheckpointIndex& index, const std::string& format);
+
+/// One file a coordinate of `tensor` x `pipeline` ranks. A tensor that was cut is cut in the same
+/// dimension and the same stretches (those of a fused query-key-value, say), evenly over `tensor`
+/// ranks; where nothing was, every tensor of two or more dimensions is cut by its first one. Whole
+/// tensors lie in the first tensor rank's files. Tensors go to stages in the order of their names,
+/// numbers in them by value, each stage of about as many bytes. A load takes any layout, so that
+/// none of this has to be what a model's plan will be: then ranks read parts of several files.
+FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline,
+                          const std::string& format);
+
+}  // namespace oslo

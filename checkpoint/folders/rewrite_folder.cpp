@@ -1,0 +1,145 @@
+#include "checkpoint/folders/rewrite_folder.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/folders/folder_checks.h"
+#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/hash.h"
+#include "checkpoint/storage/outside_text.h"
+#include "checkpoint/storage/staging_directory.h"
+#include "mpu/error.h"
+
+namespace oslo {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kParallelConfig[] = "parallel_config.json";
+
+Region region_of(const CheckpointIndex::Tensor& tensor, const CheckpointIndex::Cuts& cuts) {
+  Region region(tensor.shape);
+  for (const auto& [dim, rank, cut] : cuts) region.cut(dim, *cut, rank);
+  return region;
+}
+
+/// Waits until a file is on the disk, and lists it.
+void list_written(const fs::path& file, CheckpointIndex& index) {
+  sync_file(file);
+  index.files[file.filename()] = {fs::file_size(file), sha256_file(file)};
+}
+
+class FolderWriter {
+ public:
+  FolderWriter(const CheckpointFolder& from, const FolderPlan& plan, const fs::path& folder,
+               FolderProgress& progress)
+      : from_(from), plan_(plan), folder_(folder), progress_(progress) {
+    index_.mesh = plan.mesh;
+    index_.ties = from.index().ties;
+    for (const auto& [name, tensor] : from.index().tensors) {
+      index_.tensors[name] = {tensor.shape, tensor.dtype, {}};
+    }
+  }
+
+  void write() {
+    for (const FolderPlan::File& file : plan_.files) write(file);
+    for (const char* name : {"config.json", kExtraName}) copy(name);
+    if (!plan_.merged && plan_.parallel_config.is_null()) copy(kParallelConfig);
+    if (!plan_.parallel_config.is_null()) {
+      write_text(kParallelConfig, plan_.parallel_config.dump(2) + "\n");
+    }
+    index_.write(folder_ / kIndexName);
+  }
+
+ private:
+  void write(const FolderPlan::File& file) {
+    std::map<std::string, Region> regions;
+    TensorStream stream;
+    const std::string name = file.stem + "." + file.format;
+    for (const FolderPlan::Part& part : file.parts) {
+      const CheckpointIndex::Tensor& tensor = index_.tensors.at(part.tensor);
+      const Region& region =
+          regions.emplace(part.tensor, region_of(tensor, part.cuts)).first->second;
+      stream.outlines.push_back({part.tensor, region.sizes(), tensor.dtype});
+    }
+    stream.give = [&](const std::string& tensor) {
+      at::Tensor values = from_.read(tensor, regions.at(tensor));
+      progress_.add(values.nbytes());
+      return values;
+    };
+    const bool in_bin = file.format == "bin";
+    if (in_bin) {
+      write_torch_bin(folder_ / name, stream, plan_.merged ? index_.ties : no_ties_);
+    } else {
+      write_safetensors(folder_ / name, stream, metadata());
+    }
+    list_written(folder_ / name, index_);
+    for (const FolderPlan::Part& part : file.parts) {
+      index_.tensors.at(part.tensor).parts.push_back({name, part.cuts});
+    }
+  }
+
+  SafetensorsMetadata metadata() const {
+    if (!plan_.merged) return {};
+    SafetensorsMetadata metadata = index_.ties;
+    // Whoever finds this file without the index knows what is missing.
+    metadata[kIndexName] = "has the hash of this file";
+    return metadata;
+  }
+
+  void write_text(const std::string& name, const std::string& text) {
+    OutputFile file(folder_ / name);
+    file.write(text.data(), text.size());
+    file.close();
+    list_written(folder_ / name, index_);
+  }
+
+  void copy(const std::string& name) {
+    const fs::path path = from_.path() / name;
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) return;
+    write_text(name, read_file(InputFile(path), kExtraLimits.bytes));
+  }
+
+  const CheckpointFolder& from_;
+  const FolderPlan& plan_;
+  const fs::path folder_;
+  FolderProgress& progress_;
+  CheckpointIndex index_;
+  const std::map<std::string, std::string> no_ties_;
+};
+
+}  // namespace
+
+void rewrite_folder(const fs::path& from, const fs::path& to,
+                    const std::function<FolderPlan(const CheckpointIndex&)>& plan_of,
+                    const TellProgress& tell) {
+  check_folders(from, to);
+  const CheckpointFolder source(from);
+  const FolderPlan plan = plan_of(source.index());
+  uint64_t bytes = source.hashed_bytes();
+  for (const FolderPlan::File& file : plan.files) {
+    for (const FolderPlan::Part& part : file.parts) {
+      const CheckpointIndex::Tensor& tensor = source.index().tensors.at(part.tensor);
+      bytes += static_cast<uint64_t>(region_of(tensor, part.cuts).numel()) *
+               c10::elementSize(tensor.dtype);
+    }
+  }
+  FolderProgress progress(tell, bytes);
+  verify_hashes(source, progress);
+  StagingDirectory staging(to);
+  FolderWriter(source, plan, staging.path(), progress).write();
+  staging.commit();
+}
+
+}  // namespace oslo

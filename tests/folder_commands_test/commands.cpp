@@ -1,0 +1,176 @@
+// `oslo inspect, merge, reshard, convert, verify` on folders: what they write loads bit for bit,
+// and what they are refused leaves nothing behind.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "checkpoint/checkpoint_index.h"
+#include "checkpoint/formats/torch_bin.h"
+#include "tests/folder_commands_test/saved_folder.h"
+#include "tests/support/files.h"
+
+namespace oslo::folder_commands_test {
+namespace {
+
+using test::contents;
+using test::write_contents;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Names = std::set<std::string>;
+
+Names names_in(const std::string& folder) {
+  Names names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+TEST_F(FolderCommands, MergeWritesWhatMergingRanksWrite) {
+  EXPECT_EQ(oslo({"merge", ckpt(), in("merged")}), "");
+  expect_loads(in("merged"));
+  on_grid({"tensor 2", 2}, 2, [&](ParallelModel& parallel, Gpt2&) {
+    parallel.from_parallelized(ckpt());
+    parallel.save_parallelized(in("by ranks"), SaveOptions()
+                                                   .merge_checkpoints(true)
+                                                   .config(small_config().to_json())
+                                                   .extra({{"step", 7}}));
+  });
+  EXPECT_EQ(names_in(in("merged")), names_in(in("by ranks")));
+  for (const char* name : {"model.safetensors", "config.json", "extra.json"}) {
+    EXPECT_EQ(contents(in("merged/") + name), contents(in("by ranks/") + name)) << name;
+  }
+  const StateDict bin = read_torch_bin(in("merged/pytorch_model.bin"));
+  EXPECT_TRUE(bin.at("lm_head.weight").is_alias_of(bin.at("transformer.wte.weight")));
+  for (const auto& [name, tensor] : read_torch_bin(in("by ranks/pytorch_model.bin"))) {
+    EXPECT_TRUE(torch::equal(tensor, bin.at(name))) << name;
+  }
+  oslo({"merge", ckpt(), in("one"), "--format", "safetensors"});
+  EXPECT_EQ(names_in(in("one")).count("pytorch_model.bin"), 0u);
+}
+
+TEST_F(FolderCommands, ReshardDividesTheFilesAmongOtherRanks) {
+  oslo({"reshard", ckpt(), in("six"), "--set", "tensor_parallel_size=3", "--set",
+        "model_parallelism.pipeline_parallel_size=2"});
+  Names names = {kIndexName, "config.json", "extra.json", "parallel_config.json"};
+  for (const char* place : {"0_pp_0", "1_pp_0", "2_pp_0", "0_pp_1", "1_pp_1", "2_pp_1"}) {
+    names.insert(std::string("pytorch_model_tp_") + place + ".safetensors");
+  }
+  EXPECT_EQ(names_in(in("six")), names);
+  const CheckpointIndex index = CheckpointIndex::read(in("six/") + kIndexName);
+  EXPECT_EQ(describe(index.mesh), "tensor_parallel_size 3, pipeline_parallel_size 2");
+  EXPECT_EQ(to_string(index.tensors.at("transformer.h.0.attn.c_attn.weight").parts[0].cuts),
+            "dim 0: part 0 of 3 x (7+7+6)");
+  const auto config = nlohmann::json::parse(contents(in("six/parallel_config.json")));
+  EXPECT_EQ(config["model_parallelism"]["tensor_parallel_size"], 3);
+  expect_loads(in("six"));
+  on_grid({"tensor 3 x pipeline 2", 3, 2}, 2, [&](ParallelModel& parallel, Gpt2& model) {
+    parallel.from_parallelized(in("six"));
+    expect_values(model, make_gpt2(1));
+  });
+  // Of whole tensors, to parts in the other format, and back to one file.
+  oslo({"merge", in("six"), in("merged")});
+  oslo({"reshard", in("merged"), in("four"), "--set", "tensor_parallel_size=4", "--format", "bin"});
+  EXPECT_EQ(names_in(in("four")).count("pytorch_model_tp_3_pp_0.bin"), 1u);
+  expect_loads(in("four"));
+}
+
+TEST_F(FolderCommands, ConvertChangesTheFormatAlone) {
+  oslo({"convert", ckpt(), in("bin"), "--format", "bin"});
+  oslo({"convert", in("bin"), in("back"), "--format", "safetensors"});
+  EXPECT_EQ(names_in(in("back")), names_in(ckpt()));
+  for (const std::string& name : names_in(ckpt())) {
+    EXPECT_EQ(contents(in("back/") + name), contents(ckpt() + "/" + name)) << name;
+  }
+  expect_loads(in("bin"));
+}
+
+TEST_F(FolderCommands, ConvertWritesWhatSavePretrainedWrites) {
+  oslo({"convert", ckpt(), in("for_python"), "--format", "huggingface"});
+  save_pretrained(make_gpt2(1), in("saved"), PretrainedOptions().config(small_config().to_json()));
+  EXPECT_EQ(names_in(in("for_python")), (Names{"config.json", "model.safetensors"}));
+  for (const std::string& name : names_in(in("saved"))) {
+    EXPECT_EQ(contents(in("for_python/") + name), contents(in("saved/") + name)) << name;
+  }
+  EXPECT_THAT(oslo({"convert", in("saved"), in("again"), "--format", "huggingface"}, 1),
+              HasSubstr("is a folder of Hugging Face's, whose tensors"));
+  EXPECT_THAT(oslo({"merge", in("saved"), in("again")}, 1), HasSubstr("of Hugging Face's"));
+  EXPECT_FALSE(fs::exists(in("again")));
+  fs::remove(ckpt() + "/config.json");
+  EXPECT_THAT(oslo({"convert", ckpt(), in("unknown"), "--format", "huggingface"}, 1),
+              HasSubstr("config.json"));
+  EXPECT_FALSE(fs::exists(in("unknown")));
+}
+
+TEST_F(FolderCommands, VerifyReadsEveryByte) {
+  EXPECT_THAT(oslo({"verify", ckpt()}),
+              AllOf(HasSubstr("28 tensors of"), HasSubstr("the hashes of 7 files fit")));
+  oslo({"convert", ckpt(), in("for_python"), "--format", "huggingface"});
+  EXPECT_THAT(oslo({"verify", in("for_python")}), HasSubstr("28 tensors"));
+  const std::string file = ckpt() + "/pytorch_model_tp_1_pp_1.safetensors";
+  const std::string good = contents(file);
+  for (const size_t at : {size_t{9}, good.size() / 2, good.size() - 1}) {
+    std::string flipped = good;
+    flipped[at] ^= 1;
+    write_contents(file, flipped);
+    EXPECT_THAT(oslo({"verify", ckpt()}, 1), HasSubstr("pytorch_model_tp_1_pp_1.safetensors is "
+                                                       "damaged"));
+    // Nothing is made of what is damaged.
+    for (const Words& words :
+         {Words{"merge", ckpt(), in("out")}, Words{"convert", ckpt(), in("out"), "--format", "bin"},
+          Words{"reshard", ckpt(), in("out"), "--set", "tensor_parallel_size=3"}}) {
+      EXPECT_THAT(oslo(words, 1), HasSubstr("is damaged"));
+      EXPECT_FALSE(fs::exists(in("out")));
+    }
+  }
+  fs::remove(file);
+  EXPECT_THAT(oslo({"verify", ckpt()}, 1), HasSubstr("lacks its file"));
+}
+
+TEST_F(FolderCommands, InspectSaysWhatIsThere) {
+  EXPECT_THAT(
+      oslo({"inspect", ckpt()}),
+      AllOf(HasSubstr("a parallel checkpoint of tensor_parallel_size 2, pipeline_parallel_size 2; "
+                      "28 tensors"),
+            HasSubstr("  pytorch_model_tp_1_pp_0.safetensors "),
+            HasSubstr("[53, 20] Float  dim 0: part 0 of 27+26\n"),
+            HasSubstr("  lm_head.weight  transformer.wte.weight\n")));
+  oslo({"merge", ckpt(), in("merged")});
+  EXPECT_THAT(oslo({"inspect", in("merged")}),
+              AllOf(HasSubstr("a merged checkpoint"), HasSubstr("[53, 20] Float  whole")));
+  EXPECT_THAT(oslo({"inspect", in("merged/model.safetensors")}), HasSubstr("[53, 20] Float"));
+  oslo({"convert", ckpt(), in("for_python"), "--format", "huggingface"});
+  EXPECT_THAT(oslo({"inspect", in("for_python")}),
+              AllOf(HasSubstr("a folder of Hugging Face's, gpt2"), HasSubstr("[20, 60] Float")));
+}
+
+TEST_F(FolderCommands, RefusalsLeaveNothingBehind) {
+  const Names before = names_in(in("."));
+  EXPECT_THAT(oslo({"merge", in("missing"), in("out")}, 1), HasSubstr("there is no checkpoint"));
+  EXPECT_THAT(oslo({"merge", ckpt(), ckpt()}, 1), HasSubstr("is the folder that is read"));
+  EXPECT_THAT(oslo({"merge", ckpt()}, 2), HasSubstr("out"));
+  EXPECT_THAT(oslo({"convert", ckpt(), in("out")}, 2), HasSubstr("--format"));
+  EXPECT_THAT(oslo({"convert", ckpt(), in("out"), "--format", "pickle"}, 2), HasSubstr("pickle"));
+  EXPECT_THAT(oslo({"reshard", ckpt(), in("out")}, 2), HasSubstr("--set"));
+  EXPECT_THAT(oslo({"reshard", ckpt(), in("out"), "--set", "tensor_parallel_sizes=2"}, 2),
+              HasSubstr("tensor_parallel_size"));
+  EXPECT_THAT(oslo({"reshard", ckpt(), in("out"), "--set", "tensor_parallel_size=0"}, 2),
+              HasSubstr("tensor_parallel_size"));
+  EXPECT_THAT(oslo({"inspect", in("missing")}, 1), HasSubstr("there is no checkpoint"));
+  EXPECT_THAT(oslo({"merge", "--help"}), HasSubstr("oslo merge parallel_ckpt merged_ckpt"));
+  EXPECT_EQ(names_in(in(".")), before);
+  expect_loads(ckpt());
+  // What was there before is replaced as a whole, unless no save wrote it.
+  oslo({"merge", ckpt(), in("merged")});
+  oslo({"merge", ckpt(), in("merged"), "--format", "bin"});
+  EXPECT_EQ(names_in(in("merged")).count("model.safetensors"), 0u);
+  write_contents(in("merged/notes.txt"), "mine");
+  EXPECT_THAT(oslo({"merge", ckpt(), in("merged")}, 1), HasSubstr("which no save wrote"));
+  EXPECT_EQ(contents(in("merged/notes.txt")), "mine");
+}
+
+}  // namespace
+}  // namespace oslo::folder_commands_test
