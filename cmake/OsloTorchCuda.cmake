@@ -2,8 +2,8 @@
 # `oslo_torch`, or sets OSLO_TORCH_CUDA_ERROR to what is wrong. Needs OSLO_TORCH_ROOT (OsloTorch.cmake).
 #
 # libtorch_cuda needs CUDA's libraries: cuBLAS, cuDNN, NCCL and others. They and their headers are
-# looked for inside the LibTorch, in OSLO_NVIDIA (the folder `nvidia` that NVIDIA's PyPI packages fill),
-# beside the wheel, in the .venv-cuda and .venv-peers of oslo_cpp's own source tree, and in a toolkit.
+# looked for inside the LibTorch, beside the wheel, in OSLO_NVIDIA (the folder `nvidia` that NVIDIA's PyPI
+# packages fill), in the .venv-cuda and .venv-peers of oslo_cpp's own source tree, and in a toolkit.
 # Neither nvcc nor a driver nor a GPU is needed: no file of ours holds code for the device.
 #
 # With OSLO_CUDA=COMPILE the headers are enough: for looking whether it compiles.
@@ -18,7 +18,9 @@ function(_oslo_nvidia_folders out)
   file(GLOB beside "${OSLO_TORCH_ROOT}/../nvidia")
   file(GLOB own "${own_tree}/.venv-cuda/${wheels}")
   file(GLOB peers "${own_tree}/.venv-peers/${wheels}")
-  set(${out} ${OSLO_NVIDIA} ${OSLO_NVIDIA_BUILT_WITH} ${beside} ${own} ${peers} PARENT_SCOPE)
+  # What a CPU build links, beside the wheel, comes first: of two libraries of one name a program's search
+  # path can lead to one only.
+  set(${out} ${beside} ${OSLO_NVIDIA} ${OSLO_NVIDIA_BUILT_WITH} ${own} ${peers} PARENT_SCOPE)
 endfunction()
 
 # Sets `out` to the libraries of CUDA that libtorch_cuda needs, `missing` to what was not found.
