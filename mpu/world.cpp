@@ -17,6 +17,7 @@
 #include "mpu/error.h"
 #include "mpu/launch/launch_environment.h"
 #include "mpu/text.h"
+#include "mpu/transport/broken_pipes.h"
 #include "mpu/transport/process_group.h"
 
 namespace oslo {
@@ -43,6 +44,7 @@ namespace {
 
 c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
   if (launch.size == 1) return c10::make_intrusive<c10d::HashStore>();
+  make_broken_pipes_errors();
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(launch.master_port);
   options.isServer = launch.rank == 0 && !launch.store_is_hosted_elsewhere;

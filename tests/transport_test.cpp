@@ -1,7 +1,11 @@
 // What carries a group's collectives: the choice, and the two levels between hosts.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -280,6 +284,34 @@ TEST(TwoLevels, AModelInParallelOverThem) {
     parity::expect_gradients(*model, *reference, {1e-3, 1e-4});
   });
   EXPECT_THAT(errors, Each(""));
+}
+
+std::atomic<int> pipes_that_broke{0};
+
+/// What writing to a pipe without a reader says, after a group over Gloo has been made.
+int write_to_a_broken_pipe() {
+  run_on_hosts({"a", "b"},
+               [](World world) { world.make_group("all", all_of(world), Transport::gloo); });
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  const ssize_t written = ::write(ends[1], "x", 1);
+  const int reason = errno;
+  ::close(ends[1]);
+  EXPECT_EQ(written, -1);
+  return reason;
+}
+
+TEST(BrokenPipes, AreErrorsNotTheEnd) {
+  ::signal(SIGPIPE, SIG_DFL);
+  EXPECT_EQ(write_to_a_broken_pipe(), EPIPE);
+}
+
+TEST(BrokenPipes, AProgramsOwnWayStays) {
+  ::signal(SIGPIPE, [](int) { ++pipes_that_broke; });
+  EXPECT_EQ(write_to_a_broken_pipe(), EPIPE);
+  EXPECT_EQ(pipes_that_broke, 1);
+  ::signal(SIGPIPE, SIG_DFL);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "mpu/transport/broken_pipes.h"
+
 namespace oslo {
 namespace {
 
@@ -106,6 +108,7 @@ void wait_until_all_are_connected(c10d::Store& store, int size, std::chrono::mil
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(Rendezvous& rendezvous,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int size) {
+  make_broken_pipes_errors();
   if (!rendezvous.device) rendezvous.device = make_device(rendezvous.loopback);
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices.push_back(std::static_pointer_cast<Device>(rendezvous.device));

@@ -211,10 +211,9 @@ void train(const Options& options) {
   // --- 6. Train as usual, but call the DDP engine, not the model, or hand the schedule a batch ---
   const auto save = [&] {
     // All or nothing, whenever this process dies.
-    parallel.save_parallelized(checkpoint, oslo::SaveOptions()
-                                               .optimizer(&optimizer)
-                                               .extra({{"step", step}})
-                                               .config(shape.to_json()));
+    parallel.save_parallelized(
+        checkpoint,
+        oslo::SaveOptions().optimizer(&optimizer).extra({{"step", step}}).config(shape.to_json()));
   };
   if (speaker) std::filesystem::create_directories(out);
   world.barrier();
