@@ -140,6 +140,24 @@ class Vit(nn.Module):
         return self.head(self.norm(x[:, 0]))
 
 
+class Mixed(nn.Module):
+    """Half in bfloat16, with a part inside that autocast is off for; a weight that has a gradient as
+    a factor only, and not where it is looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(7, 11, dtype=torch.float32)
+        self.down = nn.Linear(11, 5, dtype=torch.float32)
+
+    def forward(self, x):
+        with torch.no_grad():
+            largest = self.down.weight.abs().amax()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            h = F.gelu(self.up(x))
+            with torch.autocast("cpu", enabled=False):
+                return self.down(h.float()) / largest
+
+
 def flat_outputs(output):
     leaves = torch.utils._pytree.tree_leaves(output)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -175,11 +193,22 @@ MODELS = {
             lambda g: ((torch.randn(BATCH, 3, 8, 8, generator=g),),
                        torch.randint(7, (BATCH,), generator=g)),
             cross_entropy, lambda b: ({0: b},)),
+    # The roundings of bfloat16 are those of a CPU: compared with what the same one gave, and not kept.
+    "mixed": (Mixed,
+              lambda g: ((torch.randn(BATCH, 7, generator=g, dtype=torch.float32),),
+                         torch.randn(BATCH, 5, generator=g, dtype=torch.float32)),
+              mean_square, lambda b: ({0: b},)),
 }
 
 
+def called_with(arguments):
+    """Arguments by position and by name: a tuple is the former, a dictionary the latter."""
+    return ((), arguments) if isinstance(arguments, dict) else (arguments, {})
+
+
 def export(model, arguments, dynamic_shapes, path):
-    program = torch.export.export(model, arguments, dynamic_shapes=dynamic_shapes)
+    args, kwargs = called_with(arguments)
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes)
     for module in program.graph_module.modules():  # where each line of Python lies on this machine
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for key in ("stack_trace", "torch_fn"):
@@ -193,7 +222,8 @@ def train(model, batches, loss_of, path):
     torch.manual_seed(5)
     for step, (arguments, target) in enumerate(batches):
         optimizer.zero_grad()
-        loss = loss_of(flat_outputs(model(*arguments)), target)
+        args, kwargs = called_with(arguments)
+        loss = loss_of(flat_outputs(model(*args, **kwargs)), target)
         loss.backward()
         optimizer.step()
         for i, argument in enumerate(torch.utils._pytree.tree_leaves(arguments)):
@@ -201,8 +231,9 @@ def train(model, batches, loss_of, path):
         told[f"step{step}.target"] = target
         told[f"step{step}.loss"] = loss.detach()
     model.eval()
+    args, kwargs = called_with(batches[0][0])
     with torch.no_grad():
-        for i, output in enumerate(flat_outputs(model(*batches[0][0]))):
+        for i, output in enumerate(flat_outputs(model(*args, **kwargs))):
             told[f"evaluation{i}"] = output
     for key, value in model.state_dict().items():
         told[f"state.{key}"] = value
