@@ -16,10 +16,12 @@
 #include "mpu/text.h"
 #include "oslo_cpp/exported/archive.h"
 #include "oslo_cpp/exported/build_graph.h"
+#include "oslo_cpp/exported/copy_state.h"
 #include "oslo_cpp/exported/input_check.h"
 #include "oslo_cpp/exported/module_builder.h"
 #include "oslo_cpp/exported/module_uses.h"
 #include "oslo_cpp/exported/signature.h"
+#include "oslo_cpp/initialized_tag.h"
 
 namespace oslo {
 
@@ -45,6 +47,7 @@ struct ExportedModule::State {
   /// The modules whose members `inputs` points to, also when others stand in the tree for them.
   std::map<std::string, std::shared_ptr<torch::nn::Module>> modules;
   bool evaluation_only = false;
+  std::filesystem::path path;
 };
 
 void ExportedModule::State::add_tensors(ModuleBuilder& builder, Archive& archive,
@@ -166,6 +169,16 @@ void ExportedModule::train(bool on) {
   torch::nn::Module::train(on);
 }
 
+std::shared_ptr<torch::nn::Module> ExportedModule::clone(
+    const std::optional<torch::Device>& device) const {
+  OSLO_CHECK(!is_initialized(ModelView(*this)),
+             "clone: the model is parallel; clone it before initialize");
+  auto copy = load_exported(state_->path);
+  exported::copy_state(*this, *copy, printable_path(state_->path));
+  if (device) copy->to(*device);
+  return copy;
+}
+
 std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path) try {
   Archive archive(path);
   const Document program = archive.program();
@@ -205,6 +218,7 @@ std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path)
              state->graph->inputs(), " inputs and its signature ", signature.inputs.size());
   state->check.emplace(graph, program.find("range_constraints"), state->input_names);
   state->output_names = exported::output_names(graph_module, state->graph->outputs());
+  state->path = path;
   state->evaluation_only = flags.off > 0 && flags.on == 0;
   const bool training = !state->evaluation_only;
   model->state_ = std::move(state);

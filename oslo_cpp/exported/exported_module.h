@@ -5,11 +5,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "oslo_cpp/exported/python_module.h"
-#include "parallelizers/modules/output_tensors.h"
+#include "parallelizers/modules/output_values.h"
 
 namespace oslo {
 
@@ -20,7 +21,7 @@ namespace oslo {
 /// Layers are LibTorch's (`Linear`, `Embedding`, `Conv1d` to `3d`, `LayerNorm`, `GroupNorm`,
 /// `BatchNorm1d` to `3d`) where Python had these. A tied weight is one tensor, which `parameters()`
 /// lists once, as in Python. Buffers that Python does not save (`persistent=False`) are buffers
-/// that checkpoints leave out. `clone` is not there: load the file again.
+/// that checkpoints leave out.
 ///
 /// `forward` runs on whichever thread calls it; as with any module, two at a time may meet in
 /// buffers that it writes to.
@@ -54,6 +55,12 @@ class ExportedModule : public PythonModule {
   /// so says nothing of training.
   void train(bool on = true) override;
 
+  /// A model of its own with the same values, modes and types, on `device` or where this one is. It
+  /// reads the file again, which has to be what it was: throws `Error` where that is gone or of
+  /// another model, and for one that `initialize` has made parallel.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+
  private:
   struct State;
   explicit ExportedModule(std::unique_ptr<State> state);
@@ -72,17 +79,5 @@ class ExportedModule : public PythonModule {
 /// Tensors are on the CPU. Random generators are as before. Memory: the tensors, and while it reads
 /// some 10 times the graph's text. Time is linear in the file.
 std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path);
-
-/// What `DistributedDataParallel` sees of the results.
-template <>
-struct OutputTensors<c10::IValue> {
-  static constexpr bool known = true;
-  static void collect(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
-    value.visit([&](const c10::IValue& part) {
-      if (part.isTensor() && part.toTensor().defined()) tensors.push_back(part.toTensor());
-      return false;
-    });
-  }
-};
 
 }  // namespace oslo

@@ -8,6 +8,7 @@
 #include "tests/exported_model_test/python_run.h"
 #include "tests/support/error_of.h"
 #include "tests/support/parity.h"
+#include "tests/support/temporary_directory.h"
 
 namespace oslo::test {
 namespace {
@@ -188,6 +189,50 @@ TEST(ExportedModules, AProgramOfEvaluationDoesNotTrain) {
   EXPECT_FALSE(model->is_training());
   model->eval();
   EXPECT_THAT(error_of([&] { model->train(); }), HasSubstr("model.train() in Python"));
+}
+
+TEST(ExportedModules, ACloneIsAModelOfItsOwn) {
+  const auto model = loaded("conv");
+  model->named_modules()["features.1"]->eval();
+  {
+    const torch::NoGradGuard no_grad;
+    model->named_parameters()["head.weight"].mul_(2);
+    model->named_buffers()["features.5.running_mean"].add_(1);
+  }
+  model->named_parameters()["head.bias"].set_requires_grad(false);
+  model->to(torch::kFloat);
+  const auto copy =
+      make_seeded(1, [&] { return std::dynamic_pointer_cast<ExportedModule>(model->clone()); });
+  ASSERT_NE(copy, nullptr);
+  EXPECT_FALSE(copy->named_modules()["features.1"]->is_training());
+  EXPECT_TRUE(copy->named_modules()["features.5"]->is_training());
+  EXPECT_FALSE(copy->named_parameters()["head.bias"].requires_grad());
+  const Tensor x = PythonRun("conv").inputs(0).front().to(torch::kFloat);
+  copy->eval();
+  model->eval();
+  const Tensor expected = model->forward(x).toTensor();
+  EXPECT_TRUE(torch::equal(copy->forward(x).toTensor(), expected));
+  const torch::NoGradGuard no_grad;
+  for (Tensor& parameter : copy->parameters()) parameter.zero_();
+  EXPECT_TRUE(torch::equal(model->forward(x).toTensor(), expected));
+  EXPECT_EQ(copy->forward(x).toTensor().abs().sum().item<float>(), 0);  // its members, too
+}
+
+TEST(ExportedModules, ACloneOfAnotherOrAParallelModelIsRefused) {
+  const TemporaryDirectory folder;
+  const auto path = folder / "model.pt2";
+  std::filesystem::copy_file(kExported / "mlp.pt2", path);
+  const auto model = make_seeded(1, [&] { return load_exported(path); });
+  std::filesystem::copy_file(kExported / "vit.pt2", path,
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(error_of([&] { model->clone(); }),
+              AllOf(HasSubstr("model.pt2 has"), HasSubstr("it is another file now")));
+  std::filesystem::remove(path);
+  EXPECT_THAT(error_of([&] { model->clone(); }), HasSubstr("model.pt2"));
+  InitializeOptions how;
+  how.world = World::alone();
+  initialize(model, Config::parse(parity::tensor_parallel(1)), how);
+  EXPECT_THAT(error_of([&] { model->clone(); }), HasSubstr("clone it before initialize"));
 }
 
 TEST(ExportedModules, AnOperatorThatFailsIsNamedWithItsNode) {
