@@ -7,6 +7,7 @@
 #include "checkpoint/formats/torch_bin.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tool_process.h"
+#include "tests/support/transformers.h"
 
 namespace oslo::test {
 namespace {
@@ -25,21 +26,28 @@ std::vector<double> losses_in(const std::string& text) {
   return losses;
 }
 
-TEST(ExportedTutorial, TrainsOnTwoRanksAsOnOneAndPythonReadsItsWeights) {
-  const TemporaryDirectory folder;
+/// Trains a program on one rank and on two, into "one" and "two" of the folder, until what is left
+/// of the loss is `left`.
+void expect_trains(const std::string& program, const std::string& planned, double left,
+                   const TemporaryDirectory& folder) {
   const auto run = [&](const char* ranks, const std::string& name) {
-    ToolProcess tool({"run", "-n", ranks, "--", TUTORIALS "/train_exported",
-                      kExported + "/gpt2.pt2", (folder / name).string()});
+    ToolProcess tool(
+        {"run", "-n", ranks, "--", TUTORIALS "/train_exported", program, (folder / name).string()});
     EXPECT_EQ(tool.finish(), 0) << tool.error();
     return tool.output();
   };
   const std::string two = run("2", "two"), one = run("1", "one");
-  EXPECT_THAT(two, HasSubstr("h.*.attn.c_attn.weight x 2"));
+  EXPECT_THAT(two, HasSubstr(planned));
   const auto losses = losses_in(two), expected = losses_in(one);
   ASSERT_EQ(losses.size(), 20u);
   ASSERT_EQ(expected.size(), 20u);
-  EXPECT_LT(losses.back(), losses.front() / 2);
+  EXPECT_LT(losses.back(), left * losses.front());
   for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4);
+}
+
+TEST(ExportedTutorial, TrainsOnTwoRanksAsOnOneAndPythonReadsItsWeights) {
+  const TemporaryDirectory folder;
+  expect_trains(kExported + "/gpt2.pt2", "h.*.attn.c_attn.weight x 2", 0.5, folder);
   // What load_state_dict wants: the names of Python's state_dict, all of them and no others.
   std::set<std::string> written, wanted;
   for (const auto& [name, tensor] : read_torch_bin(folder / "two/pytorch_model.bin")) {
@@ -49,6 +57,14 @@ TEST(ExportedTutorial, TrainsOnTwoRanksAsOnOneAndPythonReadsItsWeights) {
     if (name.starts_with("state.")) wanted.insert(name);
   }
   EXPECT_EQ(written, wanted);
+}
+
+TEST(ExportedTutorial, TrainsAModelOfTransformers) {
+  OSLO_NEEDS_TRANSFORMERS();
+  const TemporaryDirectory folder;
+  const std::string program = (folder / "gpt2.pt2").string();
+  run_with_transformers("tutorials/export_transformer.py", "'" + program + "'");
+  expect_trains(program, "transformer.h.*.attn.c_attn.weight x 2", 0.8, folder);
 }
 
 TEST(ExportedTutorial, SaysWhatItTakes) {
