@@ -35,7 +35,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory checkpoint planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory checkpoint exported planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -56,6 +56,7 @@ def main():
         "memory": lambda: training.memory(options.bin, options.quick),
         "checkpoint": lambda: checkpoint.checkpoint(options.bin, peers("checkpoint"), pathlib.Path(options.out),
                                                     rounds, options.quick),
+        "exported": lambda: overhead.exported(options.bin, options.quick),
         "planning": lambda: overhead.planning(options.bin, options.quick),
         "expected": lambda: expected.expected_steps(options.bin, rounds, options.quick),
     }

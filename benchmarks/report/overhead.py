@@ -47,6 +47,21 @@ def overhead(bin_folder: str, quick: bool) -> list[Row]:
     return rows
 
 
+def exported(bin_folder: str, quick: bool) -> list[Row]:
+    options = ["--benchmark_filter=step"] if quick else []
+    rows = []
+    for entry in run_google_benchmark(f"{bin_folder}/bench_exported", *options):
+        where, part, batch = entry["run_name"].split("/")[:3]
+        ranks = "rank 0 of 2" if where == "cut" else "1 rank"
+        ratio = turns(entry, "ratio")
+        verdict = wanted(ratio.median <= 1.1, "1.1") if part == "step" else ""
+        rows.append(Row("A model of load_exported", f"{part}, {batch.replace(':', ' ')}, {ranks}", "us",
+                        turns(entry, "ours"), turns(entry, "plain"), "the same in C++",
+                        note=f"{ratio.median:.3f} of its time [{ratio.p10:.3f}, {ratio.p90:.3f}]"
+                             + (f", {verdict}" if verdict else "")))
+    return rows
+
+
 def planning(bin_folder: str, quick: bool) -> list[Row]:
     options = ["--benchmark_repetitions=3"]
     if quick:
