@@ -17,6 +17,7 @@
 #include "oslo_cpp/plan_entries.h"
 #include "oslo_cpp/plan_only.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/modules/module_traits.h"
 #include "parallelizers/pipeline/stage_plan.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/kernel_fusion.h"
@@ -123,6 +124,16 @@ void check_decided_over(const ModelView& model, const MeshPtr& mesh) {
   }
 }
 
+/// Throws where a module of the model runs on one pipeline stage only.
+void check_takes_stages(const ModelView& model) {
+  for (const ModuleView& each : model.modules()) {
+    const auto* traits = dynamic_cast<const ModuleTraits*>(each.module.get());
+    const std::string reason = traits == nullptr ? "" : traits->no_stages();
+    OSLO_CHECK(reason.empty(), "initialize: ", each.path.empty() ? "the model" : each.path, ": ",
+               reason);
+  }
+}
+
 /// What ranks must have planned alike.
 std::string plan_text(const std::vector<LayerPlan>& layers, const StagePlan& stages,
                       const ModelView& model) {
@@ -202,7 +213,10 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                       .random_mode(options.random_mode)
                       .seed(options.seed)
                       .prepare_mesh(prepared(device_of(view), config.values()));
-    mpu_options.grid(world.size());
+    const RankGrid grid = mpu_options.grid(world.size());
+    for (const Axis& axis : grid.axes()) {
+      if (axis.name == "pipeline" && axis.size > 1) check_takes_stages(view);
+    }
     OSLO_CHECK(
         !is_all_initialized(view),
         "initialize: this model is parallel already; initialize it once, on the whole model");

@@ -14,6 +14,8 @@ class ModuleTraits {
   /// forward: a `ModelView` does not list them, so that no checkpoint has them and every stage of a
   /// pipeline does.
   virtual bool saves_buffer(const std::string& name) const = 0;
+  /// Why it cannot be cut into pipeline stages, and what can be done; empty: it can.
+  virtual std::string no_stages() const { return {}; }
 };
 
 }  // namespace oslo
