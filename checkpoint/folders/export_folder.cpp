@@ -13,6 +13,7 @@
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_options.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
+#include "checkpoint/resume/saved_optimizer.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
@@ -26,7 +27,9 @@ namespace fs = std::filesystem;
 /// The names of the files to be: with their second ones where config.json ties nothing.
 std::vector<std::pair<std::string, std::string>> names_of(const CheckpointIndex& index, bool tied) {
   std::vector<std::pair<std::string, std::string>> names;  // each with the one it is saved under
-  for (const auto& [name, _] : index.tensors) names.emplace_back(name, name);
+  for (const auto& [name, _] : index.tensors) {
+    if (!is_optimizer_key(name)) names.emplace_back(name, name);
+  }
   for (const auto& [name, tensor] : index.ties) {
     if (!tied) names.emplace_back(name, tensor);
   }

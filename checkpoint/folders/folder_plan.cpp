@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "checkpoint/resume/saved_optimizer.h"
+
 namespace oslo {
 namespace {
 
@@ -45,6 +47,12 @@ uint64_t bytes_of(const CheckpointIndex::Tensor& tensor) {
          c10::elementSize(tensor.dtype);
 }
 
+/// The parameter that an optimizer's tensor belongs to; other tensors are their own.
+std::string_view parameter_of(std::string_view name) {
+  return is_optimizer_key(std::string(name)) ? name.substr(name.find('/', name.find('/') + 1) + 1)
+                                             : name;
+}
+
 /// For each tensor its stage.
 std::map<std::string, int> stages_of(const CheckpointIndex& index, int stages) {
   std::vector<std::pair<std::string, uint64_t>> order;
@@ -53,8 +61,9 @@ std::map<std::string, int> stages_of(const CheckpointIndex& index, int stages) {
     order.emplace_back(name, bytes_of(tensor));
     all += order.back().second;
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [](const auto& a, const auto& b) { return comes_before(a.first, b.first); });
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return comes_before(parameter_of(a.first), parameter_of(b.first));
+  });
   std::map<std::string, int> result;
   uint64_t before = 0;
   for (const auto& [name, bytes] : order) {
@@ -97,10 +106,14 @@ bool anything_is_cut(const CheckpointIndex& index) {
 FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format) {
   FolderPlan plan;
   plan.merged = true;
-  std::vector<FolderPlan::Part> whole;
-  for (const auto& [name, _] : index.tensors) whole.push_back({name, {}});
-  if (format != "bin") plan.files.push_back({"model", "safetensors", whole});
-  if (format != "safetensors") plan.files.push_back({"pytorch_model", "bin", whole});
+  std::vector<FolderPlan::Part> model, optimizer;
+  for (const auto& [name, _] : index.tensors) {
+    (is_optimizer_key(name) ? optimizer : model).push_back({name, {}});
+  }
+  if (format != "bin") plan.files.push_back({"model", "safetensors", model, true});
+  if (format != "safetensors") plan.files.push_back({"pytorch_model", "bin", model, true});
+  // Beside the model's file, which other programs open.
+  if (!optimizer.empty()) plan.files.push_back({"optimizer", "safetensors", optimizer});
   return plan;
 }
 
@@ -128,7 +141,7 @@ FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline
   plan.mesh = RankGrid::of_sizes(1, tensor, pipeline, RankOrder::pp_dp_tp);
   for (int stage = 0; stage < pipeline; ++stage) {
     for (int rank = 0; rank < tensor; ++rank) {
-      plan.files.push_back({c10::str("pytorch_model_tp_", rank, "_pp_", stage), format, {}});
+      plan.files.push_back({c10::str("pytorch_model_tp_", rank, "_pp_", stage), format, {}, false});
     }
   }
   const bool cuts_whole_ones = !anything_is_cut(index);

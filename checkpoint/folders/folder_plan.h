@@ -18,6 +18,7 @@ struct FolderPlan {
     std::string stem;    ///< its name without the extension
     std::string format;  ///< "safetensors" or "bin": the extension
     std::vector<Part> parts;
+    bool tied = false;  ///< whether it says which tensors have second names
   };
 
   bool merged = false;
@@ -26,8 +27,8 @@ struct FolderPlan {
   nlohmann::json parallel_config;  ///< for parallel_config.json; null: none
 };
 
-/// Whole tensors, as `SaveOptions::merge_checkpoints` writes them. `format` is one of the two, or
-/// empty: a file of each.
+/// Whole tensors, as `SaveOptions::merge_checkpoints` writes them, an optimizer's in a file of
+/// their own. `format` is one of the two, or empty: a file of each.
 FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format);
 
 /// The files of `index` in another format.
@@ -37,8 +38,9 @@ FolderPlan plan_converted(const CheckpointIndex& index, const std::string& forma
 /// dimension and the same stretches (those of a fused query-key-value, say), evenly over `tensor`
 /// ranks; where nothing was, every tensor of two or more dimensions is cut by its first one. Whole
 /// tensors lie in the first tensor rank's files. Tensors go to stages in the order of their names,
-/// numbers in them by value, each stage of about as many bytes. A load takes any layout, so that
-/// none of this has to be what a model's plan will be: then ranks read parts of several files.
+/// numbers in them by value, an optimizer's with their parameters, each stage of about as many
+/// bytes. A load takes any layout, so that none of this has to be what a model's plan will be: then
+/// ranks read parts of several files.
 FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline,
                           const std::string& format);
 

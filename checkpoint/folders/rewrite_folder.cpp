@@ -14,8 +14,8 @@
 #include "checkpoint/folders/folder_checks.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/resume/random_record.h"
 #include "checkpoint/storage/file_io.h"
-#include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/error.h"
@@ -33,12 +33,6 @@ Region region_of(const CheckpointIndex::Tensor& tensor, const CheckpointIndex::C
   return region;
 }
 
-/// Waits until a file is on the disk, and lists it.
-void list_written(const fs::path& file, CheckpointIndex& index) {
-  sync_file(file);
-  index.files[file.filename()] = {fs::file_size(file), sha256_file(file)};
-}
-
 class FolderWriter {
  public:
   FolderWriter(const CheckpointFolder& from, const FolderPlan& plan, const fs::path& folder,
@@ -46,6 +40,8 @@ class FolderWriter {
       : from_(from), plan_(plan), folder_(folder), progress_(progress) {
     index_.mesh = plan.mesh;
     index_.ties = from.index().ties;
+    index_.optimizer = from.index().optimizer;
+    index_.scheduler_steps = from.index().scheduler_steps;
     for (const auto& [name, tensor] : from.index().tensors) {
       index_.tensors[name] = {tensor.shape, tensor.dtype, {}};
     }
@@ -54,6 +50,7 @@ class FolderWriter {
   void write() {
     for (const FolderPlan::File& file : plan_.files) write(file);
     for (const char* name : {"config.json", kExtraName}) copy(name);
+    if (copy(kRandomName)) index_.random_mesh = from_.index().random_mesh;
     if (!plan_.merged && plan_.parallel_config.is_null()) copy(kParallelConfig);
     if (!plan_.parallel_config.is_null()) {
       write_text(kParallelConfig, plan_.parallel_config.dump(2) + "\n");
@@ -78,19 +75,17 @@ class FolderWriter {
       return values;
     };
     const bool in_bin = file.format == "bin";
-    if (in_bin) {
-      write_torch_bin(folder_ / name, stream, plan_.merged ? index_.ties : no_ties_);
-    } else {
-      write_safetensors(folder_ / name, stream, metadata());
-    }
-    list_written(folder_ / name, index_);
+    const fs::path path = folder_ / name;
+    index_.files[name] =
+        in_bin ? write_torch_bin(path, stream, file.tied ? index_.ties : no_ties_)
+               : write_safetensors(path, stream, file.tied ? metadata() : SafetensorsMetadata());
+    sync_file(path);
     for (const FolderPlan::Part& part : file.parts) {
       index_.tensors.at(part.tensor).parts.push_back({name, part.cuts});
     }
   }
 
   SafetensorsMetadata metadata() const {
-    if (!plan_.merged) return {};
     SafetensorsMetadata metadata = index_.ties;
     // Whoever finds this file without the index knows what is missing.
     metadata[kIndexName] = "has the hash of this file";
@@ -101,14 +96,21 @@ class FolderWriter {
     OutputFile file(folder_ / name);
     file.write(text.data(), text.size());
     file.close();
-    list_written(folder_ / name, index_);
+    sync_file(folder_ / name);
+    index_.files[name] = file.contents();
   }
 
-  void copy(const std::string& name) {
-    const fs::path path = from_.path() / name;
+  /// Whether the folder has the file, which no tensor of the model lies in.
+  bool copy(const std::string& name) {
+    std::optional<fs::path> path = from_.find_file(name);
     std::error_code ignored;
-    if (!fs::is_regular_file(path, ignored)) return;
-    write_text(name, read_file(InputFile(path), kExtraLimits.bytes));
+    if (from_.hashed().empty() && fs::is_regular_file(from_.path() / name, ignored)) {
+      path = from_.path() / name;  // of a folder without an index
+    }
+    if (!path) return false;
+    const InputFile file(*path);
+    write_text(name, read_file(file, file.size()));
+    return true;
   }
 
   const CheckpointFolder& from_;

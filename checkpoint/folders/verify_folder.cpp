@@ -127,8 +127,9 @@ std::string describe_folder(const fs::path& path) {
                                      (cuts.empty() ? "whole" : to_string(cuts)));
   }
   for (const auto& [name, tensor] : index.ties) ties.add(printable(name), printable(tensor));
-  out << printable_path(path) << ": " << kind_of(index) << "; " << index.tensors.size()
+  out << printable_path(folder.path()) << ": " << kind_of(index) << "; " << index.tensors.size()
       << " tensors, " << size_text(static_cast<double>(bytes)) << "\n";
+  if (index.optimizer) out << "with the state of " << printable(index.optimizer->kind) << "\n";
   files.print(out, "files");
   tensors.print(out, "tensors, as their first parts are cut");
   ties.print(out, "second names");

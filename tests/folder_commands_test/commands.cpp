@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/torch_bin.h"
@@ -76,6 +77,35 @@ TEST_F(FolderCommands, ReshardDividesTheFilesAmongOtherRanks) {
   oslo({"reshard", in("merged"), in("four"), "--set", "tensor_parallel_size=4", "--format", "bin"});
   EXPECT_EQ(names_in(in("four")).count("pytorch_model_tp_3_pp_0.bin"), 1u);
   expect_loads(in("four"));
+}
+
+TEST_F(FolderCommands, OptimizersAndRandomStatesGoAlong) {
+  on_grid({"tensor 2 x pipeline 2", 2, 2}, 1, [&](ParallelModel& parallel, Gpt2& model) {
+    torch::optim::AdamW optimizer(model->parameters());
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(1));
+    schedule.forward_backward_step({torch::arange(18).view({2, 9})},
+                                   [&](const std::vector<torch::Tensor>& micro) {
+                                     return model->forward(micro[0]).square().mean();
+                                   });
+    optimizer.step();
+    parallel.save_parallelized(ckpt(), SaveOptions().optimizer(&optimizer));
+  });
+  oslo({"reshard", ckpt(), in("three"), "--set", "tensor_parallel_size=3"});
+  oslo({"convert", in("three"), in("bin"), "--format", "bin"});
+  oslo({"merge", ckpt(), in("merged")});
+  on_grid({"tensor 2", 2}, 2, [&](ParallelModel& parallel, Gpt2& model) {
+    for (const char* name : {"three", "bin", "merged"}) {
+      torch::optim::AdamW optimizer(model->parameters());
+      parallel.from_parallelized(in(name), LoadOptions().optimizer(&optimizer));
+      parallel.save_parallelized(in("by ranks"),
+                                 SaveOptions().merge_checkpoints(true).optimizer(&optimizer));
+      for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+        EXPECT_FALSE(contents(in("merged/") + file).empty());
+        EXPECT_EQ(contents(in("merged/") + file), contents(in("by ranks/") + file)) << name;
+      }
+    }
+  });
+  EXPECT_THAT(oslo({"inspect", in("three")}), HasSubstr("with the state of AdamW"));
 }
 
 TEST_F(FolderCommands, ConvertChangesTheFormatAlone) {

@@ -40,13 +40,12 @@ void step_plainly(Gpt2& model, torch::optim::Optimizer& optimizer) {
 
 /// Gradients of `model`, which is ordinary, beside those of one that never was anything else.
 void expect_gradients(const Gpt2& model, const Gpt2& plain) {
-  const auto expected = plain->named_parameters();
-  for (const auto& item : model->named_parameters()) {
-    ASSERT_TRUE(item.value().grad().defined()) << item.key();
-    EXPECT_EQ(layout(item.value().grad()), nullptr) << item.key();
+  const auto expected = in_use(plain);
+  for (const auto& [name, tensor] : in_use(model)) {
+    ASSERT_TRUE(tensor.grad().defined()) << name;
+    EXPECT_EQ(layout(tensor.grad()), nullptr) << name;
     // Sums of some hundred floats in another order.
-    EXPECT_TRUE(torch::allclose(item.value().grad(), expected[item.key()].grad(), 1e-4, 1e-6))
-        << item.key();
+    EXPECT_TRUE(torch::allclose(tensor.grad(), expected.at(name).grad(), 1e-4, 1e-6)) << name;
   }
 }
 
@@ -148,7 +147,7 @@ TEST(Reshard, AnyLayoutIntoAnyOtherOfAsManyRanks) {
           }
           backward(parallel, model);
           parallel.deparallelize();
-          for (torch::Tensor& parameter : model->parameters()) parameter.mutable_grad().div_(1.5);
+          for (auto& [_, parameter] : in_use(model)) parameter.mutable_grad().div_(1.5);
           expect_gradients(model, plain);
         });
       }
