@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "mpu/error.h"
+#include "parallelizers/deferred/fill.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
@@ -10,6 +11,7 @@ namespace oslo {
 ModelState::ModelState(const ModelView& model) {
   std::unordered_map<const c10::TensorImpl*, size_t> known;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    check_filled(tensor, name, "a checkpoint");
     const auto [found, fresh] = known.emplace(tensor.unsafeGetTensorImpl(), tensors.size());
     names.emplace_back(name, found->second);
     if (!fresh) return;

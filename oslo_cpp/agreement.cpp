@@ -10,6 +10,7 @@
 #include "mpu/error.h"
 #include "mpu/rank_check.h"
 #include "mpu/text.h"
+#include "parallelizers/deferred/content.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
@@ -40,13 +41,16 @@ std::string structure_of(const ModelView& model) {
   return text.str();
 }
 
-/// One line a parameter in use and a buffer: name and a hash of its bytes. What an earlier
+/// One line a parameter in use and a buffer: name and a hash of its bytes, or of what will compute
+/// them. What an earlier
 /// initialize cut was compared by that.
 std::string values_of(const ModelView& model) {
   std::ostringstream text;
   const auto add = [&](const std::string& name, const at::Tensor& tensor) {
     if (mark_of(tensor) != nullptr) return;
-    text << name << " (hash " << std::hex << content_digest(tensor) << ")\n";
+    const bool deferred = is_deferred(tensor);
+    text << name << (deferred ? " (deferred, hash " : " (hash ") << std::hex
+         << (deferred ? recipe_digest(tensor) : content_digest(tensor)) << ")\n";
   };
   for (const NamedTensor& parameter : model.in_use()) {
     add(parameter.name, parameter.tensor);

@@ -16,6 +16,8 @@
 #include "oslo_cpp/little_cut.h"
 #include "oslo_cpp/plan_entries.h"
 #include "oslo_cpp/plan_only.h"
+#include "parallelizers/deferred/deferred_init.h"
+#include "parallelizers/deferred/fill.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/modules/module_traits.h"
 #include "parallelizers/pipeline/stage_plan.h"
@@ -85,6 +87,9 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
     }
   }
   writes.check();
+  OSLO_CHECK(!is_deferred(model), "initialize: example_inputs could not be run on shapes (", reason,
+             "), and a model that was constructed under DeferredInit has no content to run it on; "
+             "construct it without, or leave example_inputs out");
   std::vector<MemberKeeper::Computed> computed;
   try {
     computed = try_example(model, example, writes);
@@ -221,6 +226,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
         !is_all_initialized(view),
         "initialize: this model is parallel already; initialize it once, on the whole model");
     if (sizes.enabled) check_devices(view);
+    OSLO_CHECK(!DeferredInit::active(),
+               "initialize under oslo::DeferredInit; let the guard end first");
+    check_fillable(view);
     said = options_text(options, view);
   });
   if (sizes.timeout) world.set_timeout(*sizes.timeout);
@@ -232,6 +240,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   }
   MPU mpu(world, mpu_options);
   if (!sizes.enabled) {
+    if (!world.plan_only()) fill(view);
     ParallelModel whole(std::move(model), std::move(mpu), config, {});
     if (world.plan_only()) print_plan_and_exit(whole);
     return whole;
@@ -275,6 +284,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     place_on_stages(view, mpu.tensor_mesh(), stages.tensors);
     keep_gradients_whole(view);
   }
+  if (!world.plan_only()) fill(view);
   for (const LayerPlan& layer : layers) {
     if (layer.computed) set_computed(layer.weight());
   }

@@ -74,7 +74,8 @@ struct InitializeOptions {
 /// as before. Call it on every rank with the same config and the same model (same seed, or the same
 /// file): both are compared before the first collective, and so are the states of the default
 /// generators of the ranks that will share the model. Optimizers may be made before or after,
-/// but not stepped before.
+/// but not stepped before. A model constructed under `DeferredInit` is filled at the end, with this
+/// rank's parts alone.
 ///
 /// Several models may be initialized one after the other, over the same tensor ranks: their values
 /// may meet in one operator, and models may share layers, which stay as the first one decided.

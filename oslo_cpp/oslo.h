@@ -25,6 +25,7 @@
 #include "oslo_cpp/verify/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/data/distributed_data_parallel.h"
+#include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/placement/carrier/access.h"

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "parallelizers/deferred/content.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/modules/module_tree.h"
@@ -62,16 +63,33 @@ void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
   }
 }
 
-/// The bytes from a tensor's first element to its last; none where it has no memory.
-std::pair<const char*, const char*> extent_of(const at::Tensor& tensor) {
+/// The bytes of a memory from a tensor's first element to its last.
+struct Extent {
+  const void* memory = nullptr;  ///< null: it has none
+  int64_t begin = 0, end = 0;
+
+  bool overlaps(const Extent& other) const {
+    return memory != nullptr && memory == other.memory && begin < other.end && other.begin < end;
+  }
+};
+
+/// A deferred tensor's memory is still to come: its storage stands for it.
+Extent extent_of(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0 ||
       tensor.is_meta()) {
     return {};
   }
-  const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+  const auto element = static_cast<int64_t>(tensor.element_size());
   int64_t elements = 1;
   for (int64_t d = 0; d < tensor.dim(); ++d) elements += (tensor.size(d) - 1) * tensor.stride(d);
-  return {begin, begin + elements * static_cast<int64_t>(tensor.element_size())};
+  const auto* storage = tensor.storage().unsafeGetStorageImpl();
+  const bool deferred = is_deferred(tensor);
+  // Two storages may lie over one memory: addresses tell.
+  static constexpr char kAllMemory = 0;
+  const int64_t begin = deferred ? tensor.storage_offset() * element
+                                 : reinterpret_cast<int64_t>(tensor.const_data_ptr());
+  const void* memory = deferred ? static_cast<const void*>(storage) : &kAllMemory;
+  return {memory, begin, begin + elements * element};
 }
 
 /// Throws where a parameter that is to be cut, and gets memory of its own, shares what it has with
@@ -80,12 +98,11 @@ void check_memory(const std::vector<NamedTensor>& cut, const ModelView& model) {
   std::vector<NamedTensor> all = model.in_use();
   for (const BufferView& buffer : model.buffers()) all.push_back({buffer.path, buffer.tensor});
   for (const NamedTensor& parameter : cut) {
-    const auto [begin, end] = extent_of(parameter.tensor);
+    const Extent own = extent_of(parameter.tensor);
     for (const NamedTensor& other : all) {
-      if (begin == nullptr || other.tensor.is_same(parameter.tensor)) continue;
-      const auto [other_begin, other_end] = extent_of(other.tensor);
-      const bool apart = other_begin == nullptr || other_end <= begin || end <= other_begin;
-      OSLO_CHECK(apart, "parameters ", parameter.name, " and ", other.name,
+      if (other.tensor.is_same(parameter.tensor)) continue;
+      OSLO_CHECK(!own.overlaps(extent_of(other.tensor)), "parameters ", parameter.name, " and ",
+                 other.name,
                  " are two tensors over one memory, which cutting them would part; tie them by "
                  "assigning the tensor itself");
     }
