@@ -10,6 +10,7 @@
 #include "mpu/error.h"
 #include "mpu/text.h"
 #include "parallelizers/pipeline/crossing.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 #include "parallelizers/plan/dry_run.h"
 
@@ -25,6 +26,8 @@ class UseCarrier final : public StageCarrier {
   /// A parameter or buffer, and a stage that does not hold it.
   using Uses = std::vector<std::pair<at::Tensor, int>>;
 
+  explicit UseCarrier(const ModelView& model) : model_(model) {}
+
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
     const uint64_t writes = writes_to(tensor, *value.layout->mesh());
     at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to, writes}];
@@ -35,7 +38,7 @@ class UseCarrier final : public StageCarrier {
     return there;
   }
   bool lends(const at::Tensor& parameter, int to) override {
-    lent_.emplace_back(parameter, to);
+    lent_.emplace_back(owner_of(parameter), to);
     return true;
   }
   bool takes_write(const at::Tensor& parameter, int to) override {
@@ -48,6 +51,23 @@ class UseCarrier final : public StageCarrier {
   const Uses& written() const { return written_; }
 
  private:
+  /// What a tensor with a parameter's mark (its detach(), say) is one of.
+  at::Tensor owner_of(const at::Tensor& tensor) const {
+    const Mark* const mark = mark_of(tensor);
+    const auto owns = [&](const at::Tensor& each) {
+      const Mark* const own = mark_of(each);
+      return own != nullptr && own->accumulator == mark->accumulator;
+    };
+    for (const NamedTensor& each : model_.in_use()) {
+      if (owns(each.tensor)) return each.tensor;
+    }
+    for (const BufferView& each : model_.buffers()) {
+      if (owns(each.tensor)) return each.tensor;
+    }
+    return tensor;
+  }
+
+  const ModelView& model_;
   /// A tensor, a stage, and how often the tensor had been written.
   std::map<std::tuple<const c10::TensorImpl*, int, uint64_t>, at::Tensor> carried_;
   std::vector<at::Tensor> kept_;
@@ -84,7 +104,7 @@ StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const
                           const Rates& rates) {
   std::set<const c10::TensorImpl*> written;
   for (int run = 0; run < kMostStageRuns; ++run) {
-    UseCarrier carrier;
+    UseCarrier carrier(model);
     std::vector<UnitCost> work;
     try {
       FirstWrites writes;

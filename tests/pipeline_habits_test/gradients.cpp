@@ -111,6 +111,21 @@ TEST(PipelineGradients, AWeightThatForwardComputes) {
   });
 }
 
+/// Its stages are those of the weight.
+TEST(PipelineGradients, AWeightThatIsDetachedForAnotherStage) {
+  for (const bool example : {true, false}) {
+    HabitTrial how;
+    how.example = example;
+    expect_habit(
+        [](HabitNetImpl& net, const Tensors& micro) {
+          const Tensor h = torch::tanh(net.layer(0, micro[0]));
+          const Tensor y = torch::linear(net.layer(3, h), net.layers[0]->weight.detach());
+          return error_of_rows(y + net.layers[1]->bias.detach(), micro[1]);
+        },
+        how);
+  }
+}
+
 TEST(PipelineGradients, LossesOfSeveralStages) {
   expect_habit([](HabitNetImpl& net, const Tensors& micro) {
     Tensor h = micro[0], sum;
