@@ -4,24 +4,26 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "mpu/agreement.h"
 #include "mpu/error.h"
+#include "oslo_cpp/check_forward.h"
 #include "parallelizers/data/gradient_average.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/copied_gradients.h"
+#include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/recorded_step.h"
-#include "parallelizers/pipeline/schedule/check.h"
 #include "parallelizers/pipeline/schedule/kinds.h"
 #include "parallelizers/pipeline/schedule_run.h"
 #include "parallelizers/pipeline/share_parameter.h"
 #include "parallelizers/pipeline/split_batch.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/plan/example_run.h"
-#include "parallelizers/plan/forward_survey.h"
 #include "parallelizers/plan/stage_search.h"
 
 namespace oslo {
@@ -38,10 +40,9 @@ pipeline::Schedule schedule_of(const ParallelModel& parallel, const PipelineOpti
              "; a batch is divided into at least 1");
   const PipelineShape shape = pipeline_shape(parallel.config().values());
   const std::string kind = options.kind().value_or(shape.kind);
-  const int usual = shape.chunks == 1 ? 0 : shape.chunks;
-  pipeline::Schedule schedule =
-      pipeline::make_schedule({kind, parallel.mpu().size("pipeline"), micro_batches,
-                               options.num_model_chunks().value_or(usual)});
+  pipeline::Schedule schedule = pipeline::make_schedule(
+      {kind, parallel.mpu().size("pipeline"), micro_batches,
+       options.num_model_chunks().value_or(shape.chunks == 1 ? 0 : shape.chunks)});
   const MeshPtr& mesh = parallel.mpu().tensor_mesh();
   if (!mesh->stages) return schedule;
   OSLO_CHECK(schedule.rank_of_stage == mesh->stage_ranks.rank_of_stage(),
@@ -66,8 +67,7 @@ std::optional<pipeline::Action> last_gradients(const std::vector<pipeline::Actio
     if (staged) return whole || action.pass == pipeline::Pass::backward_weight;
     return action.stage == 0 && (whole || action.pass == pipeline::Pass::backward_input);
   });
-  if (last == list.rend()) return std::nullopt;
-  return *last;
+  return last == list.rend() ? std::nullopt : std::optional(*last);
 }
 
 }  // namespace
@@ -80,7 +80,9 @@ struct PipelineSchedule::State {
   pipeline::Schedule schedule, evaluation;
   CallThreads threads = {};  ///< idle ones
   int64_t steps = 0;
-  bool knows_uses = false, knows_order = false, stands_at_reads = false;
+  bool knows_uses = false, stands_at_reads = false;
+  std::set<bool> knows_order = {};  ///< of forwards with a backward, without
+  ForwardWrites writes = {};        ///< of both
 
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> parameters;
@@ -100,7 +102,7 @@ struct PipelineSchedule::State {
   StageMap stages() const;
   std::vector<at::Generator> streams() const;
   void share_used_parameters(const std::function<void()>& forward);
-  void check_order(const std::function<void()>& forward);
+  void check_order(bool trains, const std::function<void()>& forward);
 };
 
 /// A rank receives other stages' values on the device that the model was last moved to. A parameter
@@ -126,7 +128,6 @@ std::vector<at::Tensor> PipelineSchedule::State::tensors() const {
   return all;
 }
 
-/// Theirs.
 StageMap PipelineSchedule::State::stages() const {
   StageMap stages;
   for (const at::Tensor& each : tensors()) {
@@ -158,32 +159,14 @@ void PipelineSchedule::State::share_used_parameters(const std::function<void()>&
   for (const at::Tensor& each : tensors()) share_parameter(each, stages.of(each));
 }
 
-/// Where a rank has several stages, a forward that waits inside one of them holds up the others. So
-/// a program that comes back to early stages may not be able to run under the lists: the first
-/// step's first micro-batch, run on shapes, shows it on every rank before anything is sent.
-void PipelineSchedule::State::check_order(const std::function<void()>& forward) {
-  if (std::exchange(knows_order, true)) return;
+/// At the first step of either kind. A training step may write what an evaluation does not.
+void PipelineSchedule::State::check_order(bool trains, const std::function<void()>& forward) {
+  if (!knows_order.insert(trains).second) return;
   const Mesh& mesh = *parallel.mpu().tensor_mesh();
   if (!mesh.stages || !mesh.stage_ranks.several()) return;
-  const auto check = [&](bool stands) {
-    const auto survey = survey_forward(stages(), mesh.stage_ranks, ModelView(parallel.module()),
-                                       PlanAxes(parallel.mpu().grid()), forward, stands);
-    if (!survey) return;
-    OSLO_CHECK(survey->refusal.empty(), "schedule ", schedule.kind, " (", schedule.chunks,
-               " stages a rank) cannot run this model: ", survey->refusal,
-               ". Take 1f1b, or look at the value behind that");
-    pipeline::check_runs(schedule, survey->graph);
-  };
-  try {
-    check(/*stands=*/false);
-  } catch (const Error& first) {
-    try {
-      check(/*stands=*/true);
-    } catch (const Error&) {
-      throw first;
-    }
-    stands_at_reads = true;
-  }
+  const ForwardNeeds needs = check_forward(schedule, stages(), parallel, forward);
+  stands_at_reads |= needs.stands_at_reads;
+  writes.add(needs.writes);
 }
 
 /// As DistributedDataParallel does: all tensors at its construction, and buffers, which each
@@ -194,9 +177,7 @@ void PipelineSchedule::State::take_from_first_replica(bool buffers_only) const {
   const RuleScope scope("pipeline schedule");
   std::vector<at::Tensor> tensors = buffers_only ? std::vector<at::Tensor>() : parameters();
   const ModelView view(parallel.module());
-  for (const BufferView& buffer : view.buffers()) {
-    tensors.push_back(buffer.tensor);
-  }
+  for (const BufferView& buffer : view.buffers()) tensors.push_back(buffer.tensor);
   std::erase_if(tensors, [](const at::Tensor& tensor) { return !is_here(tensor); });
   if (!tensors.empty()) broadcast_from_first(data, tensors);
 }
@@ -275,8 +256,9 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
         i, "].detach()");
   }
   const std::vector<at::Tensor> parameters = trains ? state_->parameters() : Tensors();
-  state_->share_used_parameters([&] { loss(micro_batches.tensors[0]); });
-  state_->check_order([&] { loss(micro_batches.tensors[0]); });
+  const auto on_shapes = [&] { loss(micro_batches.copy_of(0)); };
+  state_->share_used_parameters(on_shapes);
+  state_->check_order(trains, on_shapes);
   if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
   GradientAverage average(*mpu.data_group(), parameters);
@@ -289,14 +271,14 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
   const auto& list = (trains ? state_->schedule : state_->evaluation).actions[mpu.rank("pipeline")];
   const auto last = last_gradients(list, mpu.tensor_mesh()->stages != nullptr);
-  ScheduleRun run(
-      mpu.tensor_mesh(),
-      {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights, !trains,
-       std::to_string(state_->steps++), notes, state_->stands_at_reads, state_->streams(),
-       [&](const pipeline::Action& action) {
-         if (last && action == *last) state_->last_pass_begins(average, action.stage);
-       }},
-      state_->threads);
+  ScheduleRun run(mpu.tensor_mesh(),
+                  {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights,
+                   !trains, std::to_string(state_->steps++), notes, state_->stands_at_reads,
+                   state_->streams(), state_->writes,
+                   [&](const pipeline::Action& action) {
+                     if (last && action == *last) state_->last_pass_begins(average, action.stage);
+                   }},
+                  state_->threads);
   run.run(list, mpu.world());
   StepResult result;
   // Later stages are through their lists sooner: they average while earlier ones still compute.
@@ -316,7 +298,9 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
 StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const Forward& forward,
                                                    const Criterion& criterion,
                                                    const StepOptions& options) {
-  Tensors outputs;
+  // Those of micro-batches, which lie in order. Forwards that look at values may end in another
+  // one.
+  std::map<const Tensors*, at::Tensor> outputs;
   StageSet outputs_on;
   const auto loss = [&](const Tensors& micro_batch) {
     const at::Tensor output = forward(micro_batch);
@@ -329,14 +313,16 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const F
     }
     if (options.return_outputs() && is_here(output)) {
       const c10::AutoGradMode no_grad(false);
-      outputs.push_back(gather_all(value_of(output)).local.detach());
+      outputs[&micro_batch] = gather_all(value_of(output)).local.detach();
     }
     return criterion(output, micro_batch);
   };
   StepResult result =
       forward_backward_step(batch, LossFunction(loss), StepOptions(options).return_outputs(false));
   if (outputs.empty()) return result;
-  result.outputs = at::cat(outputs);
+  Tensors in_order;
+  for (const auto& [_, output] : outputs) in_order.push_back(output);
+  result.outputs = at::cat(in_order);
   result.labels = batch.back();
   return result;
 }

@@ -62,6 +62,9 @@ class ForwardOrder {
     }
   }
 
+  /// `rank` goes on in the action of `stage`, if it is not behind that.
+  void go_on(int rank, int stage) { standing_[rank] = std::max(standing_[rank], stage); }
+
   /// The stage in whose action `rank` is.
   int standing(int rank) const { return standing_[rank]; }
   /// The place behind all of a rank's forwards, where its backward is.

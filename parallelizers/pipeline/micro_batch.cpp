@@ -10,6 +10,7 @@
 #include "parallelizers/pipeline/crossing.h"
 #include "parallelizers/pipeline/read_message.h"
 #include "parallelizers/pipeline/recorded_step.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
@@ -31,6 +32,7 @@ MicroBatch::MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int numb
     : stages_(std::move(stages)),
       ranks_(std::move(ranks)),
       order_(ranks_, stands_at_reads),
+      number_(number),
       opened_(StageSet::kMost),
       next_tag_(2 * kMostCrossings * number),
       recorder_(recorder) {}
@@ -58,6 +60,25 @@ void MicroBatch::enter(StageSet stages) {
   if (!split) split = std::make_shared<SplitBackward>();
   scope_.reset();  // before the next one: each puts back what was before it
   scope_.emplace(split);
+}
+
+void MicroBatch::keep_order(const ForwardWrites& writes, UseOrder& uses) {
+  writes_ = &writes;
+  uses_ = &uses;
+}
+
+void MicroBatch::use(const at::Tensor& parameter, StageSet held, bool writes) {
+  const std::vector<int>* const places = writes_->places(parameter);
+  for (size_t rank = 0; places != nullptr && rank < places->size(); ++rank) {
+    order_.go_on(static_cast<int>(rank), (*places)[rank]);
+  }
+  if (!ranks_.holds(held)) return;
+  if (places != nullptr) wait_for(order_.standing(ranks_.rank()));
+  OSLO_CHECK(uses_->note(parameter, number_, writes), mark_of(parameter)->name, " on pipeline ",
+             held.to_string(), " is ", writes ? "written" : "used",
+             " by the forward of a micro-batch behind that of a later one; several are under way "
+             "where a rank has several stages: use what the forward writes in one layer, or take a "
+             "schedule with one stage a rank, such as 1f1b");
 }
 
 void MicroBatch::end_forward() {

@@ -15,6 +15,7 @@
 #include "mpu/group.h"
 #include "mpu/stage_ranks.h"
 #include "parallelizers/pipeline/forward_order.h"
+#include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/placement/carrier/split_backward.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
@@ -48,6 +49,12 @@ class MicroBatch final : public StageCarrier {
   /// From then on what the forward records is for backward passes in two halves.
   void split_backward() { splits_ = true; }
   void enter(StageSet stages) override;
+
+  /// From then on this rank uses what forwards write in the order of the micro-batches. Both are a
+  /// step's.
+  void keep_order(const ForwardWrites& writes, UseOrder& uses);
+  void use(const at::Tensor& parameter, StageSet held, bool writes) override;
+  bool follows_uses() const override { return uses_ != nullptr; }
 
   /// One message from a rank that holds the value to that of stage `to`, unless it is the same;
   /// none for the other ranks.
@@ -105,6 +112,9 @@ class MicroBatch final : public StageCarrier {
   std::shared_ptr<Group> stages_;
   const StageRanks ranks_;
   ForwardOrder order_;
+  const int number_;
+  const ForwardWrites* writes_ = nullptr;
+  UseOrder* uses_ = nullptr;
   std::function<void()> pause_;
   int opened_;
   bool splits_ = false;

@@ -175,6 +175,7 @@ void ScheduleRun::call_in_parts(int stage, int micro_batch) {
     if (idle_.empty()) idle_.push_back(std::make_unique<CallThread>());
     own.thread = std::move(idle_.back());
     idle_.pop_back();
+    own.crossings->keep_order(work_.writes, uses_);
     own.crossings->pause_by([thread = own.thread.get()] { thread->pause(); });
     own.thread->start([this, micro_batch] { call_forward(micro_batch); });
   }

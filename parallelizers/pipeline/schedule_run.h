@@ -14,6 +14,7 @@
 #include "mpu/world.h"
 #include "parallelizers/pipeline/call_thread.h"
 #include "parallelizers/pipeline/forward_random.h"
+#include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/micro_batch.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/schedule.h"
@@ -41,6 +42,8 @@ class ScheduleRun {
     /// What the forwards draw from by a stream for each micro-batch; empty: from the default
     /// generators, one forward after the other.
     std::vector<at::Generator> generators = {};
+    /// What the forward writes, where a rank has several stages.
+    ForwardWrites writes = {};
     /// Told of each action before it runs; may be empty.
     std::function<void(const pipeline::Action& action)> before = {};
   };
@@ -99,6 +102,7 @@ class ScheduleRun {
   Work work_;
   CallThreads& idle_;
   uint64_t seed_ = 0;  ///< of the micro-batches' streams
+  UseOrder uses_;      ///< this rank's, of what forwards write
   std::vector<UnderWay> under_way_;
   at::Tensor loss_;
   StageSet loss_stages_;

@@ -6,6 +6,12 @@
 
 namespace oslo {
 
+std::vector<at::Tensor> MicroBatches::copy_of(size_t micro_batch) const {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors[micro_batch]) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
 MicroBatches split_batch(const std::vector<at::Tensor>& batch, int number) {
   OSLO_CHECK(!batch.empty(), "the batch has no tensors; pass those that the forward needs");
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -23,7 +29,7 @@ MicroBatches split_batch(const std::vector<at::Tensor>& batch, int number) {
   parts.tensors.resize(number);
   for (const at::Tensor& tensor : batch) {
     const std::vector<at::Tensor> split = tensor.tensor_split(number, 0);
-    for (int i = 0; i < number; ++i) parts.tensors[i].push_back(split[i]);
+    for (int i = 0; i < number; ++i) parts.tensors[i].push_back(split[i].clone());
   }
   for (const auto& tensors : parts.tensors) {
     parts.weights.push_back(static_cast<double>(tensors[0].size(0)) / static_cast<double>(rows));

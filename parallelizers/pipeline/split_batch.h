@@ -6,14 +6,20 @@
 
 namespace oslo {
 
-/// A batch in parts along dimension 0, one after the other.
+/// A batch in parts along dimension 0, one after the other. A forward may write in place into what
+/// it is given, several of them are under way at a time, and autograd counts the writes to a tensor
+/// by its memory: so they are copies.
 struct MicroBatches {
   std::vector<std::vector<at::Tensor>> tensors;  ///< by micro-batch, as in the batch
   /// What part of the batch's rows each has: they add up to 1.
   std::vector<double> weights;
+
+  /// Another copy of one, for a run on shapes.
+  std::vector<at::Tensor> copy_of(size_t micro_batch) const;
 };
 
-/// Cuts `batch` into `number` parts as `tensor_split` does: of 8 rows in 3 parts they have 3, 3 and
+/// Copies `batch` into `number` parts as `tensor_split` does: of 8 rows in 3 parts they have 3, 3
+/// and
 /// 2. Throws, naming the sizes, for no tensors, tensors of different sizes there or without
 /// dimensions, and fewer rows than parts.
 MicroBatches split_batch(const std::vector<at::Tensor>& batch, int number);

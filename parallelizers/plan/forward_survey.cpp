@@ -25,10 +25,22 @@ void add_once(std::vector<Each>& all, const Each& one) {
 /// Takes shapes from stage to stage, and notes who waits for whom.
 class SurveyCarrier final : public StageCarrier {
  public:
-  SurveyCarrier(const StageRanks& ranks, bool stands_at_reads)
-      : ranks_(ranks), order_(ranks, stands_at_reads) {
+  /// `known`: what another survey found of the same forward.
+  SurveyCarrier(const StageRanks& ranks, bool stands_at_reads, const ForwardWrites& known)
+      : ranks_(ranks), order_(ranks, stands_at_reads), known_(known) {
     graph().stages = ranks.stages();
   }
+
+  void use(const at::Tensor& parameter, StageSet held, bool writes) override {
+    const std::vector<int>* const places = known_.places(parameter);
+    for (int rank = 0; rank < ranks_.ranks(); ++rank) {
+      if (!ranks_.on_rank(held, rank)) continue;
+      const bool waits = places != nullptr && static_cast<size_t>(rank) < places->size();
+      if (waits) order_.go_on(rank, (*places)[rank]);
+      survey_.writes.add(parameter, rank, order_.standing(rank), writes);
+    }
+  }
+  bool follows_uses() const override { return true; }
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
     const uint64_t writes = writes_to(tensor, *value.layout->mesh());
@@ -76,25 +88,27 @@ class SurveyCarrier final : public StageCarrier {
   }
   bool shares_reads() const override { return true; }
 
-  ForwardSurvey take() { return std::move(survey_); }
+  ForwardSurvey take() {
+    survey_.writes.keep_written();
+    return std::move(survey_);
+  }
 
  private:
   pipeline::Graph& graph() { return survey_.graph; }
 
   const StageRanks& ranks_;
   ForwardOrder order_;
+  const ForwardWrites& known_;
   ForwardSurvey survey_;
   /// A tensor, a stage, and how often the tensor had been written.
   std::map<std::tuple<const c10::TensorImpl*, int, uint64_t>, at::Tensor> carried_;
   std::vector<at::Tensor> kept_;
 };
 
-}  // namespace
-
-std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageRanks& ranks,
-                                            const ModelView& model, const PlanAxes& axes,
-                                            const std::function<void()>& forward,
-                                            bool stands_at_reads) {
+std::optional<ForwardSurvey> survey_once(const StageMap& stages, const StageRanks& ranks,
+                                         const ModelView& model, const PlanAxes& axes,
+                                         const std::function<void()>& forward, bool stands_at_reads,
+                                         const ForwardWrites& known) {
   const Rates rates = Rates::nominal();
   std::optional<SurveyCarrier> carrier;
   try {
@@ -103,7 +117,7 @@ std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageR
     DryRun dry(
         model, axes,
         [&] {
-          carrier.emplace(ranks, stands_at_reads);
+          carrier.emplace(ranks, stands_at_reads, known);
           const StageCarrier::Scope scope(&*carrier);
           forward();
         },
@@ -115,6 +129,21 @@ std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageR
     return std::nullopt;
   }
   return carrier ? std::optional(carrier->take()) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageRanks& ranks,
+                                            const ModelView& model, const PlanAxes& axes,
+                                            const std::function<void()>& forward,
+                                            bool stands_at_reads) {
+  // To wait for the last use of what is written moves what comes behind the first one.
+  ForwardWrites known;
+  while (true) {
+    auto survey = survey_once(stages, ranks, model, axes, forward, stands_at_reads, known);
+    if (!survey || survey->writes == known) return survey;
+    known = survey->writes;
+  }
 }
 
 }  // namespace oslo

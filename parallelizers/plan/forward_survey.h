@@ -6,6 +6,7 @@
 
 #include "mpu/stage_ranks.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/schedule/graph.h"
 #include "parallelizers/pipeline/stage_map.h"
 #include "parallelizers/plan/plan_axes.h"
@@ -19,6 +20,8 @@ struct ForwardSurvey {
   pipeline::Graph graph;
   /// Why no list can run it where a rank has several stages; empty: nothing is known against it.
   std::string refusal;
+  /// What the forward writes of the model, and where.
+  ForwardWrites writes;
 };
 
 /// From a run of the forward on shapes. `ranks` says where stages are; the run itself moves nothing

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 
@@ -42,8 +43,10 @@ at::Tensor ImaginedContent::content_for(const at::Tensor& target, const at::Tens
 void ImaginedContent::restore_written() {
   const c10::AutoGradMode no_grad(false);
   for (auto& [storage, written] : written_) {
+    // What was made in inference mode may be written there alone, and is in no graph.
+    const c10::InferenceMode as_made(written.bytes.is_inference());
     written.bytes.copy_(written.before);
-    if (!written.in_graph) written.tensor.detach_();
+    if (!written.in_graph && !written.tensor.is_inference()) written.tensor.detach_();
   }
   written_.clear();
 }

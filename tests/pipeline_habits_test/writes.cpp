@@ -172,6 +172,31 @@ TEST(PipelineWrites, WhatTheWriteWouldNotReachIsRefusedOnEveryRank) {
               Each(HasSubstr("elements from before")));
 }
 
+/// What moves gets another place in the graph, which nothing records there, or counts no writes.
+TEST(PipelineWrites, MovesWithoutARecordAreRefusedOnEveryRank) {
+  const Grid grid{1, 1, 2};
+  const auto adds = [](HabitNetImpl& net, const Tensor& x, const Tensor& h) {
+    Tensor written = h;
+    written += net.layer(3, x);
+    return written.mean();
+  };
+  const auto refused =
+      Each(AllOf(HasSubstr("writes into a tensor that lives on stage 0"), HasSubstr("x = x + y")));
+  EXPECT_THAT(errors_of_step(grid, habit_config(grid),
+                             [&](HabitNetImpl& net, const Tensor& x) {
+                               const Tensor h = net.layer(0, x);
+                               const torch::NoGradGuard no_grad;
+                               return adds(net, x, h);
+                             }),
+              refused);
+  EXPECT_THAT(errors_of_step(grid, habit_config(grid),
+                             [&](HabitNetImpl& net, const Tensor& x) {
+                               const c10::InferenceMode inference;
+                               return adds(net, x, net.layer(0, x));
+                             }),
+              refused);
+}
+
 /// The statistics go where the batch is, though the norm was given to the first stage.
 TEST(PipelineWrites, StatisticsLiveOnTheStageThatWritesThem) {
   for (const bool example : {true, false}) {

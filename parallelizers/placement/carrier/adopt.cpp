@@ -55,4 +55,9 @@ void adopt_target(const at::Tensor& target, const MeshPtr& mesh, StageSet stages
   mark_in_place(target, layout, name);
 }
 
+bool is_adopted(const at::Tensor& marked) {
+  const Mark* const mark = mark_of(marked);
+  return mark != nullptr && !mark->accumulator && mark->layout->resident();
+}
+
 }  // namespace oslo

@@ -15,4 +15,8 @@ namespace oslo {
 void adopt_target(const at::Tensor& target, const MeshPtr& mesh, StageSet stages,
                   const char* operation);
 
+/// Whether a marked tensor has become theirs so: it is no parameter or buffer, nor a gradient of
+/// one.
+bool is_adopted(const at::Tensor& marked);
+
 }  // namespace oslo

@@ -9,6 +9,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "parallelizers/placement/carrier/adopt.h"
 #include "parallelizers/placement/carrier/front_nodes.h"
 #include "parallelizers/placement/carrier/gathered_view.h"
 
@@ -133,7 +134,8 @@ bool GraphPlace::stands_elsewhere() const {
 }
 
 bool GraphPlace::at_local() const {
-  return !stands_elsewhere() && !follows_base(*this);
+  const bool follows = follows_base(*this) || (views_leaf() && is_adopted(leaf_));
+  return !stands_elsewhere() && !follows;
 }
 
 bool GraphPlace::outdated() const {

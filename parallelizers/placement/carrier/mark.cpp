@@ -15,6 +15,7 @@
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/split_backward.h"
+#include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {
 namespace {
@@ -231,12 +232,15 @@ at::Tensor unmarked_alias(const at::Tensor& tensor) {
 }
 
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
+  if (!mark.accumulator) check_not_left_behind(*tensor.unsafeGetTensorImpl());
   at::Tensor local = unmarked_alias(tensor);
   if (!mark.layout->here()) {
     mark.layout->mesh()->check_not_ended();
     // No graph reaches the parameter: backward runs where it is.
-    return {local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad()),
-            mark.layout};
+    local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad());
+    // An ordinary tensor may be written where its gradient is recorded, which a leaf may not.
+    const bool writable = !mark.accumulator && local.requires_grad();
+    return {writable ? local.clone() : local, mark.layout};
   }
   if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
     keep_accumulator(tensor, mark);

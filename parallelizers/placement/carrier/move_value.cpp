@@ -10,6 +10,7 @@
 
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
-
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
@@ -23,14 +21,5 @@ bool may_move(const at::Tensor& target);
 /// Gives `target` another value, in the layout of its stages. Its local tensor is contiguous and
 /// nobody else's; its history becomes the target's.
 void move_value(const at::Tensor& target, Value value);
-
-/// Set in the count of writes that a tensor which moved left to what shares its memory.
-constexpr uint32_t kStayedBehind = uint32_t{1} << 31;
-
-/// Whether a placed tensor shares memory with one that has moved since.
-inline bool stayed_behind(const PlacedTensorImpl& impl) {
-  const c10::VariableVersion& writes = impl.version_counter();
-  return writes.enabled() && writes.current_version() >= kStayedBehind;
-}
 
 }  // namespace oslo

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "parallelizers/placement/carrier/adopt.h"
+#include "parallelizers/placement/carrier/adopted_view.h"
 #include "parallelizers/placement/carrier/gathered_view.h"
 #include "parallelizers/placement/carrier/graph_place.h"
-#include "parallelizers/placement/carrier/move_value.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {
 
@@ -48,10 +50,7 @@ void share_version(const at::Tensor& view, const at::Tensor& base) {
 Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
   if (impl.value().elsewhere()) impl.value().layout->mesh()->check_not_ended();
-  OSLO_CHECK(!stayed_behind(impl), "a tensor of shape ", placed.sizes(),
-             " is used that shares its elements with one that an operator of another pipeline "
-             "stage has written since: it has the elements from before. Take the view after the "
-             "write, or write to a new tensor (x = x + y in place of x += y)");
+  check_not_left_behind(impl);
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());
     const at::Tensor again = impl.gathered_view()->take_again(impl.detached());
@@ -63,7 +62,12 @@ Value unwrap(const at::Tensor& placed) {
   }
   if (!c10::GradMode::is_enabled()) return impl.value();
   GraphPlace* const place = GraphPlace::find(impl);
-  if (place == nullptr || place->at_local()) return impl.value();
+  if (place == nullptr) return impl.value();
+  if (place->views_leaf() && is_adopted(place->leaf())) {
+    const at::Tensor now = view_as_of_now(impl.value().local, place->leaf(), /*moved=*/false);
+    if (!now.is_same(impl.value().local)) place->replace_value({now, impl.value().layout});
+  }
+  if (place->at_local()) return impl.value();
   if (follows_base(*place)) GraphPlace::of(*placed_impl(place->base())).bridged_local();
   if (!place->stands_elsewhere()) return impl.value();
   return {place->bridged_local(), impl.value().layout};

@@ -16,6 +16,7 @@
 #include "parallelizers/placement/engine/call_observer.h"
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/stage_read.h"
+#include "parallelizers/placement/engine/stage_value.h"
 
 namespace oslo {
 namespace {
@@ -111,6 +112,7 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
+  tell_uses(op.in_place, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.arguments));
   if (met == Met::marked && run_on_parts(op, *stack)) return;
   if (run_under_autocast(op, *stack)) return;
   run(op, *stack);

@@ -143,14 +143,16 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
   if (!on_marked) return run_below(op, stack);
   const at::Tensor target = stack[base].toTensor();
   const Layout& layout = *mark_of(target)->layout;
-  if (op.in_place && !layout.here()) {  // there is nothing to write
+  if (c10::InferenceMode::is_enabled()) layout.mesh()->count_write();
+  if (op.in_place && !layout.here()) {  // there is nothing to write, but the write counts
+    const bool counts = !layout.mesh()->provider && !target.is_inference();
+    if (counts) target.unsafeGetTensorImpl()->bump_version();
     const CallObserver::Scope observed(layout.mesh()->observer.get(), op,
                                        c10::ArrayRef<c10::IValue>(stack).slice(base));
     torch::jit::drop(stack, op.arguments);
     stack.emplace_back(target);
     return true;
   }
-  if (c10::InferenceMode::is_enabled()) layout.mesh()->count_write();
   return run_below(op, stack);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "parallelizers/placement/carrier/graph_place.h"
-#include "parallelizers/placement/carrier/move_value.h"
+#include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {
 

@@ -10,6 +10,7 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/adopt.h"
+#include "parallelizers/placement/carrier/adopted_view.h"
 #include "parallelizers/placement/carrier/gathered_view.h"
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -32,6 +33,9 @@ bool is_marked_leaf(const at::Tensor& marked, const Mark& mark) {
 Value writable_value(const at::Tensor& target) {
   const Mark* mark = mark_of(target);
   if (mark == nullptr) return value_of(target);
+  if (c10::GradMode::is_enabled() && adopted_base(target).defined()) {
+    return {writable_view(target), mark->layout};
+  }
   const bool follows = c10::GradMode::is_enabled() && target.requires_grad() && !target.is_leaf();
   if (!follows) return {unmarked_alias(target), mark->layout};
   Value value = value_of_marked(target, *mark);
@@ -42,6 +46,7 @@ Value writable_value(const at::Tensor& target) {
 /// After a write whose gradient is recorded: `target`, marked, follows its local tensor.
 void move_in_graph(const at::Tensor& target, const at::Tensor& local) {
   if (!c10::GradMode::is_enabled() || !local.requires_grad() || !local.grad_fn()) return;
+  if (const at::Tensor base = adopted_base(target); base.defined()) return follow_view(base, local);
   OSLO_CHECK(!target.is_view(),
              "values whose gradient is recorded are written through a view into ",
              mark_of(target)->name,
@@ -64,7 +69,8 @@ bool is_of_leaf(const at::Tensor& target) {
   if (place == nullptr) return false;
   const at::Tensor base = place->base();
   const GraphPlace* const of = base.defined() ? GraphPlace::find(*placed_impl(base)) : nullptr;
-  return place->views_leaf() || place->state() == GraphPlace::State::leaf ||
+  const bool views_leaf = place->views_leaf() && !is_adopted(place->leaf());
+  return views_leaf || place->state() == GraphPlace::State::leaf ||
          (of != nullptr && of->state() == GraphPlace::State::leaf);
 }
 
@@ -89,6 +95,9 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
     return;
   }
   if (!impl->is_inference()) impl->bump_version();
+  if (const at::Tensor adopted = adopted_base(target); adopted.defined()) {
+    follow_view(adopted, local);
+  }
   GraphPlace::of(*impl).replace_value({std::move(local), layout});
   if (!impl->gathered_view()) return;
   GatheredBase& of = *impl->gathered_view()->of;

@@ -23,6 +23,8 @@ bool StageCarrier::takes_write(const at::Tensor&, int) {
   return false;
 }
 
+void StageCarrier::use(const at::Tensor&, StageSet, bool) {}
+
 std::vector<c10::IValue> StageCarrier::share_read(StageSet, std::vector<c10::IValue> results) {
   return results;
 }

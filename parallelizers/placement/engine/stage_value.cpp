@@ -10,6 +10,9 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/adopt.h"
+#include "parallelizers/placement/carrier/adopted_view.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/move_value.h"
 #include "parallelizers/placement/engine/shape_call.h"
@@ -53,6 +56,33 @@ Value moved_to(StageSet stages, const at::Tensor& target, const char* operation)
   value.local = value.local.clone(at::MemoryFormat::Contiguous);
   const MeshPtr own = value.layout->mesh();
   return on_stages(std::move(value), own, stages);
+}
+
+/// Gradients and an optimizer's states have the mark of their parameter as well.
+void tell_use(StageCarrier& carrier, const at::Tensor& tensor, bool writes) {
+  const auto [parameter, mark] = parameter_of(tensor);
+  if (mark == nullptr || !mark->layout->resident()) return;
+  if (!accumulates_for(*mark->accumulator, parameter)) return;
+  carrier.use(parameter, mark->layout->stages(), writes);
+}
+
+StageCarrier* follower() {
+  StageCarrier* const carrier = StageCarrier::current();
+  return carrier != nullptr && carrier->follows_uses() ? carrier : nullptr;
+}
+
+/// A slice of a buffer that a forward fills: the buffer moves, and the slice is one of it there.
+bool moves_with_base(StageSet stages, const at::Tensor& target, const char* operation) {
+  const at::Tensor base = adopted_base(target);
+  PlacedTensorImpl* const impl = placed_impl(target);
+  if (!base.defined() || impl == nullptr || !base.is_contiguous() || !may_move(base)) return false;
+  value_of(target);  // throws where it shares its elements with what moved before
+  if (!impl->value().local.is_view()) return false;
+  move_value(base, moved_to(stages, base, operation));
+  share_version(target, base);
+  GraphPlace::of(*impl).replace_value(
+      {view_as_of_now(impl->value().local, base, /*moved=*/true), layout(base)});
+  return true;
 }
 
 }  // namespace
@@ -105,6 +135,7 @@ void bring_target(StageSet stages, const at::Tensor& target, const MeshPtr& mesh
   if (lies_elsewhere && may_move(target)) {
     return move_value(target, moved_to(stages, target, operation));
   }
+  if (lies_elsewhere && moves_with_base(stages, target, operation)) return;
   check_written_where_held(stages, target, operation);
   if (!mesh->provider) adopt_target(target, mesh, stages, operation);
 }
@@ -118,7 +149,17 @@ void refuse_learnable(const at::Tensor& tensor, const Mesh& mesh, StageSet stage
        "detach()");
 }
 
+void tell_uses(bool in_place, c10::ArrayRef<c10::IValue> arguments) {
+  StageCarrier* const carrier = follower();
+  if (carrier == nullptr) return;
+  bool target = in_place;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    tell_use(*carrier, tensor, std::exchange(target, false));
+  });
+}
+
 void check_written_where_held(StageSet stages, const at::Tensor& target, const char* operation) {
+  if (StageCarrier* const carrier = follower()) tell_use(*carrier, target, /*writes=*/true);
   const auto [parameter, mark] = parameter_of(target);
   if (mark == nullptr || !mark->layout->resident() || stages.empty()) return;
   const StageSet held = mark->layout->stages();

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 
 #include "mpu/stage_set.h"
 #include "parallelizers/placement/layout/value.h"
@@ -33,6 +33,10 @@ void bring_target(StageSet stages, const at::Tensor& target, const MeshPtr& mesh
 /// it the gradient of its own uses, and the other ranks none.
 void refuse_learnable(const at::Tensor& tensor, const Mesh& mesh, StageSet stages,
                       const char* operation);
+
+/// Tells the thread's carrier which parameters and buffers an operator with these arguments uses,
+/// and which one it writes.
+void tell_uses(bool in_place, c10::ArrayRef<c10::IValue> arguments);
 
 /// Throws where an operator on `stages` writes a parameter or buffer, or a view of one, that others
 /// hold as well, or alone: these would not see it. Whoever looks for uses notes it.

@@ -1,0 +1,34 @@
+#include "oslo_cpp/check_forward.h"
+
+#include "mpu/error.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/schedule/check.h"
+#include "parallelizers/plan/forward_survey.h"
+
+namespace oslo {
+
+ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StageMap& stages,
+                           const ParallelModel& parallel, const std::function<void()>& forward) {
+  const auto checked = [&](bool stands) -> ForwardNeeds {
+    const auto survey = survey_forward(stages, parallel.mpu().tensor_mesh()->stage_ranks,
+                                       ModelView(parallel.module()),
+                                       PlanAxes(parallel.mpu().grid()), forward, stands);
+    if (!survey) return {};
+    OSLO_CHECK(survey->refusal.empty(), "schedule ", schedule.kind, " (", schedule.chunks,
+               " stages a rank) cannot run this model: ", survey->refusal,
+               ". Take 1f1b, or look at the value behind that");
+    pipeline::check_runs(schedule, survey->graph);
+    return {stands, survey->writes};
+  };
+  try {
+    return checked(/*stands=*/false);
+  } catch (const Error& first) {
+    try {
+      return checked(/*stands=*/true);
+    } catch (const Error&) {
+      throw first;
+    }
+  }
+}
+
+}  // namespace oslo
