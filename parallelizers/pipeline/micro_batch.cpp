@@ -67,13 +67,16 @@ void MicroBatch::keep_order(const ForwardWrites& writes, UseOrder& uses) {
   uses_ = &uses;
 }
 
-void MicroBatch::use(const at::Tensor& parameter, StageSet held, bool writes) {
+void MicroBatch::use(const at::Tensor& parameter, StageSet held, bool /*writes*/) {
   const std::vector<int>* const places = writes_->places(parameter);
   for (size_t rank = 0; places != nullptr && rank < places->size(); ++rank) {
     order_.go_on(static_cast<int>(rank), (*places)[rank]);
   }
+  if (places != nullptr && ranks_.holds(held)) wait_for(order_.standing(ranks_.rank()));
+}
+
+void MicroBatch::used(const at::Tensor& parameter, StageSet held, bool writes) {
   if (!ranks_.holds(held)) return;
-  if (places != nullptr) wait_for(order_.standing(ranks_.rank()));
   OSLO_CHECK(uses_->note(parameter, number_, writes), mark_of(parameter)->name, " on pipeline ",
              held.to_string(), " is ", writes ? "written" : "used",
              " by the forward of a micro-batch behind that of a later one; several are under way "

@@ -54,6 +54,7 @@ class MicroBatch final : public StageCarrier {
   /// step's.
   void keep_order(const ForwardWrites& writes, UseOrder& uses);
   void use(const at::Tensor& parameter, StageSet held, bool writes) override;
+  void used(const at::Tensor& parameter, StageSet held, bool writes) override;
   bool follows_uses() const override { return uses_ != nullptr; }
 
   /// One message from a rank that holds the value to that of stage `to`, unless it is the same;

@@ -42,6 +42,31 @@ TEST(PipelineFilledBuffers, OutputsOfAllStages) {
   }
 }
 
+TEST(PipelineFilledBuffers, SlicesThatAddToWhatIsThere) {
+  expect_habit([](HabitNetImpl& net, const Tensors& micro) {
+    Tensor sum = torch::zeros({micro[0].size(0), 2, kWide}, micro[0].options());
+    const Tensor left = sum.select(1, 0);  // taken before the stage has it
+    left.add_(net.layer(0, micro[0]));
+    sum.select(1, 1).add_(net.layer(0, micro[1]).tanh());
+    sum.select(1, 0).mul_(net.layers[0]->bias);
+    sum.mul_(0.5);
+    left.add_(net.layer(0, left.clone()), 0.3);
+    return error_of_rows(net.layer(3, sum.sum(1)), micro[1]);
+  });
+}
+
+/// As matrices of products they are no weights, whose gradients may come later.
+TEST(PipelineFilledBuffers, KeysAndValuesOfAnAttention) {
+  expect_habit([](HabitNetImpl& net, const Tensors& micro) {
+    const Tensor h = torch::tanh(net.layer(0, micro[0]));
+    Tensor keys = torch::zeros_like(micro[0]), values = torch::zeros_like(micro[0]);
+    keys.copy_(net.layer(1, h));
+    values.narrow(1, 0, 3).copy_(h.narrow(1, 2, 3));
+    const Tensor scores = torch::softmax(net.layer(3, h).matmul(keys.t()), -1);
+    return error_of_rows(scores.matmul(values), micro[1]);
+  });
+}
+
 /// The view was taken when there was nothing to give it a gradient.
 TEST(PipelineFilledBuffers, AViewFromBeforeAWriteThatIsRecorded) {
   expect_habit([](HabitNetImpl& net, const Tensors& micro) {

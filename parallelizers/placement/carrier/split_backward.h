@@ -73,6 +73,9 @@ class WeightHalfNode : public torch::autograd::Node {
   /// Of a node that has all its edges and is owned by a shared_ptr: the input half ends here.
   void belong_to(const std::shared_ptr<SplitBackward>& split);
 
+  /// Whether the input half ends here.
+  bool is_held() const { return held_; }
+
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) final;
   void release_variables() final;
 

@@ -112,10 +112,11 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
-  tell_uses(op.in_place, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.arguments));
-  if (met == Met::marked && run_on_parts(op, *stack)) return;
-  if (run_under_autocast(op, *stack)) return;
-  run(op, *stack);
+  run_and_tell(op.in_place, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.arguments),
+               [&] {
+                 if (met == Met::marked && run_on_parts(op, *stack)) return;
+                 if (!run_under_autocast(op, *stack)) run(op, *stack);
+               });
 }
 
 TORCH_LIBRARY_IMPL(_, DeferredInit, library) {

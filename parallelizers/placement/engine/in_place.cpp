@@ -61,6 +61,7 @@ bool is_of_leaf(const at::Tensor& target) {
   if (impl == nullptr) {
     const Mark* mark = mark_of(target);
     if (mark == nullptr) return false;
+    if (is_adopted(target)) return false;
     // What stages hold is marked though it is whole, buffers too.
     const bool whole = mark->layout->resident() && mark->layout->whole();
     return is_marked_leaf(target, *mark) && (!whole || target.requires_grad());

@@ -25,6 +25,8 @@ bool StageCarrier::takes_write(const at::Tensor&, int) {
 
 void StageCarrier::use(const at::Tensor&, StageSet, bool) {}
 
+void StageCarrier::used(const at::Tensor&, StageSet, bool) {}
+
 std::vector<c10::IValue> StageCarrier::share_read(StageSet, std::vector<c10::IValue> results) {
   return results;
 }

@@ -36,9 +36,11 @@ class StageCarrier {
   /// step refuses that: the others would not see it. Whoever looks for such uses notes them.
   virtual bool takes_write(const at::Tensor& parameter, int to);
 
-  /// An operator is about to use, or to write, a parameter or buffer (itself, or a view of it) that
-  /// stages `held` have. Every rank calls it, in the same order, where `follows_uses`.
+  /// A parameter or buffer (itself, or a view of it) that stages `held` have is about to be used by
+  /// an operator, or written, and has been. Every rank calls them, in the same order, where
+  /// `follows_uses`.
   virtual void use(const at::Tensor& parameter, StageSet held, bool writes);
+  virtual void used(const at::Tensor& parameter, StageSet held, bool writes);
   virtual bool follows_uses() const { return false; }
 
   /// Hands the results of an operator that read elements from the first of `owners`, the stages

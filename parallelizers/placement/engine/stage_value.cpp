@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -58,12 +60,19 @@ Value moved_to(StageSet stages, const at::Tensor& target, const char* operation)
   return on_stages(std::move(value), own, stages);
 }
 
+struct ParameterUse {
+  at::Tensor parameter;
+  StageSet held;
+  bool writes;
+};
+
 /// Gradients and an optimizer's states have the mark of their parameter as well.
-void tell_use(StageCarrier& carrier, const at::Tensor& tensor, bool writes) {
-  const auto [parameter, mark] = parameter_of(tensor);
-  if (mark == nullptr || !mark->layout->resident()) return;
-  if (!accumulates_for(*mark->accumulator, parameter)) return;
-  carrier.use(parameter, mark->layout->stages(), writes);
+std::optional<ParameterUse> parameter_use(const at::Tensor& tensor, bool writes) {
+  auto [parameter, mark] = parameter_of(tensor);
+  if (mark == nullptr || !mark->layout->resident()) return std::nullopt;
+  if (!accumulates_for(*mark->accumulator, parameter)) return std::nullopt;
+  const StageSet held = mark->layout->stages();
+  return ParameterUse{std::move(parameter), held, writes};
 }
 
 StageCarrier* follower() {
@@ -149,17 +158,27 @@ void refuse_learnable(const at::Tensor& tensor, const Mesh& mesh, StageSet stage
        "detach()");
 }
 
-void tell_uses(bool in_place, c10::ArrayRef<c10::IValue> arguments) {
+void run_and_tell(bool in_place, c10::ArrayRef<c10::IValue> arguments,
+                  const std::function<void()>& run) {
   StageCarrier* const carrier = follower();
-  if (carrier == nullptr) return;
+  if (carrier == nullptr) return run();
+  std::vector<ParameterUse> uses;
   bool target = in_place;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-    tell_use(*carrier, tensor, std::exchange(target, false));
+    if (auto use = parameter_use(tensor, std::exchange(target, false)))
+      uses.push_back(std::move(*use));
   });
+  for (const auto& [parameter, held, writes] : uses) carrier->use(parameter, held, writes);
+  run();
+  for (const auto& [parameter, held, writes] : uses) carrier->used(parameter, held, writes);
 }
 
 void check_written_where_held(StageSet stages, const at::Tensor& target, const char* operation) {
-  if (StageCarrier* const carrier = follower()) tell_use(*carrier, target, /*writes=*/true);
+  StageCarrier* const carrier_of_uses = follower();
+  if (const auto use = carrier_of_uses ? parameter_use(target, true) : std::nullopt) {
+    carrier_of_uses->use(use->parameter, use->held, true);
+    carrier_of_uses->used(use->parameter, use->held, true);
+  }
   const auto [parameter, mark] = parameter_of(target);
   if (mark == nullptr || !mark->layout->resident() || stages.empty()) return;
   const StageSet held = mark->layout->stages();

@@ -2,6 +2,8 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <functional>
+
 #include "mpu/stage_set.h"
 #include "parallelizers/placement/layout/value.h"
 
@@ -34,9 +36,10 @@ void bring_target(StageSet stages, const at::Tensor& target, const MeshPtr& mesh
 void refuse_learnable(const at::Tensor& tensor, const Mesh& mesh, StageSet stages,
                       const char* operation);
 
-/// Tells the thread's carrier which parameters and buffers an operator with these arguments uses,
-/// and which one it writes.
-void tell_uses(bool in_place, c10::ArrayRef<c10::IValue> arguments);
+/// Runs an operator, and tells the thread's carrier before it and behind it which parameters and
+/// buffers among its arguments it uses, and which one it writes.
+void run_and_tell(bool in_place, c10::ArrayRef<c10::IValue> arguments,
+                  const std::function<void()>& run);
 
 /// Throws where an operator on `stages` writes a parameter or buffer, or a view of one, that others
 /// hold as well, or alone: these would not see it. Whoever looks for uses notes it.

@@ -184,7 +184,8 @@ bool wants_gradient(const at::Tensor& tensor) {
 }
 
 /// Whether the gradient of `tensor` goes to a marked parameter, by way of nodes that save nothing
-/// at most: these may then run in both halves.
+/// at most: these may then run in both halves. (A marked tensor that stages' values were written
+/// into has a history, which the input half goes on through.)
 bool leads_to_parameter(const at::Tensor& tensor) {
   if (!wants_gradient(tensor)) return true;
   std::shared_ptr<Node> node = tensor.grad_fn();
@@ -196,7 +197,7 @@ bool leads_to_parameter(const at::Tensor& tensor) {
     }
     node = node->next_edge(0).function;
   }
-  return node != nullptr;
+  return node && static_cast<WeightHalfNode&>(*node).is_held();
 }
 
 template <typename NodeType, typename... Args>
