@@ -111,7 +111,7 @@ TEST_F(SafetensorsTest, TensorsAreReadOneByOne) {
 }
 
 TEST_F(SafetensorsTest, AStateWithoutTensors) {
-  write_safetensors(path_, {});
+  write_safetensors(path_, StateDict());
   EXPECT_TRUE(read_safetensors(path_).empty());
 }
 

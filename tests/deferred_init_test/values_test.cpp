@@ -84,7 +84,7 @@ TEST(DeferredValues, WritesInPlaceOfViewsSlicesAndTables) {
       },
       [](Tensor p) { p.uniform_().tril_(), p.mul_((p > 0.5).to(p.dtype())); },
       [](Tensor p) {
-        p.view({29, 23}).slice(0, 1, 5).fill_(1), p.slice(0, 5).normal_();
+        p.zero_().view({29, 23}).slice(0, 1, 5).fill_(1), p.slice(0, 5).normal_();
       },
   };
   for (size_t i = 0; i < fills.size(); ++i) {
