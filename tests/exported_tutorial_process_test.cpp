@@ -42,7 +42,9 @@ void expect_trains(const std::string& program, const std::string& planned, doubl
   ASSERT_EQ(losses.size(), 20u);
   ASSERT_EQ(expected.size(), 20u);
   EXPECT_LT(losses.back(), left * losses.front());
-  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4);
+  // Floats are added in another order, which AdamW's first steps, of one size whatever the
+  // gradient, make more of: 3e-4 were seen. Other dropout would be 1e-2.
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-3);
 }
 
 TEST(ExportedTutorial, TrainsOnTwoRanksAsOnOneAndPythonReadsItsWeights) {

@@ -206,7 +206,9 @@ TEST_P(KilledSave, TheLastFinishedCheckpointLoads) {
     return std::distance(fs::directory_iterator(path), fs::directory_iterator());
   };
   EXPECT_EQ(entries(folder.path()), 1);
-  if (GetParam().in_series) EXPECT_EQ(entries(target), kKept + 1);
+  if (GetParam().in_series) {
+    EXPECT_EQ(entries(target), kKept + 1);
+  }
 }
 
 }  // namespace

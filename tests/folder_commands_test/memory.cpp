@@ -1,6 +1,7 @@
 // A merge, a reshard and a conversion of a folder of large tensors in memory for two of them.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -49,6 +50,10 @@ void write_columns(const fs::path& folder) {
   }
   index.write(folder / kIndexName);
 }
+
+/// From the start of the program what is large is mapped, and unmapped when it goes: else glibc
+/// keeps it, and a child has room that its limit does not see.
+[[maybe_unused]] const int kLargeIsMapped = mallopt(M_MMAP_THRESHOLD, 1 << 20);
 
 uint64_t address_space() {
   uint64_t pages = 0;

@@ -185,19 +185,20 @@ bool wants_gradient(const at::Tensor& tensor) {
 
 /// Whether the gradient of `tensor` goes to a marked parameter, by way of nodes that save nothing
 /// at most: these may then run in both halves. (A marked tensor that stages' values were written
-/// into has a history, which the input half goes on through.)
+/// into has a history of other nodes, which the input half goes on through.)
 bool leads_to_parameter(const at::Tensor& tensor) {
   if (!wants_gradient(tensor)) return true;
-  std::shared_ptr<Node> node = tensor.grad_fn();
-  while (node && dynamic_cast<WeightHalfNode*>(node.get()) == nullptr) {
+  for (std::shared_ptr<Node> node = tensor.grad_fn(); node; node = node->next_edge(0).function) {
+    const auto* const half = dynamic_cast<WeightHalfNode*>(node.get());
+    if (half != nullptr && half->is_held()) return true;
     const std::string name = node->name();
+    // OsloUnmark without being held is that of a cast or transposed parameter.
     if (name != "TBackward0" && name != "TransposeBackward0" && name != "ToCopyBackward0" &&
-        name != "AliasBackward0") {
+        name != "AliasBackward0" && name != "OsloUnmark") {
       return false;
     }
-    node = node->next_edge(0).function;
   }
-  return node && static_cast<WeightHalfNode&>(*node).is_held();
+  return false;
 }
 
 template <typename NodeType, typename... Args>
