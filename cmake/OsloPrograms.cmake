@@ -53,8 +53,12 @@ function(oslo_test name)
   add_test(NAME ${name} COMMAND ${name})
   # One thread a rank: ranks share this machine's cores, and sums come out the same every time.
   # No test measures the machine: plans are those of the rates that this repository holds.
-  set_tests_properties(${name} PROPERTIES ENVIRONMENT
-      "OMP_NUM_THREADS=1;OSLO_RATES=${PROJECT_SOURCE_DIR}/tests/data/rates.json")
+  set(environment "OMP_NUM_THREADS=1" "OSLO_RATES=${PROJECT_SOURCE_DIR}/tests/data/rates.json")
+  # A sanitizer's dlopen does not look where the caller's RUNPATH says.
+  if(OSLO_SANITIZE)
+    list(APPEND environment "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:oslo_cpp>")
+  endif()
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment}")
   if(arg_RANKS_AS_PROCESSES)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
