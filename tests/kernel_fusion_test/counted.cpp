@@ -49,6 +49,12 @@ torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor& x) {
   return torch::linear(x, layer->weight, layer->bias);
 }
 
+torch::Tensor on_rows(const torch::nn::Linear& layer, const torch::Tensor& x) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = layer->options.out_features();
+  return torch::addmm(layer->bias, x.view({-1, x.size(-1)}), layer->weight.t()).view(sizes);
+}
+
 MlpImpl::MlpImpl() {
   const auto layer = [&](const char* name, int64_t in, int64_t out) {
     return register_module(name, torch::nn::Linear(in, out));
@@ -56,19 +62,22 @@ MlpImpl::MlpImpl() {
   up_one = layer("up_one", kWidth, kHidden), down_one = layer("down_one", kHidden, kWidth);
   up_two = layer("up_two", kWidth, kHidden), down_two = layer("down_two", kHidden, kWidth);
   up_three = layer("up_three", kWidth, kHidden), down_three = layer("down_three", kHidden, kWidth);
+  up_four = layer("up_four", kWidth, kHidden), down_four = layer("down_four", kHidden, kWidth);
 }
 
 torch::Tensor MlpImpl::forward(torch::Tensor x) {
   x = x + linear(down_one, gelu_tanh(linear(up_one, x)));
   x = x + down_two(gelu_tanh(up_two(x.flatten(0, 1)))).view_as(x);
-  return x + down_three(torch::gelu(up_three(x)));
+  x = x + down_three(torch::gelu(up_three(x)));
+  return x + on_rows(down_four, gelu_tanh(on_rows(up_four, x)));
 }
 
 std::string fused_config(int tensor, bool fusion) {
   return c10::str(R"({"kernel_fusion": )", fusion ? "true" : "false",
                   R"(, "model_parallelism": {"tensor_parallel_size": )", tensor,
                   R"(}, "plan": {"up_one": "column", "up_two": "column", "up_three": "column", )",
-                  R"("down_one": "row", "down_two": "row", "down_three": "row"}})");
+                  R"("up_four": "column", "down_one": "row", "down_two": "row", )",
+                  R"("down_three": "row", "down_four": "row"}})");
 }
 
 }  // namespace oslo::test

@@ -77,6 +77,41 @@ TEST(Guess, AValueThatWasWritten) {
   });
 }
 
+TEST(Guess, AViewThatWasWritten) {
+  expect_as_plain([](Mlp& model, const Tensor& x) {
+    const Tensor sum = linear(model->up_one, x);
+    sum.view({15, 10}).mul_(2);
+    return linear(model->down_one, gelu_tanh(sum));
+  });
+  expect_as_plain([](Mlp& model, const Tensor& x) {
+    Tensor sum = linear(model->up_one, x);
+    const Tensor rows = sum.view({15, 10});
+    sum.narrow(0, 1, 1).mul_(2);
+    return linear(model->down_one, gelu_tanh(rows));
+  });
+}
+
+/// All elements in another order, and some of them.
+TEST(Guess, TheGeluOfAnotherView) {
+  expect_as_plain([](Mlp& model, const Tensor& x) {
+    const Tensor sum = linear(model->up_one, x);
+    return linear(model->down_one, gelu_tanh(sum.transpose(0, 1)));
+  });
+  expect_as_plain([](Mlp& model, const Tensor& x) {
+    const Tensor sum = linear(model->up_one, x);
+    return linear(model->down_one, gelu_tanh(sum.narrow(0, 0, 1)));
+  });
+}
+
+TEST(Guess, ASumThatIsUsedElsewhereToo) {
+  expect_as_plain([](Mlp& model, const Tensor& x) {
+    const Tensor sum = on_rows(model->up_one, x);
+    const Tensor activation = gelu_tanh(sum);
+    return on_rows(model->down_one, activation) + linear(model->down_two, sum) +
+           linear(model->down_three, activation.view({15, 10})).view(x.sizes());
+  });
+}
+
 TEST(Guess, AnotherProductBetween) {
   expect_as_plain([](Mlp& model, const Tensor& x) {
     const Tensor gate = linear(model->up_one, x), up = linear(model->up_two, x);
@@ -122,8 +157,15 @@ TEST(Guess, IsMadeAfterTheFirstGeluAndDroppedWhereItWasWrong) {
   EXPECT_EQ(kernels_of(without), 0);
   EXPECT_EQ(kernels_of(usual), 0);
   EXPECT_EQ(kernels_of(usual), 1);
-  torch::NoGradGuard no_grad;
-  EXPECT_EQ(kernels_of(usual), 1);
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_EQ(kernels_of(usual), 1);
+  }
+  const Use on_more_dimensions = [](Mlp& each, const Tensor& input) {
+    return gelu_tanh(each->up_three(input.view({1, 2, 6})));
+  };
+  kernels_of(on_more_dimensions);
+  EXPECT_EQ(kernels_of(on_more_dimensions), 0) << "the bias comes after the product";
 }
 
 }  // namespace

@@ -61,13 +61,13 @@ void train(bool fusion) {
 TEST(KernelFusion, TrainsAsPlainLibTorchDoes) {
   kernel_calls().clear();
   train(true);
-  // Two layers have a GeLU that a kernel computes; the first forward shows which.
+  // Three layers have a GeLU that a kernel computes; the first forward shows which.
   const int forwards = kSteps * kBatches * 2 - 1;
-  EXPECT_EQ(kernel_calls().gelu, kRanks * forwards * 2);
-  EXPECT_EQ(kernel_calls().gelu_backward, kRanks * kSteps * kBatches * 2);
+  EXPECT_EQ(kernel_calls().gelu, kRanks * forwards * kGelus);
+  EXPECT_EQ(kernel_calls().gelu_backward, kRanks * kSteps * kBatches * kGelus);
   // The first batch of a step finds no gradients.
-  EXPECT_EQ(kernel_calls().overwrites, kRanks * kSteps * 6);
-  EXPECT_EQ(kernel_calls().adds, kRanks * kSteps * (kBatches - 1) * 6);
+  EXPECT_EQ(kernel_calls().overwrites, kRanks * kSteps * kLayers);
+  EXPECT_EQ(kernel_calls().adds, kRanks * kSteps * (kBatches - 1) * kLayers);
 }
 
 TEST(KernelFusion, RunsNoKernelUnlessItIsAskedFor) {
@@ -104,19 +104,19 @@ TEST(KernelFusion, AddsUpTheGradientsOfMicroBatches) {
     trial.steps = 2;
     trial.config = R"({"kernel_fusion": true, "model_parallelism": {"pipeline_parallel_size": 2},
         "stages": {"up_one": 0, "down_one": 0, "up_two": 0, "down_two": 1, "up_three": 1,
-                   "down_three": 1}})";
+                   "down_three": 1, "up_four": 1, "down_four": 1}})";
     pipeline_parity::expect_parity(
         trial, make_mlp,
         [](int) {
           return std::vector<Tensor>{torch::randn({4, 5, 6}, torch::kDouble)};
         },
         [](Mlp& model, const auto& micro) { return model->forward(micro[0]).square().mean(); });
-    EXPECT_EQ(kernel_calls().overwrites, trial.steps * 6) << kind;
-    EXPECT_EQ(kernel_calls().adds, trial.steps * (trial.micro_batches - 1) * 6) << kind;
-    // The first forward shows where a GeLU follows. One of the two goes on to the other stage.
+    EXPECT_EQ(kernel_calls().overwrites, trial.steps * kLayers) << kind;
+    EXPECT_EQ(kernel_calls().adds, trial.steps * (trial.micro_batches - 1) * kLayers) << kind;
+    // The first forward shows where a GeLU follows. One of them goes on to the other stage.
     const int forwards = trial.steps * trial.micro_batches - 1;
-    EXPECT_EQ(kernel_calls().gelu, forwards * 2) << kind;
-    EXPECT_EQ(kernel_calls().gelu_backward, forwards) << kind;
+    EXPECT_EQ(kernel_calls().gelu, forwards * kGelus) << kind;
+    EXPECT_EQ(kernel_calls().gelu_backward, forwards * (kGelus - 1)) << kind;
   }
 }
 

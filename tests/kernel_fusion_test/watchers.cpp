@@ -53,7 +53,7 @@ TEST(Watchers, HooksOfParametersSeeAndChangeTheirGradients) {
     loss_of(model, x).backward();
     std::vector<Tensor> sums;
     for (const Tensor& each : seen) sums.push_back(each.abs().sum());
-    EXPECT_EQ(seen.size(), 12u);
+    EXPECT_EQ(seen.size(), 16u);
     Tensor all = torch::stack(sums).sum();  // in whatever order the hooks ran
     return std::vector<Tensor>{all};
   });
@@ -66,6 +66,15 @@ TEST(Watchers, TheGradientOfTheGeluAndOfTheSumBeforeIt) {
     activation.retain_grad();
     linear(model->down_one, activation).square().mean().backward();
     return std::vector<Tensor>{sum.grad(), activation.grad()};
+  });
+}
+
+TEST(Watchers, TheGradientOfTheGeluInAnotherShape) {
+  expect_as_plain([](Mlp& model, const Tensor& x) {
+    const Tensor rows = gelu_tanh(on_rows(model->up_four, x)).view({15, 10});
+    rows.retain_grad();
+    linear(model->down_four, rows).square().mean().backward();
+    return std::vector<Tensor>{rows.grad()};
   });
 }
 

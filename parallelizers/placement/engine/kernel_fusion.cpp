@@ -1,8 +1,10 @@
 #include "parallelizers/placement/engine/kernel_fusion.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 namespace oslo {
@@ -31,12 +33,16 @@ class RecordedGelu final : public GeluNode {
   SavedVariable sum_;
 };
 
-/// Tensors of inference mode count no writes.
-uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
-
 }  // namespace
+
+bool KernelFusion::Last::is_sum(const at::Tensor& tensor) const {
+  // Tensors of inference mode count no writes; a view may have a counter of its own.
+  return !tensor.is_inference() && writes.enabled() && writes.current_version() == version &&
+         tensor._version() == version &&
+         tensor.storage().unsafeGetStorageImpl() == sum._unsafe_get_target() &&
+         tensor.storage_offset() == 0 && tensor.is_contiguous() && tensor.numel() == elements &&
+         tensor.scalar_type() == type;
+}
 
 bool KernelFusion::gelu_follows(const at::Tensor& weight) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -45,9 +51,11 @@ bool KernelFusion::gelu_follows(const at::Tensor& weight) {
 
 void KernelFusion::computed(const at::Tensor& sum, const at::Tensor& weight,
                             at::Tensor activation) {
-  auto last = std::make_unique<Last>(Last{WeakTensor(sum.getIntrusivePtr()), version_of(sum),
-                                          WeakStorage(weight.storage().getWeakStorageImpl()),
-                                          std::move(activation)});
+  const auto& writes = sum.unsafeGetTensorImpl()->version_counter();
+  auto last = std::make_unique<Last>(
+      Last{WeakStorage(sum.storage().getWeakStorageImpl()), sum.numel(), sum.scalar_type(), writes,
+           writes.enabled() ? writes.current_version() : 0,
+           WeakStorage(weight.storage().getWeakStorageImpl()), std::move(activation)});
   const std::lock_guard<std::mutex> lock(mutex_);
   if (last_ && last_->activation.defined()) noted_.erase(last_->weight._unsafe_get_target());
   last_ = std::move(last);
@@ -55,16 +63,15 @@ void KernelFusion::computed(const at::Tensor& sum, const at::Tensor& weight,
 
 at::Tensor KernelFusion::take_gelu(const at::Tensor& sum) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!last_ || last_->sum._unsafe_get_target() != sum.unsafeGetTensorImpl() ||
-      last_->version != version_of(sum) || sum.is_inference()) {
-    return {};
-  }
+  if (!last_ || !last_->is_sum(sum)) return {};
   const std::unique_ptr<Last> last = std::move(last_);
   if (!last->activation.defined()) {
     std::erase_if(noted_, [](const auto& note) { return note.second.expired(); });
     noted_.emplace(last->weight._unsafe_get_target(), last->weight);
+    return {};
   }
-  return last->activation;
+  const at::AutoDispatchBelowADInplaceOrView below;  // a GeLU's result is no view
+  return last->activation.view(sum.sizes());
 }
 
 at::Tensor recorded_gelu(const at::Tensor& sum, at::Tensor activation) {
@@ -76,7 +83,10 @@ at::Tensor recorded_gelu(const at::Tensor& sum, at::Tensor activation) {
 }
 
 std::shared_ptr<GeluNode> gelu_node_of(const at::Tensor& activation) {
-  return std::dynamic_pointer_cast<GeluNode>(activation.grad_fn());
+  using torch::autograd::generated::ViewBackward0;
+  std::shared_ptr<Node> node = activation.grad_fn();
+  while (dynamic_cast<ViewBackward0*>(node.get()) != nullptr) node = node->next_edge(0).function;
+  return std::dynamic_pointer_cast<GeluNode>(node);
 }
 
 }  // namespace oslo

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 
@@ -18,9 +19,10 @@ namespace oslo {
 ///
 /// An operator that runs at once cannot know where its result goes. So the first GeLU (approximate
 /// "tanh") of a product's result is noted with the product's weight. From then on the products of
-/// that weight compute the GeLU too, and the GeLU of that very tensor, if nobody wrote to it, takes
-/// what is there. Where it does not come before the next product, the note is dropped: a wrong
-/// guess costs time and memory for one activation, and changes no number.
+/// that weight compute the GeLU too, and the GeLU of that very tensor, or of all of it in another
+/// shape, if nobody wrote to it, takes what is there. Where it does not come before the next
+/// product, the note is dropped: a wrong guess costs time and memory for one activation, and
+/// changes no number.
 ///
 /// Any thread may call it at any time. Notes follow the program, which is the same on all ranks.
 class KernelFusion {
@@ -39,12 +41,17 @@ class KernelFusion {
 
  private:
   using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-  using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   /// The product that was computed last.
   struct Last {
-    WeakTensor sum;
-    uint32_t version;
+    /// Whether `tensor` has its elements, in their order, and nobody wrote to them.
+    bool is_sum(const at::Tensor& tensor) const;
+
+    WeakStorage sum;
+    int64_t elements;
+    at::ScalarType type;
+    c10::VariableVersion writes;  ///< counts those to it and to views of it
+    uint32_t version;             ///< their number when it was computed
     WeakStorage weight;
     at::Tensor activation;
   };
@@ -65,7 +72,7 @@ class GeluNode : public torch::autograd::Node {
   /// The sum, while the graph keeps it.
   virtual at::Tensor sum() = 0;
 };
-/// Null for any other tensor.
+/// Also where `activation` is a `recorded_gelu` in another shape. Null for any other tensor.
 std::shared_ptr<GeluNode> gelu_node_of(const at::Tensor& activation);
 
 }  // namespace oslo

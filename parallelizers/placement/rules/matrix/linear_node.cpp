@@ -132,7 +132,7 @@ class LinearBackward final : public Node {
     if (!gradient.defined()) return outputs;
     if (for_x_ && task_should_compute_output(0)) {
       // What the GeLU saved is used on its stream.
-      if (gelu_ && !c10::GradMode::is_enabled() && only_passes(*gelu_) &&
+      if (gelu_ && !c10::GradMode::is_enabled() && only_passes_gelu() &&
           gelu_->stream() == stream()) {
         outputs[1] = gradient_before_gelu(gradient);
       } else {
@@ -160,10 +160,19 @@ class LinearBackward final : public Node {
     return rows.view(sizes);
   }
 
+  /// Whether nobody looks at the gradients of the GeLU and of what it is in another shape.
+  bool only_passes_gelu() {
+    Node* node = next_edge(0).function.get();
+    for (; node != gelu_.get(); node = node->next_edge(0).function.get()) {
+      if (!only_passes(*node)) return false;
+    }
+    return only_passes(*node);
+  }
+
   at::Tensor gradient_before_gelu(const at::Tensor& gradient) {
-    const at::Tensor sum = gelu_->sum();
+    const at::Tensor sum = gelu_->sum(), weight = output_first_weight();
     return kernels_
-        ->product_and_gelu_backward(as_matrix(gradient), output_first_weight(), as_matrix(sum))
+        ->product_and_gelu_backward(as_matrix(gradient), weight, sum.reshape({-1, weight.size(1)}))
         .view(sum.sizes());
   }
 
