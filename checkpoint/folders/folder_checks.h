@@ -10,8 +10,7 @@ namespace oslo {
 /// Checks the hashes of all files that have any (`CheckpointFolder::verify`).
 void verify_hashes(const CheckpointFolder& folder, FolderProgress& progress);
 
-/// Throws where `from` is a folder of Hugging Face's, whose tensors may lie transposed under other
-/// names, or where it is `to`, which would replace it.
+/// Throws where `from` is `to`, which would replace it.
 void check_folders(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace oslo

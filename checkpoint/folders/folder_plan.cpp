@@ -101,6 +101,13 @@ bool anything_is_cut(const CheckpointIndex& index) {
                      [](const auto& entry) { return !entry.second.parts.front().cuts.empty(); });
 }
 
+/// Whether there are files of ranks, rather than one of the whole or several of another program's.
+bool lies_in_parts(const CheckpointIndex& index) {
+  return std::any_of(index.tensors.begin(), index.tensors.end(), [](const auto& entry) {
+    return entry.second.parts.front().file.starts_with("pytorch_model_");
+  });
+}
+
 }  // namespace
 
 FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format) {
@@ -118,13 +125,12 @@ FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format) 
 }
 
 FolderPlan plan_converted(const CheckpointIndex& index, const std::string& format) {
+  if (!lies_in_parts(index)) return plan_merged(index, format);
   std::map<std::string, FolderPlan::File> files;
   for (const auto& [name, tensor] : index.tensors) {
     for (const CheckpointIndex::Part& part : tensor.parts) {
-      const std::string stem = std::filesystem::path(part.file).stem();
-      if (stem == "model" || stem == "pytorch_model") return plan_merged(index, format);
       FolderPlan::File& file = files[part.file];
-      file.stem = stem;
+      file.stem = std::filesystem::path(part.file).stem();
       file.format = format;
       file.parts.push_back({name, part.cuts});
     }

@@ -31,7 +31,7 @@ struct FolderPlan {
 /// their own. `format` is one of the two, or empty: a file of each.
 FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format);
 
-/// The files of `index` in another format.
+/// The files of ranks in another format; of whole tensors as `plan_merged` has them.
 FolderPlan plan_converted(const CheckpointIndex& index, const std::string& format);
 
 /// One file a coordinate of `tensor` x `pipeline` ranks. A tensor that was cut is cut in the same

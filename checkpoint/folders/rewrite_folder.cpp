@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folders/folder_checks.h"
+#include "checkpoint/folders/folder_source.h"
+#include "checkpoint/folders/open_source.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/formats/torch_bin.h"
 #include "checkpoint/resume/random_record.h"
@@ -35,7 +37,7 @@ Region region_of(const CheckpointIndex::Tensor& tensor, const CheckpointIndex::C
 
 class FolderWriter {
  public:
-  FolderWriter(const CheckpointFolder& from, const FolderPlan& plan, const fs::path& folder,
+  FolderWriter(const FolderSource& from, const FolderPlan& plan, const fs::path& folder,
                FolderProgress& progress)
       : from_(from), plan_(plan), folder_(folder), progress_(progress) {
     index_.mesh = plan.mesh;
@@ -102,18 +104,14 @@ class FolderWriter {
 
   /// Whether the folder has the file, which no tensor of the model lies in.
   bool copy(const std::string& name) {
-    std::optional<fs::path> path = from_.find_file(name);
-    std::error_code ignored;
-    if (from_.hashed().empty() && fs::is_regular_file(from_.path() / name, ignored)) {
-      path = from_.path() / name;  // of a folder without an index
-    }
+    const std::optional<fs::path> path = from_.find_file(name);
     if (!path) return false;
     const InputFile file(*path);
     write_text(name, read_file(file, file.size()));
     return true;
   }
 
-  const CheckpointFolder& from_;
+  const FolderSource& from_;
   const FolderPlan& plan_;
   const fs::path folder_;
   FolderProgress& progress_;
@@ -127,20 +125,20 @@ void rewrite_folder(const fs::path& from, const fs::path& to,
                     const std::function<FolderPlan(const CheckpointIndex&)>& plan_of,
                     const TellProgress& tell) {
   check_folders(from, to);
-  const CheckpointFolder source(from);
-  const FolderPlan plan = plan_of(source.index());
-  uint64_t bytes = source.hashed_bytes();
+  const std::unique_ptr<FolderSource> source = open_source(from);
+  const FolderPlan plan = plan_of(source->index());
+  uint64_t bytes = source->hashed_bytes();
   for (const FolderPlan::File& file : plan.files) {
     for (const FolderPlan::Part& part : file.parts) {
-      const CheckpointIndex::Tensor& tensor = source.index().tensors.at(part.tensor);
+      const CheckpointIndex::Tensor& tensor = source->index().tensors.at(part.tensor);
       bytes += static_cast<uint64_t>(region_of(tensor, part.cuts).numel()) *
                c10::elementSize(tensor.dtype);
     }
   }
   FolderProgress progress(tell, bytes);
-  verify_hashes(source, progress);
+  source->verify(progress);
   StagingDirectory staging(to);
-  FolderWriter(source, plan, staging.path(), progress).write();
+  FolderWriter(*source, plan, staging.path(), progress).write();
   staging.commit();
 }
 

@@ -19,8 +19,9 @@ struct VerifiedFolder {
 
 // Checkpoint folders as files, on one process and without a model. Each is read and written tensor
 // by tensor: memory for two of them, whatever the folder's size (of a .bin's storages, of which a
-// tensor may be a small part). Progress may be null. Errors are those of `CheckpointFolder`: they
-// name file and tensor.
+// tensor may be a small part). `from` may be a folder of Hugging Face's of a family that is known
+// (`PretrainedSource`). Progress may be null. Errors are those of `open_source`: they name file and
+// tensor.
 
 /// Writes the folder `to` with the tensors of `from`, and what lies beside them (config.json,
 /// extra.json), as `plan` makes of its index. All hashes of `from` are checked first. `to` takes
@@ -32,7 +33,8 @@ void rewrite_folder(const std::filesystem::path& from, const std::filesystem::pa
 
 /// Writes `to` as a folder of Hugging Face's from a checkpoint of a family that is known: its
 /// config.json says which. Names and transposes are as `save_pretrained` has them; the two make the
-/// same files. Throws `Error` where there is no config.json, or one of another family.
+/// same files. From another folder of Hugging Face's it has today's names in safetensors files of
+/// `max_shard_bytes`. Throws `Error` where there is no config.json, or one of another family.
 void rewrite_as_pretrained(const std::filesystem::path& from, const std::filesystem::path& to,
                            const TellProgress& progress = nullptr,
                            uint64_t max_shard_bytes = 5'000'000'000);

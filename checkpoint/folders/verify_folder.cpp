@@ -83,7 +83,7 @@ std::string kind_of(const CheckpointIndex& index) {
 
 VerifiedFolder verify_folder(const fs::path& path, const TellProgress& tell) {
   VerifiedFolder verified;
-  if (is_pretrained_folder(path)) {
+  if (is_pretrained_folder_of_any_family(path)) {
     const PretrainedFolder folder(path);
     uint64_t bytes = 0;
     for (const auto& [_, entry] : folder.tensors())
@@ -111,7 +111,7 @@ VerifiedFolder verify_folder(const fs::path& path, const TellProgress& tell) {
 }
 
 std::string describe_folder(const fs::path& path) {
-  if (is_pretrained_folder(path)) return describe_pretrained(path);
+  if (is_pretrained_folder_of_any_family(path)) return describe_pretrained(path);
   const CheckpointFolder folder(path);
   const CheckpointIndex& index = folder.index();
   std::ostringstream out;

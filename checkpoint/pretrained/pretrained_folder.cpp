@@ -23,7 +23,50 @@ namespace fs = std::filesystem;
 
 constexpr JsonLimits kConfigLimits = {.bytes = 16 << 20, .values = 1 << 20, .depth = 32};
 
+constexpr char kSafetensors[] = "model.safetensors", kBin[] = "pytorch_model.bin";
+
+bool has_file(const fs::path& folder, const std::string& name) {
+  std::error_code ignored;
+  return fs::exists(folder / name, ignored);
+}
+
+/// Whether a folder has a config.json, and tensors that no save of this library put there.
+bool has_foreign_tensors(const fs::path& path) {
+  if (path.empty() || !has_file(path, kConfigName) || has_file(path, kIndexName)) return false;
+  if (has_file(path, kSafetensors)) {
+    return SafetensorsFile(path / kSafetensors).metadata().count(kIndexName) == 0;
+  }
+  return has_file(path, kBin) || has_file(path, c10::str(kSafetensors, ".index.json")) ||
+         has_file(path, c10::str(kBin, ".index.json"));
+}
+
+/// Whether they lie in several files, which this library's do not without an index of its own.
+bool has_several_files(const fs::path& path) {
+  return !has_file(path, kSafetensors) && !has_file(path, kBin);
+}
+
+/// Empty where it says none.
+std::string model_type_of(const fs::path& path) {
+  const nlohmann::json config = read_pretrained_config(path);
+  const auto type = config.find("model_type");
+  return type != config.end() && type->is_string() ? type->get<std::string>() : "";
+}
+
 }  // namespace
+
+bool is_pretrained_folder(const fs::path& path) {
+  if (!has_foreign_tensors(path)) return false;
+  if (has_several_files(path)) return true;
+  const std::string type = model_type_of(path);
+  const auto& families = pretrained_families();
+  return std::any_of(families.begin(), families.end(), [&](const PretrainedFamily& family) {
+    return !type.empty() && type == family.model_type;
+  });
+}
+
+bool is_pretrained_folder_of_any_family(const fs::path& path) {
+  return has_foreign_tensors(path) && (has_several_files(path) || !model_type_of(path).empty());
+}
 
 nlohmann::json read_pretrained_config(const fs::path& folder) {
   const fs::path path = folder / kConfigName;
@@ -37,29 +80,11 @@ nlohmann::json read_pretrained_config(const fs::path& folder) {
   }
 }
 
-bool is_pretrained_folder(const fs::path& path) {
-  std::error_code ignored;
-  const auto has = [&](const std::string& name) { return fs::exists(path / name, ignored); };
-  const std::string safetensors = "model.safetensors", bin = "pytorch_model.bin";
-  if (path.empty() || !has(kConfigName) || has(kIndexName)) return false;
-  if (has(safetensors)) {
-    if (SafetensorsFile(path / safetensors).metadata().count(kIndexName) > 0) return false;
-  } else if (!has(bin)) {
-    return has(safetensors + ".index.json") || has(bin + ".index.json");
-  }
-  const nlohmann::json config = read_pretrained_config(path);
-  const auto type = config.find("model_type");
-  if (type == config.end()) return false;
-  const auto& families = pretrained_families();
-  return std::any_of(families.begin(), families.end(),
-                     [&](const PretrainedFamily& family) { return *type == family.model_type; });
-}
-
 PretrainedFolder::PretrainedFolder(fs::path path) try : path_(std::move(path)) {
   OSLO_CHECK(fs::is_directory(path_), "there is no folder ", printable_path(path_),
              "; give one with config.json and model.safetensors");
   config_ = std::make_unique<nlohmann::json>(read_pretrained_config(path_));
-  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
+  for (const char* name : {kSafetensors, kBin}) {
     const fs::path index = path_ / (std::string(name) + ".index.json");
     if (fs::exists(path_ / name)) {
       open(name);

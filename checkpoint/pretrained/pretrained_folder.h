@@ -63,6 +63,9 @@ class PretrainedFolder {
 /// config.json of a family that is known (`pretrained_families`). What it has is not checked.
 bool is_pretrained_folder(const std::filesystem::path& path);
 
+/// The same, and one whose config.json names a family that is not known.
+bool is_pretrained_folder_of_any_family(const std::filesystem::path& path);
+
 /// The name of config.json, and the limits that it is read in.
 inline constexpr char kConfigName[] = "config.json";
 

@@ -4,6 +4,8 @@
 
 #include <fstream>
 
+#include "checkpoint/folders/folder_plan.h"
+#include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/formats/safetensors.h"
 #include "tests/pretrained_test/layouts.h"
 #include "tests/pretrained_test/python.h"
@@ -64,6 +66,29 @@ TEST_P(FromTransformers, SeveralFilesAndBinsLoadTheSame) {
   for (const char* form : {"-sharded", "-bin"}) {
     expect_logits(form, {1, 1});
     expect_logits(form, {2, 1});
+  }
+}
+
+/// What `oslo merge` reads: names and transposes without a model.
+TEST_P(FromTransformers, MergedFoldersHaveTheSameValues) {
+  OSLO_NEEDS_TRANSFORMERS();
+  for (const Family& family : families()) {
+    if (family.name != GetParam()) continue;
+    for (const char* form : {"", "-sharded", "-bin"}) {
+      const std::filesystem::path folder = Transformers::models() / (family.name + form);
+      const test::TemporaryDirectory merged;
+      rewrite_folder(folder, merged / "merged",
+                     [](const CheckpointIndex& index) { return plan_merged(index, ""); });
+      const ModulePtr loaded = family.make(config_in(folder)),
+                      expected = family.make(family.config);
+      load_state(*loaded, merged / "merged");
+      load_pretrained(expected, folder);
+      const auto wanted = ModelView(*expected).in_use(), found = ModelView(*loaded).in_use();
+      ASSERT_EQ(found.size(), wanted.size());
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        EXPECT_TRUE(torch::equal(found[i].tensor, wanted[i].tensor)) << form << wanted[i].name;
+      }
+    }
   }
 }
 

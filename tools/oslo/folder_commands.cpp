@@ -30,6 +30,7 @@ of the configuration; one without a section is of "model_parallelism". docs/chec
 constexpr const char* kConvertExamples = R"(Examples:
   oslo convert parallel_ckpt as_bin --format bin
   oslo convert merged_ckpt for_python --format huggingface
+  oslo convert Llama-3.2-1B as_checkpoint --format safetensors
 
 "huggingface" writes what transformers' from_pretrained opens; the checkpoint's config.json says of
 which family it is. docs/checkpoints.md
@@ -55,7 +56,8 @@ CLI::App* add_command(CLI::App& app, const char* name, const char* what, const c
 }
 
 void add_folders(CLI::App& command, FolderWords& words) {
-  command.add_option("folder", words.from, "a checkpoint")->required();
+  command.add_option("folder", words.from, "a checkpoint, or a folder of Hugging Face's")
+      ->required();
   command.add_option("out", words.to, "the folder to write")->required();
 }
 

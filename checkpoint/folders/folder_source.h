@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "checkpoint/checkpoint_index.h"
+#include "checkpoint/folders/folder_progress.h"
+#include "checkpoint/regions/region.h"
+
+namespace oslo {
+
+/// A folder that is rewritten, of any kind: tensors under the names and with the shapes that a
+/// model has them in, whatever its files call them and however they lie there.
+class FolderSource {
+ public:
+  virtual ~FolderSource() = default;
+
+  virtual const CheckpointIndex& index() const = 0;
+
+  /// A new CPU tensor. Throws `Error` naming file and tensor.
+  virtual at::Tensor read(const std::string& name, const Region& wanted) const = 0;
+
+  /// A file that no tensor of the model lies in ("config.json"); nothing where there is none.
+  virtual std::optional<std::filesystem::path> find_file(const std::string& name) const = 0;
+
+  /// What `verify` reads: all files that have hashes.
+  virtual uint64_t hashed_bytes() const = 0;
+  /// Throws `Error` naming the file that does not have its hash.
+  virtual void verify(FolderProgress& progress) const = 0;
+};
+
+}  // namespace oslo
