@@ -15,23 +15,27 @@ ModelState::ModelState(const ModelView& model) {
     const auto [found, fresh] = known.emplace(tensor.unsafeGetTensorImpl(), tensors.size());
     names.emplace_back(name, found->second);
     if (!fresh) return;
-    Tensor entry{name, tensor, nullptr, tensor.sizes().vec(), {}};
-    const Mark* mark = mark_of(tensor);
-    if (mark != nullptr) {
-      entry.stages = mark->layout->stages();
-      entry.here = mark->layout->here();
-    }
-    if (mark != nullptr && !mark->layout->whole()) {
-      entry.layout = mark->layout;
-      const auto global = mark->layout->global_sizes(tensor.sizes());
-      entry.shape.assign(global.begin(), global.end());
-    }
-    tensors.push_back(std::move(entry));
+    tensors.push_back(state_entry(name, tensor));
   };
   for (const ParameterView& parameter : model.parameters()) {
     add(parameter.path, parameter.in_use());
   }
   for (const BufferView& buffer : model.buffers()) add(buffer.path, buffer.tensor);
+}
+
+ModelState::Tensor state_entry(const std::string& name, const at::Tensor& tensor) {
+  ModelState::Tensor entry{name, tensor, nullptr, tensor.sizes().vec(), {}};
+  const Mark* mark = mark_of(tensor);
+  if (mark != nullptr) {
+    entry.stages = mark->layout->stages();
+    entry.here = mark->layout->here();
+  }
+  if (mark != nullptr && !mark->layout->whole()) {
+    entry.layout = mark->layout;
+    const auto global = mark->layout->global_sizes(tensor.sizes());
+    entry.shape.assign(global.begin(), global.end());
+  }
+  return entry;
 }
 
 std::string ModelState::describe() const {

@@ -39,6 +39,10 @@ struct ModelState {
   std::string describe() const;
 };
 
+/// One tensor of a model, whole or marked, as `ModelState` lists it. Throws `Error` for one whose
+/// mark is damaged (`mark_of`).
+ModelState::Tensor state_entry(const std::string& name, const at::Tensor& tensor);
+
 /// The part's values without mark and history, sharing the storage.
 at::Tensor plain_values(const at::Tensor& tensor);
 

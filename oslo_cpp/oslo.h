@@ -21,6 +21,7 @@
 #include "oslo_cpp/parallel_model.h"
 #include "oslo_cpp/pipeline_schedule.h"
 #include "oslo_cpp/pretrained.h"
+#include "oslo_cpp/reshard_options.h"
 #include "oslo_cpp/script/script_module.h"
 #include "oslo_cpp/verify/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "checkpoint/parallel_checkpoint.h"
+#include "checkpoint/resume/state_transfer.h"
+#include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "parallelizers/data/clip_grad_norm.h"
@@ -212,11 +214,20 @@ void ParallelModel::from_parallelized(const std::string& directory,
   load_parallelized(*state_->module, state_->mpu, directory, options);
 }
 
-void ParallelModel::deparallelize() {
+std::vector<StateTransfer> ParallelModel::make_ordinary(const ReshardOptions& options) {
   check();
   state_->finish_last_save();
   const ModelView view(state_->module);
-  make_whole(view, state_->mpu);
+  agree_on_text(state_->mpu.world(), "ReshardOptions",
+                c10::str("optimizers: ", options.optimizers().size()),
+                "give the same optimizers on every rank, or none on any");
+  std::vector<StateTransfer> states;
+  KnownHolders holders;
+  for (torch::optim::Optimizer* optimizer : options.optimizers()) {
+    const StateTransfer& own = states.emplace_back(*optimizer, view, state_->mpu);
+    for (const auto& [parameter, count] : own.holders()) holders[parameter] += count;
+  }
+  make_whole(view, state_->mpu, holders);
   clear_initialized(view);
   restore_tree(state_->replaced);
   state_->config = Config();
@@ -225,6 +236,7 @@ void ParallelModel::deparallelize() {
   state_->pipeline = {};
   state_->replaced.clear();
   state_->cut.clear();
+  return states;
 }
 
 void ParallelModel::take_over(const ParallelModel& other) {

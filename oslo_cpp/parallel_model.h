@@ -7,17 +7,20 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/load_options.h"
 #include "checkpoint/save_options.h"
 #include "mpu/mpu.h"
 #include "oslo_cpp/config/config.h"
+#include "oslo_cpp/reshard_options.h"
 #include "parallelizers/plan/plan_report.h"
 #include "parallelizers/plan/undo_plan.h"
 
 namespace oslo {
 
 class PendingSave;
+class StateTransfer;
 struct InitializeOptions;
 
 /// A model that `initialize` made parallel: a handle with everything that is not the model's own
@@ -78,24 +81,34 @@ class ParallelModel {
   /// the whole model. The handle goes on as that of a model of which nothing is cut; what was made
   /// of it (PipelineSchedule, DistributedDataParallel) does not.
   ///
-  /// An optimizer keeps its parameters, but what it keeps of earlier steps are parts of states:
-  /// where it has any of a cut parameter, this throws (`make_whole`). Save them, and load them
-  /// again afterwards, or let them go.
-  void deparallelize();
+  /// An optimizer keeps its parameters and groups. What it keeps of earlier steps are parts of
+  /// states: `ReshardOptions().optimizer(&optimizer)` makes them whole, bit for bit, on every rank;
+  /// where it has any of a cut parameter and is not given, this throws (`make_whole`).
+  ///
+  /// Throws the same `Error` on every rank, and model and optimizer are as they were: where the
+  /// optimizer cannot go along (`StateTransfer`), where only some ranks give one, and as
+  /// `make_whole` says.
+  void deparallelize(const ReshardOptions& options = {});
 
   /// The model in another layout, without a file, as if it had been initialized with `config` and
-  /// had these weights and gradients: `deparallelize`, then `initialize`, so that each rank needs
-  /// memory for the whole model on the way, and the optimizer is as said there. All handles to
-  /// this model are of the new layout. Options are as `initialize` takes them; the world is this
-  /// one.
+  /// had these weights, gradients and states: `deparallelize`, then `initialize`, so that each rank
+  /// needs memory for the whole model on the way, though of an optimizer's states for its parts,
+  /// old and new, and one whole tensor. All handles to this model are of the new layout.
+  /// `initialize` gets `how`; the world is this one.
   ///
-  /// Throws on every rank where the config does not fit the world, and the model is as it was;
-  /// where it does not fit the model, and the model is then an ordinary one.
+  /// Throws on every rank where the config does not fit the world, and as `deparallelize` does, and
+  /// everything is as it was; where the config does not fit the model, and model and optimizer are
+  /// then ordinary ones.
   void reshard(const Config& config);
-  void reshard(const Config& config, const InitializeOptions& options);
+  void reshard(const Config& config, const ReshardOptions& options);
+  void reshard(const Config& config, const InitializeOptions& how,
+               const ReshardOptions& options = {});
 
  private:
   [[noreturn]] void wrong_class(const std::string& wanted) const;
+  /// The model as `deparallelize` leaves it, and the states that are to be given back to the
+  /// optimizers of the options.
+  std::vector<StateTransfer> make_ordinary(const ReshardOptions& options);
   /// What every handle to this model says from now on.
   void take_over(const ParallelModel& other);
 

@@ -199,7 +199,7 @@ class Kind final : public OptimizerKind {
     const auto* wanted = dynamic_cast<const Wanted*>(&value);
     OSLO_CHECK(wanted != nullptr, "an optimizer derived from ", name_, " keeps ",
                c10::demangle(typeid(value).name()),
-               ", which a checkpoint cannot hold; save it with SaveOptions().extra(...)");
+               ", which can be neither saved nor resharded; save it with SaveOptions().extra(...)");
     return *wanted;
   }
 
@@ -225,11 +225,12 @@ const OptimizerKind& kind_of(const torch::optim::Optimizer& optimizer) {
     if (kind->is(optimizer)) return *kind;
   }
   OSLO_CHECK(dynamic_cast<const optim::LBFGS*>(&optimizer) == nullptr,
-             "the state of LBFGS cannot be saved: it is one vector over all parameters, which no "
-             "other layout could take apart; save without SaveOptions().optimizer(...), and LBFGS "
-             "starts anew from the saved weights");
+             "the state of LBFGS cannot be saved or resharded: it is one vector over all "
+             "parameters, which no other layout could take apart; leave optimizer(...) out of the "
+             "options, and LBFGS starts anew from the weights");
   fail("the state of a ", c10::demangle(typeid(optimizer).name()),
-       " cannot be saved: SGD, Adam, AdamW, Adagrad and RMSprop of LibTorch, and classes derived "
+       " cannot be saved or resharded: SGD, Adam, AdamW, Adagrad and RMSprop of LibTorch, and "
+       "classes derived "
        "from them, can; save its state with SaveOptions().extra(...)");
 }
 

@@ -41,8 +41,8 @@ class OptimizerKind {
       const State& parts) const = 0;
 };
 
-/// Throws `Error` for an optimizer whose state cannot be saved: LBFGS, whose state is one vector
-/// over all parameters, and classes that are not LibTorch's.
+/// Throws `Error` for an optimizer whose state cannot be saved or resharded: LBFGS, whose state is
+/// one vector over all parameters, and classes that are not LibTorch's.
 const OptimizerKind& kind_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace oslo

@@ -1,6 +1,5 @@
 #include "checkpoint/resume/optimizer_load.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -11,8 +10,6 @@
 #include "checkpoint/resume/stepped_parameters.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
-#include "parallelizers/placement/carrier/key.h"
-#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
@@ -49,14 +46,7 @@ at::Tensor read_like(const ModelState::Tensor& parameter, const std::string& key
              "the checkpoint ", where, " has '", printable(key), "' as ", there->second.dtype, " ",
              c10::IntArrayRef(there->second.shape), ", its parameter is ",
              parameter.local.scalar_type(), " ", c10::IntArrayRef(parameter.shape));
-  const BelowDoor below;
-  const at::Tensor like = plain_values(parameter.local);
-  at::Tensor values = folder.read(key, parameter.layout);
-  const bool own = values.storage().use_count() == 1;
-  if (!own || !like.is_cpu() || values.strides() != like.strides()) {
-    values = at::empty_like(like).copy_(values);
-  }
-  return mark_of(parameter.local) == nullptr ? values : marked_like(values, parameter.local);
+  return state_like(folder.read(key, parameter.layout), parameter.local);
 }
 
 }  // namespace

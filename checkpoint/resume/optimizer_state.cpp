@@ -39,8 +39,8 @@ States joined(const std::vector<std::string>& texts) {
 }  // namespace
 
 OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
-                               const ModelState& state)
-    : groups_(stepped_parameters(optimizer, model, state)) {
+                               const ModelState& state, ForeignTensors foreign)
+    : groups_(stepped_parameters(optimizer, model, state, foreign)) {
   const OptimizerKind& kind = kind_of(optimizer);
   saved_.kind = kind.name();
   for (size_t i = 0; i < groups_.size(); ++i) {
@@ -75,7 +75,7 @@ void OptimizerState::agree(const MPU& mpu) {
                 stages);
   const bool speaks = stages[mpu.rank("pipeline")].front() == world.rank();
   const std::string all = world.decide(
-      "save_parallelized: the optimizer", speaks ? own_states_ : "",
+      "the states of the optimizer", speaks ? own_states_ : "",
       [](const std::vector<std::string>& texts) { return to_json(joined(texts)).dump(); });
   const nlohmann::json json = nlohmann::json::parse(all);
   saved_.states = read_states({json, "the optimizer"});

@@ -23,7 +23,7 @@ class OptimizerState {
   /// Looks at this rank's optimizer. Throws `Error` for one that cannot be saved (`kind_of`,
   /// `stepped_parameters`, `part_of_state`). `state` must outlive it.
   OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
-                 const ModelState& state);
+                 const ModelState& state, ForeignTensors foreign = ForeignTensors::refused);
 
   /// Lets every rank know the states that other pipeline stages hold. Collective over the world;
   /// throws on every rank where ranks have other groups or options, or where ranks of one stage
@@ -32,6 +32,9 @@ class OptimizerState {
 
   /// After `agree` the same on all ranks.
   const SavedOptimizer& saved() const { return saved_; }
+
+  /// The parameters that it steps, by its groups; `tensors` has their states in this order.
+  const std::vector<std::vector<SteppedParameter>>& groups() const { return groups_; }
 
   /// The tensors of all states, by `optimizer_key`, in the order of the parameters: shapes where
   /// other stages hold them. Throws `Error` naming the parameter where this rank lacks a state that

@@ -1,5 +1,6 @@
 #include "checkpoint/resume/stepped_parameters.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
 #include <string>
@@ -9,13 +10,15 @@
 #include "checkpoint/checkpoint_index.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/value.h"
 
 namespace oslo {
 
 std::vector<std::vector<SteppedParameter>> stepped_parameters(
-    const torch::optim::Optimizer& optimizer, const ModelView& model, const ModelState& state) {
+    const torch::optim::Optimizer& optimizer, const ModelView& model, const ModelState& state,
+    ForeignTensors foreign) {
   std::unordered_map<const c10::TensorImpl*, const ModelState::Tensor*> known;
   for (const ModelState::Tensor& tensor : state.tensors) {
     known.emplace(tensor.local.unsafeGetTensorImpl(), &tensor);
@@ -33,8 +36,9 @@ std::vector<std::vector<SteppedParameter>> stepped_parameters(
         stepped.push_back({parameter, found->second});
         continue;
       }
-      OSLO_CHECK(unused.count(parameter.unsafeGetTensorImpl()) > 0, "group ", groups.size() - 1,
-                 " of the optimizer has a tensor of shape ", parameter.sizes(),
+      const bool left_out = foreign == ForeignTensors::left_out;
+      OSLO_CHECK(left_out || unused.count(parameter.unsafeGetTensorImpl()) > 0, "group ",
+                 groups.size() - 1, " of the optimizer has a tensor of shape ", parameter.sizes(),
                  " that is no parameter of the model, and a checkpoint of the model would lack it; "
                  "register it in the model");
     }
@@ -60,6 +64,16 @@ at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& par
              part.scalar_type(), " ", part.sizes(), ", its parameter ", like.scalar_type(), " ",
              like.sizes(), " on this rank; convert the model before the optimizer's first step");
   return part;
+}
+
+at::Tensor state_like(const at::Tensor& part, const at::Tensor& parameter) {
+  const c10::AutoGradMode no_grad(false);
+  const BelowDoor below;
+  const at::Tensor like = plain_values(parameter);
+  const bool own = part.storage().use_count() == 1 && part.storage().nbytes() == part.nbytes();
+  const bool fits = own && part.device() == like.device() && part.strides() == like.strides();
+  const at::Tensor values = fits ? part : at::empty_like(like).copy_(part);
+  return mark_of(parameter) == nullptr ? values : marked_like(values, parameter);
 }
 
 }  // namespace oslo

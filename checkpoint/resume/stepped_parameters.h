@@ -16,16 +16,25 @@ struct SteppedParameter {
   const ModelState::Tensor* in_model;
 };
 
+/// What becomes of tensors that an optimizer steps and that are no parameters of the model.
+enum class ForeignTensors { refused, left_out };
+
 /// The parameters of each of the optimizer's groups. Left out are those that the model registers
 /// and does not compute with (a tied layer's first weight). Throws `Error` naming group and shape
-/// for a tensor that is no parameter of the model. `state` must outlive the result.
+/// for a tensor that is no parameter of the model, unless those are left out, too. `state` must
+/// outlive the result.
 std::vector<std::vector<SteppedParameter>> stepped_parameters(
-    const torch::optim::Optimizer& optimizer, const ModelView& model, const ModelState& state);
+    const torch::optim::Optimizer& optimizer, const ModelView& model, const ModelState& state,
+    ForeignTensors foreign = ForeignTensors::refused);
 
 /// This rank's part of a tensor of a parameter's state, as an ordinary tensor. A whole one, as an
 /// optimizer has that was made before the parameter was cut, is cut like its parameter. Throws
 /// `Error` naming `what` where it has not the parameter's shape and dtype.
 at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& parameter,
                          const std::string& what);
+
+/// This rank's part of a tensor of a parameter's state, ordinary, as the parameter lies: with its
+/// mark, on its device, with its strides, in memory that nothing else shares.
+at::Tensor state_like(const at::Tensor& part, const at::Tensor& parameter);
 
 }  // namespace oslo

@@ -40,18 +40,20 @@ std::vector<MarkedTensor> marked_tensors(const ModelView& model) {
   return marked;
 }
 
-void check_alone(const std::vector<MarkedTensor>& marked) {
+void check_alone(const std::vector<MarkedTensor>& marked, const KnownHolders& known) {
   for (const auto& [name, tensor, _] : marked) {
     OSLO_CHECK(
         !awaits_gradients(tensor), "parameter ", name,
         " is part of an autograd graph that is still alive (an output kept from before, or a "
         "DistributedDataParallel); let go of it first");
     const at::Tensor& gradient = tensor.grad();
-    const int64_t own = gradient.defined() && mark_of(gradient) != nullptr ? 1 : 0;
+    int64_t own = gradient.defined() && mark_of(gradient) != nullptr ? 1 : 0;
+    const auto held = known.find(tensor.unsafeGetTensorImpl());
+    if (held != known.end()) own += held->second;
     OSLO_CHECK(
         others_with_mark_of(tensor) <= own, "something beside its gradient has a part of ", name,
-        ", as the states of an optimizer that has stepped: save them in a checkpoint, or let "
-        "them go (optimizer.state().clear()), first");
+        ", as the states of an optimizer that has stepped: take them along with "
+        "ReshardOptions().optimizer(&optimizer), or let them go (optimizer.state().clear())");
   }
 }
 
@@ -105,12 +107,12 @@ void restore_tree(const std::vector<ReplacedLayer>& replaced) {
   }
 }
 
-void make_whole(const ModelView& model, const MPU& mpu) {
+void make_whole(const ModelView& model, const MPU& mpu, const KnownHolders& known) {
   const c10::AutoGradMode no_grad(false);
   std::vector<MarkedTensor> marked;
   agree_on_success(mpu.world(), "making the model whole", [&] {
     marked = marked_tensors(model);
-    check_alone(marked);
+    check_alone(marked, known);
   });
   exchange_gradients(marked, mpu);
   agree_on_success(mpu.world(), "making gradients whole", [&] { check_gradients(marked); });

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <c10/core/TensorImpl.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "mpu/mpu.h"
@@ -20,6 +24,10 @@ struct ReplacedLayer {
 /// of those.
 void restore_tree(const std::vector<ReplacedLayer>& replaced);
 
+/// Of marked tensors, how many others with the same mark the caller answers for, beside the
+/// gradient.
+using KnownHolders = std::unordered_map<const c10::TensorImpl*, int64_t>;
+
 /// Makes every parameter and buffer of a model whole and ordinary on every rank, gradients with
 /// them, in place: the tensors stay the objects that typed members, ties and optimizers hold.
 /// Collective over the model's ranks; what one copy of the model holds goes to the ranks of that
@@ -28,8 +36,8 @@ void restore_tree(const std::vector<ReplacedLayer>& replaced);
 ///
 /// Throws the same `Error` on every rank, naming the parameter, and changes nothing: where a graph
 /// that is still alive, or a DistributedDataParallel, waits for its gradients; where some ranks of
-/// one part have a gradient and others none; where anything beside its gradient still has a part of
-/// it, which is what an optimizer that has stepped keeps.
-void make_whole(const ModelView& model, const MPU& mpu);
+/// one part have a gradient and others none; where anything beside its gradient and what the caller
+/// answers for still has a part of it, as an optimizer that has stepped does.
+void make_whole(const ModelView& model, const MPU& mpu, const KnownHolders& known = {});
 
 }  // namespace oslo

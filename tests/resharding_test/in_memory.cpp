@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/resharding_test/resharding_layouts.h"
+#include "tests/resharding_test/training.h"
 #include "tests/support/error_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/temporary_directory.h"
@@ -16,27 +17,6 @@ namespace {
 
 using test::error_of;
 using ::testing::HasSubstr;
-
-torch::Tensor tokens() {
-  return torch::arange(6 * 9).mul(7).remainder(53).view({6, 9});
-}
-
-torch::Tensor loss_of(Gpt2& model, const torch::Tensor& batch) {
-  return torch::cross_entropy_loss(model->forward(batch).view({-1, 53}), batch.flatten());
-}
-
-/// Forward and backward on all of the batch, whatever the layout.
-void backward(const ParallelModel& parallel, Gpt2& model) {
-  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(1));
-  schedule.forward_backward_step({tokens()}, [&](const std::vector<torch::Tensor>& micro) {
-    return loss_of(model, micro[0]);
-  });
-}
-
-void step_plainly(Gpt2& model, torch::optim::Optimizer& optimizer) {
-  loss_of(model, tokens()).backward();
-  optimizer.step();
-}
 
 /// Gradients of `model`, which is ordinary, beside those of one that never was anything else.
 void expect_gradients(const Gpt2& model, const Gpt2& plain) {
@@ -115,7 +95,8 @@ TEST(Deparallelize, RefusesPartsThatOthersHold) {
     loss = torch::Tensor();
     optimizer.step();
     EXPECT_THAT(error_of([&] { parallel.deparallelize(); }),
-                HasSubstr("as the states of an optimizer that has stepped"));
+                HasSubstr("as the states of an optimizer that has stepped: take them along with "
+                          "ReshardOptions().optimizer(&optimizer)"));
     EXPECT_TRUE(is_placed(model->transformer->wte->weight));
     optimizer.state().clear();
     parallel.deparallelize();

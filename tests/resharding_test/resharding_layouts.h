@@ -71,6 +71,15 @@ inline std::vector<GridCase> grid_cases() {
           {"row 2 x column 2", 1, 1, 1, {{"row", 2}, {"column", 2}}, two_axes}};
 }
 
+/// Layouts of as many ranks.
+inline std::vector<std::vector<GridCase>> layouts_by_world() {
+  return {{{"data 2", 1, 1, 2}, {"tensor 2", 2}, {"pipeline 2", 1, 2}},
+          {{"tensor 4", 4},
+           {"tensor 2 x pipeline 2", 2, 2},
+           {"tensor 2 x data 2", 2, 1, 2},
+           grid_cases().back()}};
+}
+
 inline InitializeOptions options_on(const World& world, const GridCase& grid, const Gpt2& model) {
   InitializeOptions how;
   how.world = world;
