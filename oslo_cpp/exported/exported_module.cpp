@@ -203,7 +203,8 @@ std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path)
 
   exported::FlagCount flags;
   exported::GraphContext context;
-  context.counters = batch_counters(signature);
+  std::set<std::string> counters = batch_counters(signature);
+  context.counters = &counters;
   context.flags = &flags;
   context.module_at = [&](std::string at) -> const torch::nn::Module& {
     while (!at.empty()) {

@@ -19,8 +19,9 @@ struct FlagCount {
 struct GraphContext {
   /// The module at a Python path; the nearest one above it where the tree has none there.
   std::function<const torch::nn::Module&(const std::string& path)> module_at;
-  /// Values that count the batches of a norm: they stand still in evaluation.
-  std::set<std::string> counters;
+  /// Values that count the batches of a norm: they stand still in evaluation. Nodes that count add
+  /// theirs while the graph is built.
+  std::set<std::string>* counters = nullptr;
   FlagCount* flags = nullptr;
 };
 

@@ -65,7 +65,7 @@ ParameterSlot ModuleBuilder::add_parameter(const std::string& name, const at::Te
   const auto [place, leaf] = place_of(name);
   torch::nn::Module& module = *place;
   at::Tensor* const registered = registered_parameters(module).find(leaf);
-  at::Tensor* const member = registered != nullptr ? parameter_member(module, leaf) : nullptr;
+  at::Tensor* member = registered != nullptr ? parameter_member(module, leaf) : nullptr;
   // Registered once, as Python's parameters() lists it: an optimizer steps what it finds twice
   // twice.
   const bool first = registered_.insert(tensor.unsafeGetTensorImpl()).second;
@@ -74,6 +74,8 @@ ParameterSlot ModuleBuilder::add_parameter(const std::string& name, const at::Te
     *member = tensor;
   } else if (first) {
     module.register_parameter(leaf, tensor, tensor.requires_grad());
+  } else if (auto* python = dynamic_cast<PythonModule*>(&module)) {
+    member = python->tie(leaf, tensor);
   }
   return {tensor, member};
 }

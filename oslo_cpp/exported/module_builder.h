@@ -25,7 +25,7 @@ class ModuleBuilder {
   /// Registers the module at `path`, and those above it that are missing.
   torch::nn::Module& add_module(const std::string& path);
   /// Registers a tensor in the module of its name; one that has a name already (a tied weight) is
-  /// the second layer's member only. The slot lives as long as `modules()`.
+  /// a member only under the second. The slot lives as long as `modules()`.
   ParameterSlot add_parameter(const std::string& name, const at::Tensor& tensor);
   /// Gives the tensor that is registered. `saved`: whether it is part of the model's state, as
   /// Python says by `persistent`.

@@ -204,7 +204,7 @@ bool counts_batches(const Node& node, const c10::FunctionSchema& schema,
   const Document* self = node.argument("self");
   if (self == nullptr) return false;
   const auto [kind, value] = self->choice();
-  return kind == "as_tensor" && context.counters.count(value.member("name").text()) > 0;
+  return kind == "as_tensor" && context.counters->count(value.member("name").text()) > 0;
 }
 
 }  // namespace
@@ -223,6 +223,8 @@ std::unique_ptr<Step> make_operator_step(const Node& node, Names& names,
   auto step = std::make_unique<OperatorStep>(node.where, operation, std::move(arguments),
                                              std::move(outputs), std::move(evaluation));
   if (!counts) return step;
+  // A norm that is called again counts on what its first call gave.
+  context.counters->insert(node.outputs.front().choice().second.member("name").text());
   return std::make_unique<CountStep>(std::move(step), context.module_at(node.module_path), counter,
                                      result);
 }

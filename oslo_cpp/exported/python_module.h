@@ -1,7 +1,9 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <map>
 #include <ostream>
 #include <set>
 #include <string>
@@ -22,6 +24,18 @@ class PythonModule : public torch::nn::Module, public ModuleTraits {
   bool saves_buffer(const std::string& name) const override { return unsaved_.count(name) == 0; }
   void pretty_print(std::ostream& stream) const override { stream << class_name_; }
 
+  at::Tensor* tied_parameter(const std::string& name) override {
+    const auto found = tied_.find(name);
+    return found == tied_.end() ? nullptr : &found->second;
+  }
+
+  /// Gives a parameter that is registered already a second name here, which `parameters()` does not
+  /// list. What is returned lives as long as the module.
+  at::Tensor* tie(const std::string& name, const at::Tensor& parameter) {
+    register_parameter(name, {}, /*requires_grad=*/false);
+    return &(tied_[name] = parameter);
+  }
+
   /// Says what Python does by `register_buffer(..., persistent=False)`.
   void leave_out_of_state(const std::string& buffer) { unsaved_.insert(buffer); }
 
@@ -31,6 +45,7 @@ class PythonModule : public torch::nn::Module, public ModuleTraits {
  private:
   std::string class_name_;
   std::set<std::string> unsaved_;
+  std::map<std::string, at::Tensor> tied_;
 };
 
 }  // namespace oslo

@@ -165,7 +165,8 @@ std::unique_ptr<Step> make_scope_step(const Node& node, Names& names, const Grap
   const Document written = positional(node, place, "as_graph").member("graph").at(node.where);
   std::vector<BoundArgument> arguments;
   GraphContext inner = context;
-  inner.counters.clear();
+  std::set<std::string> counters;
+  inner.counters = &counters;
   const std::vector<Document> inputs = written.member("inputs").items();
   std::vector<std::string> given;
   for (size_t i = place + 1; i < node.arguments.size(); ++i) {
@@ -174,9 +175,9 @@ std::unique_ptr<Step> make_scope_step(const Node& node, Names& names, const Grap
     const auto [kind, value] = argument.choice();
     given.push_back(kind);
     const bool counter =
-        kind == "as_tensor" && context.counters.count(value.member("name").text()) > 0;
+        kind == "as_tensor" && context.counters->count(value.member("name").text()) > 0;
     if (counter && given.size() <= inputs.size()) {
-      inner.counters.insert(inputs[given.size() - 1].choice().second.member("name").text());
+      counters.insert(inputs[given.size() - 1].choice().second.member("name").text());
     }
   }
   check_kinds(node, "inputs", kinds_of(inputs), given);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 
 namespace oslo {
@@ -14,6 +16,9 @@ class ModuleTraits {
   /// forward: a `ModelView` does not list them, so that no checkpoint has them and every stage of a
   /// pipeline does.
   virtual bool saves_buffer(const std::string& name) const = 0;
+  /// The parameter that its forward reads under `name`, where that is registered elsewhere under
+  /// another name (a tie) and here as undefined; null for other names.
+  virtual at::Tensor* tied_parameter(const std::string& /*name*/) { return nullptr; }
   /// Why it cannot be cut into pipeline stages, and what can be done; empty: it can.
   virtual std::string no_stages() const { return {}; }
 };

@@ -11,6 +11,8 @@
 
 #include <algorithm>
 
+#include "parallelizers/modules/module_traits.h"
+
 namespace oslo {
 namespace {
 
@@ -52,6 +54,7 @@ at::Tensor* member_of_any(torch::nn::Module& module, const std::string& name) {
 
 at::Tensor* parameter_member(torch::nn::Module& module, const std::string& name) {
   using namespace torch::nn;
+  if (auto* traits = dynamic_cast<ModuleTraits*>(&module)) return traits->tied_parameter(name);
   return member_of_any<LinearImpl, EmbeddingImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl,
                        MultiheadAttentionImpl, LayerNormImpl, GroupNormImpl, BatchNorm1dImpl,
                        BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl, InstanceNorm2dImpl,

@@ -10,7 +10,8 @@
 
 namespace oslo {
 
-/// Where a layer of LibTorch keeps what it registered as `name`; null for other modules and names.
+/// Where a layer of LibTorch keeps what it registered as `name`, and where a module of another
+/// language keeps a parameter that is registered elsewhere; null for other modules and names.
 at::Tensor* parameter_member(torch::nn::Module& module, const std::string& name);
 
 /// The distinct parameters that `model` computes with, in its order, each under its first name.

@@ -158,6 +158,25 @@ class Mixed(nn.Module):
                 return self.down(h.float()) / largest
 
 
+class Twice(nn.Module):
+    """A norm and a layer that are called twice, the norm of the whole batch first and then of what a
+    layer gave; a matrix and a vector that have two names and no layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.mix = nn.Linear(6, 6)
+        self.up = nn.Parameter(torch.randn(11, 6) * 0.3)
+        self.gain = nn.Parameter(torch.randn(6))
+        self.down = self.up
+        self.again = nn.ParameterDict({"gain": self.gain})
+
+    def forward(self, x):
+        x = self.norm(torch.tanh(self.mix(self.norm(x))))
+        x = F.linear(F.relu(F.linear(x * self.gain, self.up)), self.down.t())
+        return self.mix(x) * self.again["gain"]
+
+
 def flat_outputs(output):
     leaves = torch.utils._pytree.tree_leaves(output)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -193,6 +212,9 @@ MODELS = {
             lambda g: ((torch.randn(BATCH, 3, 8, 8, generator=g),),
                        torch.randint(7, (BATCH,), generator=g)),
             cross_entropy, lambda b: ({0: b},)),
+    "twice": (Twice,
+              lambda g: ((torch.randn(BATCH, 6, generator=g),), torch.randn(BATCH, 6, generator=g)),
+              mean_square, None),
     # The roundings of bfloat16 are those of a CPU: compared with what the same one gave, and not kept.
     "mixed": (Mixed,
               lambda g: ((torch.randn(BATCH, 7, generator=g, dtype=torch.float32),),
@@ -245,7 +267,7 @@ def write(name, folder):
     torch.manual_seed(3)
     model = make().train()
     batches = batches_of(draw)
-    export(model, batches[0][0], dynamic(torch.export.Dim("batch", min=1, max=64)),
+    export(model, batches[0][0], dynamic and dynamic(torch.export.Dim("batch", min=1, max=64)),
            folder / f"{name}.pt2")
     train(copy.deepcopy(model), batches, loss_of, folder / f"{name}.bin")
     if name == "mlp":  # ranks that are threads share a generator, and cannot draw alike

@@ -16,6 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 using torch::Tensor;
 
 std::shared_ptr<ExportedModule> loaded(const std::string& name) {
@@ -93,6 +94,26 @@ TEST(ExportedModules, ATiedWeightIsOneTensorAndOneParameter) {
     if (each.in_use().is_same(table.weight)) names.push_back(each.path);
   }
   EXPECT_THAT(names, ElementsAre("wte.weight", "lm_head.weight"));
+}
+
+TEST(ExportedModules, AParameterOfTwoNamesAndNoLayerIsKnownByBoth) {
+  const auto model = loaded("twice");
+  EXPECT_TRUE(model->named_parameters().contains("up"));
+  EXPECT_FALSE(model->named_parameters().contains("down"));
+  std::vector<std::string> names;
+  const ModelView view(model);
+  for (const ParameterView& each : view.parameters()) names.push_back(each.path);
+  EXPECT_THAT(names, UnorderedElementsAre("norm.weight", "norm.bias", "mix.weight", "mix.bias",
+                                          "up", "down", "gain", "again.gain"));
+  // A checkpoint has them all, for Python's load_state_dict.
+  InitializeOptions how;
+  how.world = World::alone();
+  const TemporaryDirectory folder;
+  initialize(model, {}, how)
+      .save_parallelized(folder / "merged", SaveOptions().merge_checkpoints(true));
+  const StateDict saved = read_torch_bin(folder / "merged/pytorch_model.bin");
+  EXPECT_TRUE(saved.contains("down"));
+  EXPECT_TRUE(saved.at("again.gain").is_alias_of(saved.at("gain")));
 }
 
 TEST(ExportedModules, BuffersAreThereWhetherPythonSavesThemOrNot) {

@@ -33,6 +33,13 @@ TEST(ExportedTraining, AConvolutionalNetWithBatchNormsTrainsAsInPython) {
   expect_python(run, {1, 2}, {});
 }
 
+TEST(ExportedTraining, WhatIsCalledTwiceAndHasTwoNamesTrainsAsInPython) {
+  const PythonRun run("twice");
+  expect_python(run, {1, 1}, {.loss = mean_square, .after = expect_silent});
+  expect_python(run, {1, 2}, {.loss = mean_square});
+  expect_python(run, {1, 3}, {.loss = mean_square});
+}
+
 TEST(ExportedTraining, AGpt2TrainsAsInPython) {
   const PythonRun run("gpt2");
   expect_python(run, {1, 1}, {.after = expect_silent});

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/TensorImpl.h>
 
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
@@ -139,6 +140,27 @@ void write_buffers(const Call& call, const Normalized& done, const Resolution& r
   write_to(call.tensor(4), {both[1], whole}, call.name());
 }
 
+/// Leaves the running statistics' versions as they were. LibTorch's batch norm writes them and does
+/// not say so, and another call of the norm, on a whole batch, may have saved them for backward.
+class VersionsKept {
+ public:
+  explicit VersionsKept(const Call& call) {
+    for (const size_t buffer : {3, 4}) {
+      const c10::VariableVersion& version =
+          call.tensor(buffer).unsafeGetTensorImpl()->version_counter();
+      if (version.enabled()) kept_.emplace_back(version, version.current_version());
+    }
+  }
+  ~VersionsKept() {
+    for (auto& [version, before] : kept_) version.set_version(before);
+  }
+  VersionsKept(const VersionsKept&) = delete;
+  VersionsKept& operator=(const VersionsKept&) = delete;
+
+ private:
+  std::vector<std::pair<c10::VariableVersion, uint32_t>> kept_;
+};
+
 /// From the running statistics batch_norm works element by element. In training, statistics of cut
 /// channels are a rank's own; a cut batch or field has them reduced.
 void batch_norm(Call& call) {
@@ -153,7 +175,9 @@ void batch_norm(Call& call) {
   const Normalized done =
       by_hand ? by_definition(call, operands, axes, resolution.mesh()) : run_below(call, operands);
   call.result(resolution.finish(done.y, map.results[0]));
-  if (training && done.mean.defined()) write_buffers(call, done, resolution);
+  if (!training || !done.mean.defined()) return;
+  const VersionsKept as_before(call);
+  write_buffers(call, done, resolution);
 }
 
 /// Statistics of one image and channel: with `use_input_stats` the field must be whole.
