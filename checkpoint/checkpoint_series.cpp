@@ -39,12 +39,14 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-/// The folders of steps, by step, and whether each is complete.
+/// The folders of steps, by step, and whether each is complete. Links are followed; those that lead
+/// nowhere are none.
 std::map<int64_t, bool> steps_in(const fs::path& series) {
   std::map<int64_t, bool> steps;
   for (const fs::directory_entry& entry : fs::directory_iterator(series)) {
     const auto step = step_of(entry.path().filename());
-    if (step && entry.is_directory()) steps[*step] = fs::exists(entry.path() / kIndexName);
+    std::error_code dead;
+    if (step && entry.is_directory(dead)) steps[*step] = fs::exists(entry.path() / kIndexName);
   }
   return steps;
 }
@@ -63,7 +65,11 @@ void write_latest(const fs::path& series, const std::string& name) {
 /// What `latest` says, if it names a step's folder.
 std::optional<std::string> read_latest(const fs::path& series) {
   const fs::path path = series / kLatest;
-  if (!fs::is_regular_file(path)) return std::nullopt;
+  std::error_code dead;
+  const fs::file_status status = fs::status(path, dead);
+  if (!fs::exists(status)) return std::nullopt;
+  OSLO_CHECK(fs::is_regular_file(status), printable_path(path),
+             " is no file; make it one with the name of a step's folder, or remove it");
   std::string name = read_file(InputFile(path), kLongestName);
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
   OSLO_CHECK(step_of(name), printable_path(path), " says '", printable(name),
@@ -118,6 +124,8 @@ void publish_step(const fs::path& series, int64_t step, int keep) try {
   steps.erase(step);
   for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
     const auto& [other, complete] = *it;
+    // What a link leads to is somebody else's, or has a name of its own here.
+    if (fs::is_symlink(series / name_of(other))) continue;
     if (complete && kept < keep) {
       ++kept;
     } else {

@@ -17,7 +17,7 @@ std::filesystem::path step_folder(const std::filesystem::path& series, int64_t s
 
 /// Makes a step's checkpoint, which is in place, the one that is loaded: replaces `latest` at once.
 /// Then removes all but the `keep` newest (0: none is removed), and what killed saves left. What no
-/// save wrote stays.
+/// save wrote stays, links to checkpoints among it.
 void publish_step(const std::filesystem::path& series, int64_t step, int keep);
 
 /// The checkpoint to read for `folder`: itself, or of a series the one that `latest` names; where

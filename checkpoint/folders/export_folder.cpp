@@ -44,8 +44,8 @@ std::vector<std::pair<std::string, std::string>> names_of(const CheckpointIndex&
 
 void rewrite_as_pretrained(const fs::path& from, const fs::path& to, const TellProgress& tell,
                            uint64_t max_shard_bytes) {
-  check_folders(from, to);
   const std::unique_ptr<FolderSource> source = open_source(from);
+  check_target(from, source->path(), to);
   const std::map<std::string, CheckpointIndex::Tensor>& tensors = source->index().tensors;
   const std::optional<fs::path> config_file = source->find_file(kConfigName);
   OSLO_CHECK(config_file, printable_path(from), " has no ", kConfigName,

@@ -18,10 +18,21 @@ void verify_hashes(const CheckpointFolder& folder, FolderProgress& progress) {
   }
 }
 
-void check_folders(const fs::path& from, const fs::path& to) {
+void check_target(const fs::path& from, const fs::path& read, const fs::path& to) {
   std::error_code ignored;
-  OSLO_CHECK(!fs::equivalent(from, to, ignored), printable_path(to),
+  const auto canonical = [&](const fs::path& path) {
+    const fs::path whole = fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+    return whole.has_filename() ? whole : whole.parent_path();
+  };
+  const fs::path source = canonical(read), target = canonical(to);
+  OSLO_CHECK(target != source && !fs::equivalent(from, to, ignored), printable_path(to),
              " is the folder that is read; write to another one");
+  // Beside a single file is where its results belong.
+  if (fs::is_regular_file(from, ignored)) return;
+  for (fs::path above = target; above.has_relative_path(); above = above.parent_path()) {
+    OSLO_CHECK(above != source, printable_path(to), " lies in ", printable_path(read),
+               ", the checkpoint that is read; write beside it");
+  }
 }
 
 }  // namespace oslo

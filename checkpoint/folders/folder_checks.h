@@ -10,7 +10,9 @@ namespace oslo {
 /// Checks the hashes of all files that have any (`CheckpointFolder::verify`).
 void verify_hashes(const CheckpointFolder& folder, FolderProgress& progress);
 
-/// Throws where `from` is `to`, which would replace it.
-void check_folders(const std::filesystem::path& from, const std::filesystem::path& to);
+/// Throws where `to` would replace `read`, or lies in it. `read` is the folder that `from` stands
+/// for: of a series one of its steps, of a single file the folder that it lies in.
+void check_target(const std::filesystem::path& from, const std::filesystem::path& read,
+                  const std::filesystem::path& to);
 
 }  // namespace oslo

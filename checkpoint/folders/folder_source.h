@@ -19,6 +19,9 @@ class FolderSource {
  public:
   virtual ~FolderSource() = default;
 
+  /// The folder that is read: of a series one of its steps, of a single file that which it lies in.
+  virtual const std::filesystem::path& path() const = 0;
+
   virtual const CheckpointIndex& index() const = 0;
 
   /// A new CPU tensor. Throws `Error` naming file and tensor.

@@ -16,6 +16,8 @@ class CheckpointSource : public FolderSource {
  public:
   explicit CheckpointSource(const fs::path& path) : folder_(path) {}
 
+  const fs::path& path() const override { return folder_.path(); }
+
   const CheckpointIndex& index() const override { return folder_.index(); }
 
   at::Tensor read(const std::string& name, const Region& wanted) const override {

@@ -21,6 +21,7 @@ class PretrainedSource : public FolderSource {
   /// tensors of the files stand for one.
   explicit PretrainedSource(const std::filesystem::path& path);
 
+  const std::filesystem::path& path() const override { return folder_.path(); }
   const CheckpointIndex& index() const override { return index_; }
   at::Tensor read(const std::string& name, const Region& wanted) const override;
   /// config.json alone.

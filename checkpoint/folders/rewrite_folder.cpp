@@ -124,8 +124,8 @@ class FolderWriter {
 void rewrite_folder(const fs::path& from, const fs::path& to,
                     const std::function<FolderPlan(const CheckpointIndex&)>& plan_of,
                     const TellProgress& tell) {
-  check_folders(from, to);
   const std::unique_ptr<FolderSource> source = open_source(from);
+  check_target(from, source->path(), to);
   const FolderPlan plan = plan_of(source->index());
   uint64_t bytes = source->hashed_bytes();
   for (const FolderPlan::File& file : plan.files) {

@@ -173,10 +173,30 @@ TEST_F(FolderCommands, InspectSaysWhatIsThere) {
               AllOf(HasSubstr("a folder of Hugging Face's, gpt2"), HasSubstr("[20, 60] Float")));
 }
 
+TEST_F(FolderCommands, OfASeriesTheLatestIsReadAndStays) {
+  fs::create_directory(in("run"));
+  fs::rename(ckpt(), in("run/step-000007"));
+  for (const char* command : {"merge", "convert"}) {
+    Words words = {command, in("run"), in("run/step-000007")};
+    if (words[0] == "convert") words.insert(words.end(), {"--format", "huggingface"});
+    EXPECT_THAT(oslo(words, 1), HasSubstr("is the folder that is read"));
+  }
+  EXPECT_EQ(names_in(in("run")), Names{"step-000007"});
+  oslo({"merge", in("run"), in("run/merged")});  // beside it
+  expect_loads(in("run/merged"));
+  oslo({"merge", in("run/merged/model.safetensors"), in("run/merged/alone"), "--format", "bin"});
+  expect_loads(in("run/merged/alone"));
+}
+
 TEST_F(FolderCommands, RefusalsLeaveNothingBehind) {
   const Names before = names_in(in("."));
   EXPECT_THAT(oslo({"merge", in("missing"), in("out")}, 1), HasSubstr("there is no checkpoint"));
   EXPECT_THAT(oslo({"merge", ckpt(), ckpt()}, 1), HasSubstr("is the folder that is read"));
+  EXPECT_THAT(oslo({"merge", ckpt(), ckpt() + "/"}, 1), HasSubstr("is the folder that is read"));
+  EXPECT_THAT(oslo({"merge", ckpt(), ckpt() + "/merged"}, 1),
+              AllOf(HasSubstr("ckpt/merged lies in "), HasSubstr("write beside it")));
+  const std::string part = ckpt() + "/pytorch_model_tp_0_pp_0.safetensors";
+  EXPECT_THAT(oslo({"merge", part, ckpt()}, 1), HasSubstr("is the folder that is read"));
   EXPECT_THAT(oslo({"merge", ckpt()}, 2), HasSubstr("out"));
   EXPECT_THAT(oslo({"convert", ckpt(), in("out")}, 2), HasSubstr("--format"));
   EXPECT_THAT(oslo({"convert", ckpt(), in("out"), "--format", "pickle"}, 2), HasSubstr("pickle"));

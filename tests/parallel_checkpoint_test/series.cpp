@@ -81,6 +81,30 @@ TEST_F(Series, WhatKilledSavesLeftGoesAndWhatNoSaveWroteStays) {
   EXPECT_EQ(names_in(target_), (Names{"latest", "notes.txt", "step-000005", "step-000030"}));
 }
 
+TEST_F(Series, LinksStayAndSoDoesWhatTheyLeadTo) {
+  save(4);
+  const std::string elsewhere = target_ + "-elsewhere";
+  fs::rename(target_, elsewhere);
+  save_step(10);
+  fs::create_directory_symlink(elsewhere, target_ + "/step-000004");
+  fs::create_directory_symlink("nowhere", target_ + "/step-000005");
+  fs::create_directory_symlink("step-000006", target_ + "/step-000006");
+  const Names there = names_in(elsewhere);
+  save_step(30, 2);
+  save_step(40, 2);
+  EXPECT_EQ(names_in(elsewhere), there);
+  EXPECT_EQ(names_in(target_), (Names{"latest", "step-000004", "step-000005", "step-000006",
+                                      "step-000030", "step-000040"}));
+  test::write_contents(target_ + "/latest", "step-000004");
+  expect_seed(4);
+  // Another library's way to name the latest, which is not read as if it were not there.
+  fs::remove(target_ + "/latest");
+  fs::create_directory_symlink("step-000030", target_ + "/latest");
+  EXPECT_SAYS(failed_load(), "latest is no file");
+  save_step(50);
+  expect_seed(50);
+}
+
 TEST_F(Series, DamageIsRefusedByName) {
   save_step(10);
   save_step(20);
