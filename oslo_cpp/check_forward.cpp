@@ -1,18 +1,16 @@
 #include "oslo_cpp/check_forward.h"
 
 #include "mpu/error.h"
-#include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/schedule/check.h"
 #include "parallelizers/plan/forward_survey.h"
 
 namespace oslo {
 
-ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StageMap& stages,
-                           const ParallelModel& parallel, const std::function<void()>& forward) {
+ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StepModels& models,
+                           const std::function<void()>& forward) {
   const auto checked = [&](bool stands) -> ForwardNeeds {
-    const auto survey = survey_forward(stages, parallel.mpu().tensor_mesh()->stage_ranks,
-                                       ModelView(parallel.module()),
-                                       PlanAxes(parallel.mpu().grid()), forward, stands);
+    const auto survey = survey_forward(models.stages(), models.mesh()->stage_ranks, models.view(),
+                                       PlanAxes(models.mpu().grid()), forward, stands);
     if (!survey) return {};
     OSLO_CHECK(survey->refusal.empty(), "schedule ", schedule.kind, " (", schedule.chunks,
                " stages a rank) cannot run this model: ", survey->refusal,

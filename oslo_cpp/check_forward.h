@@ -2,10 +2,9 @@
 
 #include <functional>
 
-#include "oslo_cpp/parallel_model.h"
+#include "oslo_cpp/step_models.h"
 #include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/schedule/schedule.h"
-#include "parallelizers/pipeline/stage_map.h"
 
 namespace oslo {
 
@@ -18,8 +17,8 @@ struct ForwardNeeds {
 /// From a run of `forward` on shapes; nothing where it cannot be run on shapes. A forward that
 /// waits inside one of a rank's stages holds up the others, so a program that comes back to early
 /// stages may not be able to run under the lists: throws then, on every rank and before anything is
-/// sent. `stages`: those of the model's parameters and buffers.
-ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StageMap& stages,
-                           const ParallelModel& parallel, const std::function<void()>& forward);
+/// sent.
+ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StepModels& models,
+                           const std::function<void()>& forward);
 
 }  // namespace oslo

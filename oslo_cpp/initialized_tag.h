@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {
@@ -7,6 +9,8 @@ namespace oslo {
 /// Whether `initialize` has had this parameter: it is marked, or (whole) carries a tag that
 /// operators do not see.
 bool is_initialized(const at::Tensor& parameter);
+/// Its name in the model that was initialized first; empty of other tensors, also of copies.
+std::string initialized_name(const at::Tensor& parameter);
 
 /// Whether `initialize` has had any parameter of the model.
 bool is_initialized(const ModelView& model);

@@ -9,12 +9,11 @@
 #include <set>
 #include <utility>
 
-#include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "oslo_cpp/check_forward.h"
+#include "oslo_cpp/step_models.h"
+#include "oslo_cpp/stray_parameter.h"
 #include "parallelizers/data/gradient_average.h"
-#include "parallelizers/data/replicas.h"
-#include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/copied_gradients.h"
 #include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/recorded_step.h"
@@ -22,6 +21,7 @@
 #include "parallelizers/pipeline/schedule_run.h"
 #include "parallelizers/pipeline/share_parameter.h"
 #include "parallelizers/pipeline/split_batch.h"
+#include "parallelizers/pipeline/stray_gradients.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/plan/example_run.h"
 #include "parallelizers/plan/stage_search.h"
@@ -73,10 +73,10 @@ std::optional<pipeline::Action> last_gradients(const std::vector<pipeline::Actio
 }  // namespace
 
 struct PipelineSchedule::State {
-  State(ParallelModel of, pipeline::Schedule trains, pipeline::Schedule evaluates)
-      : parallel(std::move(of)), schedule(std::move(trains)), evaluation(std::move(evaluates)) {}
+  State(StepModels of, pipeline::Schedule trains, pipeline::Schedule evaluates)
+      : models(std::move(of)), schedule(std::move(trains)), evaluation(std::move(evaluates)) {}
 
-  ParallelModel parallel;
+  StepModels models;
   pipeline::Schedule schedule, evaluation;
   CallThreads threads = {};  ///< idle ones
   int64_t steps = 0;
@@ -84,107 +84,50 @@ struct PipelineSchedule::State {
   std::set<bool> knows_order = {};  ///< of forwards with a backward, without
   ForwardWrites writes = {};        ///< of both
 
-  std::vector<at::Tensor> parameters() const {
-    std::vector<at::Tensor> parameters;
-    for (NamedTensor& each : ModelView(parallel.module()).in_use()) {
-      if (!each.computed) parameters.push_back(std::move(each.tensor));
-    }
-    return parameters;
-  }
-  void check_device() const;
-  void take_from_first_replica(bool buffers_only) const;
+  const MPU& mpu() const { return models.mpu(); }
+  const MeshPtr& mesh() const { return models.mesh(); }
   void last_pass_begins(GradientAverage& average, int stage) const;
-  void finish_gradients(CopiedGradients& copied, GradientAverage& average,
-                        pipeline::Recorder* recorder) const;
+  void finish_gradients(const StrayGradients& strays, CopiedGradients& copied,
+                        GradientAverage& average, pipeline::Recorder* recorder) const;
   pipeline::MeasuredStep measured(const pipeline::Recorder& recorder) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
-  std::vector<at::Tensor> tensors() const;
-  StageMap stages() const;
   std::vector<at::Generator> streams() const;
   void share_used_parameters(const std::function<void()>& forward);
   void check_order(bool trains, const std::function<void()>& forward);
 };
 
-/// A rank receives other stages' values on the device that the model was last moved to. A parameter
-/// on another one would wait in the CPU's collectives for ranks that are in the device's.
-void PipelineSchedule::State::check_device() const {
-  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
-  if (!mesh->stages || mesh->device.is_meta()) return;
-  agree_on_success(parallel.mpu().world(), "the pipeline schedule", [&] {
-    for (const at::Tensor& parameter : parameters()) {
-      OSLO_CHECK(!is_here(parameter) || parameter.device() == mesh->device,
-                 "PipelineSchedule: a parameter is on ", parameter.device(), " and the model on ",
-                 mesh->device, "; move the whole model: model->to(device)");
-    }
-  });
-}
-
-/// Parameters and buffers.
-std::vector<at::Tensor> PipelineSchedule::State::tensors() const {
-  const ModelView view(parallel.module());
-  std::vector<at::Tensor> all;
-  for (const NamedTensor& each : view.in_use()) all.push_back(each.tensor);
-  for (const BufferView& buffer : view.buffers()) all.push_back(buffer.tensor);
-  return all;
-}
-
-StageMap PipelineSchedule::State::stages() const {
-  StageMap stages;
-  for (const at::Tensor& each : tensors()) {
-    const LayoutPtr layout = oslo::layout(each);
-    if (layout && layout->resident()) stages.add(each, layout->stages());
-  }
-  return stages;
-}
-
 /// One stage a rank: forwards run whole and in order, and draw what one device draws. Several: a
 /// stream for each micro-batch.
 std::vector<at::Generator> PipelineSchedule::State::streams() const {
   if (schedule.chunks == 1) return {};
-  return default_generators(ModelView(parallel.module()));
+  return default_generators(models.view());
 }
 
 /// Where initialize had no example to run: the first step's first micro-batch is one. What it uses
 /// on stages that do not have it they get a copy of, from the first stage that has it.
 void PipelineSchedule::State::share_used_parameters(const std::function<void()>& forward) {
   if (std::exchange(knows_uses, true)) return;
-  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
-  if (!mesh->stages) return;
-  const ModelView view(parallel.module());
-  StageMap stages = this->stages();
+  if (!mesh()->stages) return;
+  const ModelView view = models.view();
+  StageMap stages = models.stages();
   // What cannot be run on shapes is found out in the step, and refused by name there.
-  const StageUses uses =
-      add_used_stages(stages, {}, view, PlanAxes(parallel.mpu().grid()), forward);
+  const StageUses uses = add_used_stages(stages, {}, view, PlanAxes(mpu().grid()), forward);
   if (!uses.reason.empty()) return;
-  for (const at::Tensor& each : tensors()) share_parameter(each, stages.of(each));
+  for (const at::Tensor& each : models.tensors()) share_parameter(each, stages.of(each));
 }
 
 /// At the first step of either kind. A training step may write what an evaluation does not.
 void PipelineSchedule::State::check_order(bool trains, const std::function<void()>& forward) {
   if (!knows_order.insert(trains).second) return;
-  const Mesh& mesh = *parallel.mpu().tensor_mesh();
-  if (!mesh.stages || !mesh.stage_ranks.several()) return;
-  const ForwardNeeds needs = check_forward(schedule, stages(), parallel, forward);
+  if (!mesh()->stages || !mesh()->stage_ranks.several()) return;
+  const ForwardNeeds needs = check_forward(schedule, models, forward);
   stands_at_reads |= needs.stands_at_reads;
   writes.add(needs.writes);
 }
 
-/// As DistributedDataParallel does: all tensors at its construction, and buffers, which each
-/// replica may have written (running statistics), before each step.
-void PipelineSchedule::State::take_from_first_replica(bool buffers_only) const {
-  Group& data = *parallel.mpu().data_group();
-  if (data.size() == 1) return;
-  const RuleScope scope("pipeline schedule");
-  std::vector<at::Tensor> tensors = buffers_only ? std::vector<at::Tensor>() : parameters();
-  const ModelView view(parallel.module());
-  for (const BufferView& buffer : view.buffers()) tensors.push_back(buffer.tensor);
-  std::erase_if(tensors, [](const at::Tensor& tensor) { return !is_here(tensor); });
-  if (!tensors.empty()) broadcast_from_first(data, tensors);
-}
-
 /// The others' gradients have come in earlier passes.
 void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int stage) const {
-  const bool staged = parallel.mpu().tensor_mesh()->stages != nullptr;
+  const bool staged = mesh()->stages != nullptr;
   average.last_pass_begins([&](const at::Tensor& parameter) {
     const LayoutPtr layout = oslo::layout(parameter);
     return !staged || !layout || !layout->resident() || layout->stages().contains(stage);
@@ -192,10 +135,12 @@ void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int sta
 }
 
 /// Averages first: what copies add up then is the same on all of them, bit for bit.
-void PipelineSchedule::State::finish_gradients(CopiedGradients& copied, GradientAverage& average,
+void PipelineSchedule::State::finish_gradients(const StrayGradients& strays,
+                                               CopiedGradients& copied, GradientAverage& average,
                                                pipeline::Recorder* recorder) const {
+  if (mesh()->stages) strays.check(*mesh()->stages);
   using Doing = pipeline::Timeline::Doing;
-  if (parallel.mpu().data_group()->size() > 1) {
+  if (mpu().data_group()->size() > 1) {
     const pipeline::Recorder::During reduces(recorder, Doing::reduce);
     average.finish();
   }
@@ -205,14 +150,13 @@ void PipelineSchedule::State::finish_gradients(CopiedGradients& copied, Gradient
 }
 
 pipeline::MeasuredStep PipelineSchedule::State::measured(const pipeline::Recorder& recorder) const {
-  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
-  return pipeline::MeasuredStep(mesh->stages ? gathered(*mesh->stages, recorder.timeline())
-                                             : recorder.timeline());
+  return pipeline::MeasuredStep(mesh()->stages ? gathered(*mesh()->stages, recorder.timeline())
+                                               : recorder.timeline());
 }
 
 /// From the ranks of the stage that has it to all; where micro-batches differ in that, from each.
 at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
-  const MeshPtr& mesh = parallel.mpu().tensor_mesh();
+  const MeshPtr& mesh = this->mesh();
   if (!mesh->stages) return run.loss();
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope("pipeline schedule");
@@ -224,13 +168,18 @@ at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
   return loss;
 }
 
-PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions& options) {
-  pipeline::Schedule schedule = schedule_of(parallel, options);
+PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions& options)
+    : PipelineSchedule(std::vector<ParallelModel>{std::move(parallel)}, options) {}
+
+PipelineSchedule::PipelineSchedule(std::vector<ParallelModel> models,
+                                   const PipelineOptions& options) {
+  StepModels of_step(std::move(models));
+  pipeline::Schedule schedule = schedule_of(of_step.first(), options);
   pipeline::Schedule evaluation = pipeline::forward_only(schedule);
-  state_ = std::make_shared<State>(std::move(parallel), std::move(schedule), std::move(evaluation));
-  state_->check_device();
-  state_->knows_uses = state_->parallel.had_example();
-  state_->take_from_first_replica(/*buffers_only=*/false);
+  state_ = std::make_shared<State>(std::move(of_step), std::move(schedule), std::move(evaluation));
+  state_->models.check_device();
+  state_->knows_uses = state_->models.know_uses();
+  state_->models.take_from_first_replica(/*buffers_only=*/false);
 }
 
 const pipeline::Schedule& PipelineSchedule::schedule() const {
@@ -242,7 +191,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   OSLO_CHECK(!options.return_outputs(),
              "StepOptions::return_outputs: a loss function shows no outputs; pass forward and "
              "criterion apart");
-  const MPU& mpu = state_->parallel.mpu();
+  const MPU& mpu = state_->mpu();
   MicroBatches micro_batches = split_batch(batch, state_->schedule.micro_batches);
   const bool trains = !options.forward_only() && c10::GradMode::is_enabled();
   OSLO_CHECK(trains || options.forward_only(),
@@ -255,13 +204,15 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
         "of its own uses; pass batch[",
         i, "].detach()");
   }
-  const std::vector<at::Tensor> parameters = trains ? state_->parameters() : Tensors();
+  const std::vector<at::Tensor> parameters = trains ? state_->models.parameters() : Tensors();
   const auto on_shapes = [&] { loss(micro_batches.copy_of(0)); };
   state_->share_used_parameters(on_shapes);
   state_->check_order(trains, on_shapes);
-  if (trains && state_->steps > 0) state_->take_from_first_replica(/*buffers_only=*/true);
+  if (trains && state_->steps > 0) state_->models.take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
   GradientAverage average(*mpu.data_group(), parameters);
+  const bool averages = mpu.data_group()->size() > 1;
+  StrayGradients strays(parameters, mpu.tensor_mesh()->stage_ranks, averages);
   std::optional<pipeline::Recorder> recorder;
   if (options.record()) {
     recorder.emplace(mpu.rank("pipeline"));
@@ -271,10 +222,16 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
   const auto& list = (trains ? state_->schedule : state_->evaluation).actions[mpu.rank("pipeline")];
   const auto last = last_gradients(list, mpu.tensor_mesh()->stages != nullptr);
+  const auto loss_of = [&](int i) {
+    at::Tensor found = loss(micro_batches.tensors[i]);
+    const bool whole = trains && averages && !mpu.tensor_mesh()->stages;
+    if (whole && found.defined()) check_learns_only(found, parameters);
+    return found;
+  };
   ScheduleRun run(mpu.tensor_mesh(),
-                  {[&](int i) { return loss(micro_batches.tensors[i]); }, micro_batches.weights,
-                   !trains, std::to_string(state_->steps++), notes, state_->stands_at_reads,
-                   state_->streams(), state_->writes,
+                  {loss_of, micro_batches.weights, !trains, std::to_string(state_->steps++), notes,
+                   state_->stands_at_reads, state_->streams(), state_->writes,
+                   state_->models.other_meshes(), trains ? &strays : nullptr,
                    [&](const pipeline::Action& action) {
                      if (last && action == *last) state_->last_pass_begins(average, action.stage);
                    }},
@@ -286,7 +243,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
     return c10::str("pipeline stage ", mpu.rank("pipeline"), ", end of step");
   };
   run.named(place, mpu.world(), [&] {
-    if (trains) state_->finish_gradients(copied, average, notes);
+    if (trains) state_->finish_gradients(strays, copied, average, notes);
     result.loss = state_->shared_loss(run);
   });
   result.sent = run.sent();

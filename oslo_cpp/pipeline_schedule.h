@@ -46,6 +46,11 @@ class PipelineSchedule {
   /// Throws for a schedule that cannot be (pipeline/schedule/kinds.h), and for one whose stages are
   /// on other ranks than `initialize` gave them to.
   explicit PipelineSchedule(ParallelModel parallel, const PipelineOptions& options = {});
+  /// Of several models, which `initialize` returned one by one and the function of a step calls
+  /// together: a generator and its critic, an encoder and a head. All of them are trained, none
+  /// has to be used in every step. Throws unless they are over the same ranks. Gradients of models
+  /// that are not given here are refused where the step would have to average or sum them.
+  explicit PipelineSchedule(std::vector<ParallelModel> models, const PipelineOptions& options = {});
 
   using Tensors = std::vector<at::Tensor>;
   /// From the tensors of a micro-batch to its loss, one number.

@@ -68,6 +68,8 @@ void MicroBatch::keep_order(const ForwardWrites& writes, UseOrder& uses) {
 }
 
 void MicroBatch::use(const at::Tensor& parameter, StageSet held, bool /*writes*/) {
+  if (strays_ != nullptr) strays_->use(parameter);
+  if (uses_ == nullptr) return;
   const std::vector<int>* const places = writes_->places(parameter);
   for (size_t rank = 0; places != nullptr && rank < places->size(); ++rank) {
     order_.go_on(static_cast<int>(rank), (*places)[rank]);
@@ -76,7 +78,7 @@ void MicroBatch::use(const at::Tensor& parameter, StageSet held, bool /*writes*/
 }
 
 void MicroBatch::used(const at::Tensor& parameter, StageSet held, bool writes) {
-  if (!ranks_.holds(held)) return;
+  if (uses_ == nullptr || !ranks_.holds(held)) return;
   OSLO_CHECK(uses_->note(parameter, number_, writes), mark_of(parameter)->name, " on pipeline ",
              held.to_string(), " is ", writes ? "written" : "used",
              " by the forward of a micro-batch behind that of a later one; several are under way "

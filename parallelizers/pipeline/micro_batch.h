@@ -17,6 +17,7 @@
 #include "parallelizers/pipeline/forward_order.h"
 #include "parallelizers/pipeline/forward_writes.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
+#include "parallelizers/pipeline/stray_gradients.h"
 #include "parallelizers/placement/carrier/split_backward.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
@@ -53,9 +54,11 @@ class MicroBatch final : public StageCarrier {
   /// From then on this rank uses what forwards write in the order of the micro-batches. Both are a
   /// step's.
   void keep_order(const ForwardWrites& writes, UseOrder& uses);
+  /// From then on it tells of each parameter that the forward uses. A step's.
+  void tell(StrayGradients* strays) { strays_ = strays; }
   void use(const at::Tensor& parameter, StageSet held, bool writes) override;
   void used(const at::Tensor& parameter, StageSet held, bool writes) override;
-  bool follows_uses() const override { return uses_ != nullptr; }
+  bool follows_uses() const override { return uses_ != nullptr || strays_ != nullptr; }
 
   /// One message from a rank that holds the value to that of stage `to`, unless it is the same;
   /// none for the other ranks.
@@ -116,6 +119,7 @@ class MicroBatch final : public StageCarrier {
   const int number_;
   const ForwardWrites* writes_ = nullptr;
   UseOrder* uses_ = nullptr;
+  StrayGradients* strays_ = nullptr;
   std::function<void()> pause_;
   int opened_;
   bool splits_ = false;

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "mpu/error.h"
@@ -82,6 +83,8 @@ ScheduleRun::~ScheduleRun() {
 
 void ScheduleRun::run(const std::vector<Action>& actions, const World& world) {
   InStep in_step(*mesh_);
+  std::deque<InStep> others;
+  for (const MeshPtr& mesh : work_.other_meshes) others.emplace_back(*mesh);
   splits_ = std::any_of(actions.begin(), actions.end(),
                         [](const Action& action) { return action.pass == Pass::backward_input; });
   const auto attempt = [&](const Action& action, const std::function<void()>& part) {
@@ -99,6 +102,7 @@ void ScheduleRun::run(const std::vector<Action>& actions, const World& world) {
     attempt(action, [&] { finish_forward(action.micro_batch); });
   }
   in_step.over();
+  for (InStep& other : others) other.over();
 }
 
 void ScheduleRun::named(const std::function<std::string()>& place, const World& world,
@@ -163,6 +167,7 @@ void ScheduleRun::forward(int stage, int micro_batch) {
         mesh_->stages, mesh_->stage_ranks, micro_batch,
         work_.stands_at_reads || !mesh_->stage_ranks.several(), work_.recorder);
     if (splits_) own.crossings->split_backward();
+    own.crossings->tell(work_.strays);
   }
   if (mesh_->stage_ranks.several()) return call_in_parts(stage, micro_batch);
   call_forward(micro_batch);

@@ -18,6 +18,7 @@
 #include "parallelizers/pipeline/micro_batch.h"
 #include "parallelizers/pipeline/schedule/recorder.h"
 #include "parallelizers/pipeline/schedule/schedule.h"
+#include "parallelizers/pipeline/stray_gradients.h"
 
 namespace oslo {
 
@@ -44,6 +45,9 @@ class ScheduleRun {
     std::vector<at::Generator> generators = {};
     /// What the forward writes, where a rank has several stages.
     ForwardWrites writes = {};
+    /// The meshes of other models that the step is of as well, over the same ranks.
+    std::vector<MeshPtr> other_meshes = {};
+    StrayGradients* strays = nullptr;  ///< told of the parameters that forwards use; may be null
     /// Told of each action before it runs; may be empty.
     std::function<void(const pipeline::Action& action)> before = {};
   };

@@ -35,6 +35,11 @@ class AccumulateMarked final : public Node {
     return parameter_.lock().get() == tensor.unsafeGetTensorImpl();
   }
 
+  at::Tensor parameter() const {
+    auto impl = parameter_.lock();
+    return impl ? at::Tensor(std::move(impl)) : at::Tensor();
+  }
+
   variable_list apply(variable_list&& gradients) override {
     auto impl = parameter_.lock();
     if (!impl || !gradients[0].defined()) return {};
@@ -104,6 +109,11 @@ bool takes_whole_gradients(const Node& node) {
 bool accumulates_for(const Node& node, const at::Tensor& tensor) {
   const auto* accumulate = dynamic_cast<const AccumulateMarked*>(&node);
   return accumulate != nullptr && accumulate->is_for(tensor);
+}
+
+at::Tensor accumulated_parameter(const Node& node) {
+  const auto* accumulate = dynamic_cast<const AccumulateMarked*>(&node);
+  return accumulate != nullptr ? accumulate->parameter() : at::Tensor();
 }
 
 bool add_to_gradient(Node& node, const std::function<void(const at::Tensor& gradient)>& add) {

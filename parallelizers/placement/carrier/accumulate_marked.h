@@ -24,6 +24,8 @@ std::shared_ptr<torch::autograd::Node> make_accumulator(const at::Tensor& parame
 bool takes_whole_gradients(const torch::autograd::Node& node);
 /// Whether it was made for this tensor.
 bool accumulates_for(const torch::autograd::Node& node, const at::Tensor& tensor);
+/// The parameter that it was made for; undefined of other nodes, and where that is gone.
+at::Tensor accumulated_parameter(const torch::autograd::Node& node);
 
 /// Lets a node that computes a gradient of this rank's part add it to the parameter's `.grad`
 /// itself, so that no tensor stands between: calls `add` with the gradient so far, a plain tensor

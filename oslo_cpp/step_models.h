@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "oslo_cpp/parallel_model.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/pipeline/stage_map.h"
+
+namespace oslo {
+
+/// The models that a PipelineSchedule trains in one step: mostly one; a generator and its critic,
+/// an encoder and a head that were initialized one by one.
+class StepModels {
+ public:
+  /// Throws for none, and for models over other ranks than the first one's: what their values have
+  /// in common nobody could say. No communication: the same on all ranks.
+  explicit StepModels(std::vector<ParallelModel> models);
+
+  /// The one that says the sizes, the config and the groups, which are those of all.
+  const ParallelModel& first() const { return models_.front(); }
+  const MPU& mpu() const { return first().mpu(); }
+  const MeshPtr& mesh() const { return mpu().tensor_mesh(); }
+  /// The meshes of all but the first.
+  std::vector<MeshPtr> other_meshes() const;
+
+  /// Modules, parameters and buffers of all, one model behind the other.
+  ModelView view() const;
+  /// The distinct parameters that forwards compute with, in one order on all ranks.
+  std::vector<at::Tensor> parameters() const;
+  /// Those and all buffers.
+  std::vector<at::Tensor> tensors() const;
+  /// Where those are.
+  StageMap stages() const;
+
+  /// Whether `initialize` has seen which parameters the step uses on which stages.
+  bool know_uses() const { return models_.size() == 1 && first().had_example(); }
+
+  /// A rank receives other stages' values on the device that the model was last moved to. A
+  /// parameter on another one would wait in the CPU's collectives for ranks that are in the
+  /// device's. Collective over the world.
+  void check_device() const;
+  /// As DistributedDataParallel does: all tensors at its construction, and buffers, which each
+  /// replica may have written (running statistics), before each step. Collective over the data
+  /// replicas.
+  void take_from_first_replica(bool buffers_only) const;
+
+ private:
+  std::vector<ParallelModel> models_;
+};
+
+}  // namespace oslo
