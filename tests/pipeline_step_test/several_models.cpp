@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "tests/support/error_of.h"
 #include "tests/support/pipeline_parity.h"
 
 namespace oslo::test {
@@ -188,6 +189,27 @@ TEST(PipelineScheduleOfSeveralModels, AModelThatIsOnlyLookedAtNeedsNoSchedule) {
     EXPECT_THAT(heard(grid, detached), Each(std::string()));
     EXPECT_THAT(heard(grid, frozen), Each(std::string()));
   }
+}
+
+TEST(PipelineScheduleOfSeveralModels, TheSameOneTwiceAndModelsOverOtherRanksAreRefused) {
+  run_as_threads(2, [&](World world) {
+    const auto schedule_of = [&](const Grid& first, const Grid& second, bool twice) {
+      Models models;
+      std::vector<ParallelModel> parallel;
+      for (const auto& [model, grid] : {std::pair{models.front, first}, {models.back, second}}) {
+        InitializeOptions how;
+        how.world = world;
+        parallel.push_back(initialize(model, Config::parse(pipeline_parity::config_of(grid)), how));
+      }
+      if (twice) parallel[1] = parallel[0];
+      return error_of([&] { PipelineSchedule schedule(parallel); });
+    };
+    EXPECT_THAT(schedule_of({2, 1, 1}, {2, 1, 1}, true), HasSubstr("are the same one"));
+    EXPECT_THAT(schedule_of({2, 1, 1}, {1, 2, 1}, false),
+                HasSubstr("its model 1 is over data ranks"));
+    EXPECT_THAT(error_of([] { PipelineSchedule schedule(std::vector<ParallelModel>{}); }),
+                HasSubstr("was given no model"));
+  });
 }
 
 }  // namespace
