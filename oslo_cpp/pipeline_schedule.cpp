@@ -212,7 +212,9 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
   GradientAverage average(*mpu.data_group(), parameters);
   const bool averages = mpu.data_group()->size() > 1;
-  StrayGradients strays(parameters, mpu.tensor_mesh()->stage_ranks, averages);
+  StrayGradients::Parameters own;
+  for (const at::Tensor& parameter : parameters) own.insert(parameter.unsafeGetTensorImpl());
+  StrayGradients strays(own, mpu.tensor_mesh()->stage_ranks, averages);
   std::optional<pipeline::Recorder> recorder;
   if (options.record()) {
     recorder.emplace(mpu.rank("pipeline"));
@@ -222,10 +224,10 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
   const auto& list = (trains ? state_->schedule : state_->evaluation).actions[mpu.rank("pipeline")];
   const auto last = last_gradients(list, mpu.tensor_mesh()->stages != nullptr);
+  const bool has_whole_graphs = trains && averages && !mpu.tensor_mesh()->stages;
   const auto loss_of = [&](int i) {
     at::Tensor found = loss(micro_batches.tensors[i]);
-    const bool whole = trains && averages && !mpu.tensor_mesh()->stages;
-    if (whole && found.defined()) check_learns_only(found, parameters);
+    if (has_whole_graphs && found.defined()) check_learns_only(found, own);
     return found;
   };
   ScheduleRun run(mpu.tensor_mesh(),

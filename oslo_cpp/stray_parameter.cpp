@@ -5,8 +5,9 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <set>
+#include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "mpu/error.h"
 #include "oslo_cpp/initialized_tag.h"
@@ -28,11 +29,9 @@ at::Tensor parameter_at(const Node& node) {
 
 }  // namespace
 
-void check_learns_only(const at::Tensor& loss, const std::vector<at::Tensor>& own) {
+void check_learns_only(const at::Tensor& loss, const StrayGradients::Parameters& own) {
   const at::Tensor local = local_tensor(loss);
   if (!local.requires_grad()) return;
-  std::set<const c10::TensorImpl*> known;
-  for (const at::Tensor& parameter : own) known.insert(parameter.unsafeGetTensorImpl());
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> next{torch::autograd::impl::gradient_edge(local).function.get()};
   while (!next.empty()) {
@@ -41,13 +40,13 @@ void check_learns_only(const at::Tensor& loss, const std::vector<at::Tensor>& ow
     if (node == nullptr || !seen.insert(node).second) continue;
     for (const auto& edge : node->next_edges()) next.push_back(edge.function.get());
     const at::Tensor parameter = parameter_at(*node);
-    if (!parameter.defined() || known.count(parameter.unsafeGetTensorImpl()) > 0) continue;
+    if (!parameter.defined() || own.count(parameter.unsafeGetTensorImpl()) > 0) continue;
     const std::string name = initialized_name(parameter);
     if (name.empty() || !node->post_hooks().empty()) continue;
     fail("a parameter of another model, ", name, " ", parameter.sizes(),
          ", would get a gradient in this step, and a PipelineSchedule averages those of its own "
-         "models; make it of all models that the step trains, PipelineSchedule({parallel, other}), "
-         "or keep gradients from the others by detach() or requires_grad_(false)");
+         "models",
+         kNameAllModels);
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include "parallelizers/pipeline/stray_gradients.h"
 
 namespace oslo {
 
@@ -10,6 +10,6 @@ namespace oslo {
 /// and that is none of `own`: a step of `own` would not average it over data replicas. Parameters
 /// under a DistributedDataParallel, which averages them itself, are passed over. Of a loss whose
 /// graph is whole on this rank. Walks the graph once; no communication.
-void check_learns_only(const at::Tensor& loss, const std::vector<at::Tensor>& own);
+void check_learns_only(const at::Tensor& loss, const StrayGradients::Parameters& own);
 
 }  // namespace oslo

@@ -3,14 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <oslo_cpp/oslo.h>
-#include <sys/resource.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <new>
 
 #include "parallelizers/placement/layout/value.h"
+#include "tests/support/address_space.h"
 #include "tests/support/tool_process.h"
 
 namespace oslo::test {
@@ -48,21 +47,6 @@ struct LargeImpl : torch::nn::Module {
   torch::nn::ModuleList h;
 };
 TORCH_MODULE(Large);
-
-int64_t address_space() {
-  std::ifstream file("/proc/self/statm");
-  int64_t pages = 0;
-  file >> pages;
-  return pages * 4096;
-}
-
-/// The limit's soft half, which may be raised again.
-void limit_address_space(rlim_t bytes) {
-  rlimit limit{};
-  ASSERT_EQ(getrlimit(RLIMIT_AS, &limit), 0);
-  limit.rlim_cur = bytes;
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-}
 
 constexpr const char* kTrained = "constructed, cut and trained";
 
@@ -125,9 +109,7 @@ TEST(DeferredChild, TrainsAModelThatNoRankHasRoomFor) {
 }
 
 TEST(DeferredProcess, RanksNeedTheirPartsAnd64Megabytes) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer's own memory is terabytes of addresses";
-#endif
+  OSLO_LIMITS_ADDRESS_SPACE();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   ::setenv("MALLOC_ARENA_MAX", "1", 1);  // each would reserve 64 MB of address space
   ::setenv("OMP_NUM_THREADS", "1", 1);
@@ -166,9 +148,7 @@ TEST(DeferredPlanChild, PlansLibaisFirstExample) {
 }
 
 TEST(DeferredProcess, EightRanksOf82GigabytesArePlanned) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer's own memory is terabytes of addresses";
-#endif
+  OSLO_LIMITS_ADDRESS_SPACE();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   ToolProcess tool({"plan", "-n", "8", "--", self, "--gtest_filter=DeferredPlanChild.*"});
   EXPECT_EQ(tool.finish(), 0) << tool.error();

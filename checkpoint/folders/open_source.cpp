@@ -26,7 +26,7 @@ class CheckpointSource : public FolderSource {
 
   std::optional<fs::path> find_file(const std::string& name) const override {
     std::error_code ignored;
-    const bool indexed = !folder_.hashed().empty();
+    const bool indexed = !folder_.hashed().empty();  // else nobody says what belongs to it
     if (!indexed && fs::is_regular_file(folder_.path() / name, ignored)) {
       return folder_.path() / name;
     }

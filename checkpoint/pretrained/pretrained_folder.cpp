@@ -59,9 +59,8 @@ bool is_pretrained_folder(const fs::path& path) {
   if (has_several_files(path)) return true;
   const std::string type = model_type_of(path);
   const auto& families = pretrained_families();
-  return std::any_of(families.begin(), families.end(), [&](const PretrainedFamily& family) {
-    return !type.empty() && type == family.model_type;
-  });
+  return std::any_of(families.begin(), families.end(),
+                     [&](const PretrainedFamily& family) { return type == family.model_type; });
 }
 
 bool is_pretrained_folder_of_any_family(const fs::path& path) {

@@ -230,8 +230,7 @@ const OptimizerKind& kind_of(const torch::optim::Optimizer& optimizer) {
              "options, and LBFGS starts anew from the weights");
   fail("the state of a ", c10::demangle(typeid(optimizer).name()),
        " cannot be saved or resharded: SGD, Adam, AdamW, Adagrad and RMSprop of LibTorch, and "
-       "classes derived "
-       "from them, can; save its state with SaveOptions().extra(...)");
+       "classes derived from them, can; save its state with SaveOptions().extra(...)");
 }
 
 }  // namespace oslo

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <utility>
+
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/mark.h"
 
@@ -15,11 +17,8 @@ uint64_t version_of(const at::Tensor& gradient) {
 
 }  // namespace
 
-StrayGradients::StrayGradients(const std::vector<at::Tensor>& own, const StageRanks& ranks,
-                               bool averages)
-    : ranks_(ranks), averages_(averages) {
-  for (const at::Tensor& parameter : own) known_.insert(parameter.unsafeGetTensorImpl());
-}
+StrayGradients::StrayGradients(Parameters own, const StageRanks& ranks, bool averages)
+    : ranks_(ranks), averages_(averages), known_(std::move(own)) {}
 
 void StrayGradients::use(const at::Tensor& parameter) {
   if (!parameter.requires_grad() || !c10::GradMode::is_enabled()) return;
@@ -46,8 +45,8 @@ void StrayGradients::check(Group& stages) const {
   const std::string name = found != nullptr ? found->name : "on another stage";
   fail("a parameter of another model, ", name,
        ", got a gradient in this step, and a PipelineSchedule averages and adds up those of its "
-       "own models; make it of all models that the step trains, PipelineSchedule({parallel, "
-       "other}), or keep gradients from the others by detach() or requires_grad_(false)");
+       "own models",
+       kNameAllModels);
 }
 
 }  // namespace oslo

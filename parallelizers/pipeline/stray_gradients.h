@@ -3,13 +3,18 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "mpu/group.h"
 #include "mpu/stage_ranks.h"
 
 namespace oslo {
+
+/// What becomes of models that a step gives gradients to and is not of: the end of a refusal.
+inline constexpr char kNameAllModels[] =
+    "; make it of all models that the step trains, PipelineSchedule({parallel, other}), or keep "
+    "gradients from the others by detach() or requires_grad_(false)";
 
 /// Finds gradients that a step on pipeline stages gives to parameters of models which it is not
 /// of: nobody would average them over data replicas, nor add up those of copies. Such a model may
@@ -18,9 +23,11 @@ namespace oslo {
 /// One thread at a time. Costs a look-up for each use of a parameter.
 class StrayGradients {
  public:
+  using Parameters = std::unordered_set<const c10::TensorImpl*>;
+
   /// `own`: the parameters of the step's models. `averages`: there are data replicas; otherwise
   /// only parameters that several ranks of the pipeline have copies of need a step's care.
-  StrayGradients(const std::vector<at::Tensor>& own, const StageRanks& ranks, bool averages);
+  StrayGradients(Parameters own, const StageRanks& ranks, bool averages);
 
   /// A forward is about to use a parameter, on stages that all ranks know. Every rank tells it.
   void use(const at::Tensor& parameter);
@@ -39,7 +46,7 @@ class StrayGradients {
 
   const StageRanks ranks_;
   const bool averages_;
-  std::set<const c10::TensorImpl*> known_;
+  Parameters known_;
   std::vector<Used> used_;
 };
 

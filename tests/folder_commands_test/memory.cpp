@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/formats/safetensors.h"
+#include "tests/support/address_space.h"
 #include "tests/support/temporary_directory.h"
 
 namespace oslo::folder_commands_test {
@@ -55,18 +55,11 @@ void write_columns(const fs::path& folder) {
 /// keeps it, and a child has room that its limit does not see.
 [[maybe_unused]] const int kLargeIsMapped = mallopt(M_MMAP_THRESHOLD, 1 << 20);
 
-uint64_t address_space() {
-  uint64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 /// Whether `work` runs, in a process of its own, with room for `more` bytes than there are now.
 bool runs_within(uint64_t more, const std::function<void()>& work) {
   const pid_t child = fork();
   if (child == 0) {
-    const rlimit limit = {address_space() + more, RLIM_INFINITY};
-    setrlimit(RLIMIT_AS, &limit);
+    test::limit_address_space(test::address_space() + more);
     try {
       work();
       _exit(0);
@@ -81,9 +74,7 @@ bool runs_within(uint64_t more, const std::function<void()>& work) {
 }
 
 TEST(FolderMemory, IsThatOfTwoTensors) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer's own memory is terabytes of addresses";
-#endif
+  OSLO_LIMITS_ADDRESS_SPACE();
   const test::TemporaryDirectory folder;
   at::set_num_threads(1);
   write_columns(folder / "ckpt");
