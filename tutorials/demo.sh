@@ -4,14 +4,21 @@
 # nothing of oslo_cpp.
 #
 #   tutorials/demo.sh [BUILD_DIR]      BUILD_DIR is "build" unless given; output in BUILD_DIR/demo
+#   tutorials/demo.sh --programs       names the programs that it runs, which have to be built before
 #
 # Exit 1 when the losses or the plan are not what they should be.
 set -euo pipefail
 
+programs=(oslo train_gpt2 train_plain_gpt2 generate_gpt2)
+if [[ ${1:-} == --programs ]]; then
+  echo "${programs[@]}"
+  exit
+fi
+
 build=$(cd "${1:-build}" && pwd)
 bin=$build/bin
 work=$build/demo
-for program in oslo train_gpt2 train_plain_gpt2 generate_gpt2; do
+for program in "${programs[@]}"; do
   if [[ ! -x $bin/$program ]]; then
     echo "error: no $bin/$program; build first (./dev build)" >&2
     exit 1
