@@ -10,6 +10,7 @@
 #include <atomic>
 #include <functional>
 #include <numeric>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "mpu/error.h"
@@ -113,6 +114,9 @@ struct DataParallelCore::State {
   std::vector<ReducedParameter> parameters;
   std::vector<ReducedParameter> trained;
   std::shared_ptr<c10d::Reducer> reducer;
+  /// The reducer tells it when other parameters than before are unused, and takes for granted that
+  /// it is there.
+  std::shared_ptr<c10d::Logger> logger;
   std::vector<std::pair<uintptr_t, std::shared_ptr<Node>>> watches;
 
   std::vector<char> came;  ///< which trained parameters got a gradient since the last forward
@@ -184,6 +188,8 @@ void DataParallelCore::State::make_reducer(const std::shared_ptr<Group>& shared_
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   reducer->register_comm_hook(
       std::make_unique<GradientHook>(shared_group, [this] { last_bucket_left(); }));
+  logger = std::make_shared<c10d::Logger>(reducer);
+  reducer->set_logger(logger);
   if (options.static_graph()) reducer->set_static_graph();
 }
 

@@ -177,6 +177,25 @@ TEST(DataParallelUnused, ParametersOfOtherRanksGetTheirGradient) {
   });
 }
 
+TEST(DataParallelUnused, MayBeOthersInEachStep) {
+  oslo::run_as_threads(2, [](World world) {
+    const MPU mpu(world);
+    Branches net = seeded<Branches>(0);
+    DistributedDataParallel<Branches> ddp(net, mpu.data_group(),
+                                          DDPOptions().find_unused_parameters(true));
+    for (int step = 0; step < 5; ++step) {
+      net->zero_grad();
+      const int branch = step % 3 == 1;
+      const Tensor x = torch::full({1, 2}, world.rank() + 1.0, torch::kDouble);
+      std::get<0>(ddp.forward(x, branch)).sum().backward();
+      const Tensor used = (branch == 0 ? net->a : net->b)->weight.grad();
+      const Tensor unused = (branch == 0 ? net->b : net->a)->weight.grad();
+      expect_close(used, torch::full({2, 2}, 1.5, torch::kDouble), "used");
+      EXPECT_TRUE(!unused.defined() || unused.abs().max().item<double>() == 0);
+    }
+  });
+}
+
 TEST(DataParallelUnused, AreNamedWhenNotExpected) {
   oslo::run_as_threads(2, [](World world) {
     const MPU mpu(world);
