@@ -8,9 +8,25 @@ foreach(folder IN ITEMS oslo_cpp checkpoint parallelizers mpu)
           FILES_MATCHING PATTERN "*.h")
 endforeach()
 
-# Beside our own folder, LibTorch's: installed programs run without LD_LIBRARY_PATH.
-set_target_properties(oslo_cpp PROPERTIES
-    INSTALL_RPATH "$ORIGIN" INSTALL_RPATH_USE_LINK_PATH TRUE)
+# oslo_installed_run_path(<library> <what it links>): beside its own folder those of LibTorch and of
+# CUDA's libraries, so that installed programs run without LD_LIBRARY_PATH. They are named here since
+# INSTALL_RPATH_USE_LINK_PATH leaves out folders inside the project, where .venv lies.
+function(oslo_installed_run_path library linked)
+  set(folders "$ORIGIN")
+  get_target_property(files ${linked} INTERFACE_LINK_LIBRARIES)
+  foreach(file IN LISTS files)
+    if(IS_ABSOLUTE "${file}")
+      get_filename_component(folder "${file}" DIRECTORY)
+      list(APPEND folders "${folder}")
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  set_target_properties(${library} PROPERTIES INSTALL_RPATH "${folders}")
+endfunction()
+oslo_installed_run_path(oslo_cpp oslo_torch)
+if(TARGET oslo_cpp_cuda)
+  oslo_installed_run_path(oslo_cpp_cuda oslo_torch_cuda)
+endif()
 
 set(package "${CMAKE_INSTALL_LIBDIR}/cmake/oslo_cpp")
 set(libraries oslo_cpp)

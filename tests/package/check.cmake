@@ -23,6 +23,11 @@ run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/app/app" "${WORK}
 if(EXISTS "${WORK}/prefix/bin/oslo")
   run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH
       "${WORK}/prefix/bin/oslo" run -n 4 -- "${WORK}/app/app" "${WORK}/four")
+  string(FIND "${FLAGS}" "-fsanitize" sanitized)
+  math(EXPR sanitized "${sanitized} + 1")
+  run("${CMAKE_COMMAND}" -D "PREFIX=${WORK}/prefix" -D "SOURCE=${SOURCE}"
+      -D "FOLDER=${WORK}/four/parallel_ckpt" -D "PROGRAM=${WORK}/app/app" -D "SANITIZED=${sanitized}"
+      -P "${SOURCE}/tests/package/commands.cmake")
   if(EXISTS "${WORK}/app/own_operator")
     run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH
         "${WORK}/prefix/bin/oslo" run -n 3 -- "${WORK}/app/own_operator")
