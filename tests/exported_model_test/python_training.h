@@ -2,11 +2,13 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "parallelizers/modules/model_view.h"
 #include "tests/exported_model_test/python_run.h"
+#include "tests/support/own_draws.h"
 #include "tests/support/parity.h"
 
 // Models that Python exported, trained here: losses, weights, buffers and evaluation are those that
@@ -22,7 +24,8 @@ struct Training {
   Loss loss = cross_entropy;
   std::function<void(ExportedModule&)> prepare = {};     ///< called on the loaded model
   std::function<void(const ParallelModel&)> after = {};  ///< called after the last step
-  double of_loss = 1e-9;                                 ///< relative
+  std::optional<uint64_t> draws = {};  ///< each rank's dropout is that of a process so seeded
+  double of_loss = 1e-9;               ///< relative
   parity::Tolerance of_state = parity::kTrained;
 };
 
@@ -63,6 +66,8 @@ inline void expect_python(const PythonRun& run, const Grid& grid, const Training
     at::set_num_threads(1);
     const auto model = run.load();
     if (how_trained.prepare) how_trained.prepare(*model);
+    std::optional<OwnDraws> draws;
+    if (how_trained.draws) draws.emplace(*how_trained.draws);
     torch::optim::AdamW optimizer = adam_of(*model);
     InitializeOptions how;
     how.world = world;
@@ -111,6 +116,8 @@ inline void expect_pipeline(const PythonRun& run, int micro_batches, const Train
     at::set_num_threads(1);
     const auto model = run.load();
     if (how_trained.prepare) how_trained.prepare(*model);
+    std::optional<OwnDraws> draws;
+    if (how_trained.draws) draws.emplace(*how_trained.draws);
     torch::optim::AdamW optimizer = adam_of(*model);
     InitializeOptions how;
     how.world = world;

@@ -27,8 +27,7 @@ PythonRun run_of(const std::string& program, const std::string& run = "") {
   return PythonRun(program, run, exported());
 }
 
-/// Ranks that are threads share a generator, and cannot draw alike: the program of training, with
-/// its dropout off.
+/// The program of training, with its dropout off.
 Training without_dropout() {
   return {.prepare = [](ExportedModule& model) { model.eval(); }};
 }
@@ -50,19 +49,26 @@ struct Communicated {
 };
 
 void expect_trains(const std::string& family, const Training& training, const Communicated& step) {
-  Training with_dropout = training;
-  with_dropout.prepare = [](ExportedModule&) { at::manual_seed(5); };  // as export_models.py
-  with_dropout.after = expect_silent;
-  expect_python(run_of(family, family + "_dropout"), {1, 1}, with_dropout);
-
-  Training cut = training;
-  cut.after = [&](const ParallelModel& parallel) {
+  const auto expect_communicated = [&](const ParallelModel& parallel) {
     const Plan plan = parallel.plan();
     int64_t gathers = 0;
     for (const GatherEntry& each : plan.gathers) gathers += each.calls;
     EXPECT_EQ(gathers, step.gathers) << plan.to_string();
     EXPECT_EQ(calls_of(parallel, "all_reduce"), step.sums) << plan.to_string();
   };
+  const PythonRun dropped = run_of(family, family + "_dropout");
+  Training with_dropout = training;
+  with_dropout.prepare = {};
+  with_dropout.draws = 5;  // as export_models.py
+  with_dropout.after = expect_silent;
+  expect_python(dropped, {1, 1}, with_dropout);
+  with_dropout.after = expect_communicated;
+  expect_python(dropped, {1, 2}, with_dropout);
+  // Micro-batches would draw otherwise than the batch that Python had.
+  expect_pipeline(dropped, 1, with_dropout);
+
+  Training cut = training;
+  cut.after = expect_communicated;
   const PythonRun run = run_of(family);
   expect_python(run, {1, 2}, cut);
   expect_python(run, {2, 1}, training);

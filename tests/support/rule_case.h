@@ -134,6 +134,14 @@ inline Outcome on_one_device(const Case& test, Tensors& upstream) {
   return outcome;
 }
 
+/// In double and float the order of a sum; of half precision a few roundings, of results and of the
+/// values on the way to a gradient.
+inline double tolerance_of(at::ScalarType type) {
+  if (type == at::kHalf) return 8 * 0x1p-11;
+  if (type == at::kBFloat16) return 8 * 0x1p-8;
+  return type == at::kDouble ? 1e-10 : 1e-5;
+}
+
 inline void expect_equal(const at::Tensor& actual, const at::Tensor& expected,
                          const std::string& what) {
   // A gradient that nothing flowed to is undefined on one device and may be zeros here.
@@ -144,7 +152,7 @@ inline void expect_equal(const at::Tensor& actual, const at::Tensor& expected,
   ASSERT_TRUE(actual.defined()) << what << " is undefined";
   ASSERT_EQ(actual.sizes(), expected.sizes()) << what;
   ASSERT_EQ(actual.scalar_type(), expected.scalar_type()) << what;
-  const double tolerance = expected.scalar_type() == at::kDouble ? 1e-10 : 1e-5;
+  const double tolerance = tolerance_of(expected.scalar_type());
   EXPECT_TRUE(at::allclose(actual, expected, tolerance, tolerance, /*equal_nan=*/true))
       << what << " differs:\n"
       << actual << "\n"

@@ -10,6 +10,7 @@ inline Family normalizations() {
           {
               {"softmax.int", {x({5, 7}), 1}},
               {"_softmax", {x({5, 7}), 1, false}},
+              {"_safe_softmax", {x({5, 7}), 1}},
               {"log_softmax.int", {x({5, 7}), 1}},
               {"_log_softmax", {x({5, 7}), 1, false}},
               {"layer_norm", {x({5, 7}), {7}, x({7}), x({7})}},

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
@@ -32,17 +34,33 @@ std::string outer_letters(const Value& x, std::string outer, c10::ArrayRef<Value
   return outer;
 }
 
+/// What is added to the scores (.., q, k) for a mask. LibTorch's definition below only adds: where
+/// a mask of truth values says false, the score becomes the least.
+at::Tensor added_to_scores(const at::Tensor& mask, at::ScalarType type) {
+  if (mask.scalar_type() != at::kBool) return mask;
+  constexpr double kLeast = -std::numeric_limits<double>::infinity();
+  return at::zeros_like(mask, mask.options().dtype(type)).masked_fill(mask.logical_not(), kLeast);
+}
+
 /// Dropout inside: attention by its definition, whose parts enter the door one by one.
 void by_definition(Call& call) {
-  const auto optional = [&](size_t i) {
-    return call.none(i) ? std::optional<at::Tensor>() : std::optional(call.tensor(i));
-  };
   const std::optional<double> scale =
       call.none(6) ? std::nullopt : std::optional<double>(call.number(6));
   const auto placed = [&](size_t i) { return wrap(call.value(i)); };
+  const at::Tensor query = placed(0);
+  std::optional<at::Tensor> mask;
+  if (!call.none(3)) {
+    const at::Tensor given = call.tensor(3);
+    const at::ScalarType type = given.scalar_type(), own = query.scalar_type();
+    TORCH_CHECK(type == at::kBool || type == at::kFloat || type == own,
+                "Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+                "attn_mask.dtype: ",
+                type, " and  query.dtype: ", own, " instead.");
+    mask = added_to_scores(given, own);
+  }
   call.result_plain(std::get<0>(at::_scaled_dot_product_attention_math(
-      placed(0), placed(1), placed(2), optional(3), call.number(4), call.boolean(5), std::nullopt,
-      scale, call.size() > 7 && call.boolean(7))));
+      query, placed(1), placed(2), mask, call.number(4), call.boolean(5), std::nullopt, scale,
+      call.size() > 7 && call.boolean(7))));
 }
 
 /// q (.., h, q, d), k (.., h, k, d), v (.., h, k, e): heads and batch may be cut. With grouped

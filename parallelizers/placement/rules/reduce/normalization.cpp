@@ -22,10 +22,16 @@ void softmax_of_rows(Call& call) {
   call.run({{own}, {own}, along});
 }
 
+enum class Softmax {
+  plain,
+  logarithm,
+  safe  ///< of a row in which everything is minus infinity: zeros
+};
+
 /// (log_)softmax(self, dim, dtype), _(log_)softmax(self, dim, half to float) along a cut: two
 /// numbers a row are reduced, its largest and the sum of exponentials, and what is cut stays so
 /// (for a loss of cut classes, as in Megatron-LM).
-void softmax_along_cut(Call& call, bool logarithm) {
+void softmax_along_cut(Call& call, Softmax kind) {
   Value x = call.value(0);
   const int64_t dim = x.dim() == 0 ? 0 : call.dimension(1, x.dim());
   if (!x.cut_at(dim) || x.size(dim) == 0) return softmax_of_rows(call);
@@ -48,12 +54,17 @@ void softmax_along_cut(Call& call, bool logarithm) {
                   ? part.amax(dim, /*keepdim=*/true)
                   : at::full(row, -std::numeric_limits<double>::infinity(), part.options());
     for (const int axis : axes) largest = reduce_extreme(largest, *mesh, axis, /*largest=*/true);
+    if (kind == Softmax::safe) {
+      largest = largest.masked_fill(largest.eq(-std::numeric_limits<double>::infinity()), 0);
+    }
   }
   const at::Tensor shifted = part - largest;
   const at::Tensor exponentials = shifted.exp();
   at::Tensor total = exponentials.sum(dim, /*keepdim=*/true);
   for (const int axis : axes) total = reduce_and_copy(total, mesh, axis);
-  const at::Tensor result = logarithm ? shifted - total.log() : exponentials / total;
+  if (kind == Softmax::safe) total = total.masked_fill(total.eq(0), 1);
+  const at::Tensor result =
+      kind == Softmax::logarithm ? shifted - total.log() : exponentials / total;
   call.result({result.to(type), resolution.layout_of(own)});
 }
 
@@ -61,16 +72,17 @@ void softmax_along_cut(Call& call, bool logarithm) {
 /// Shorter ones are gathered: few choices, of which a program then picks one by one.
 constexpr int64_t kShortRow = 6;
 
+template <Softmax kind>
 void softmax(Call& call) {
   const int64_t dims = call.dim(0);
   if (dims == 0 || call.value(0).size(call.dimension(1, dims)) < kShortRow) {
     return softmax_of_rows(call);
   }
-  softmax_along_cut(call, /*logarithm=*/false);
+  softmax_along_cut(call, kind);
 }
 
 void log_softmax(Call& call) {
-  softmax_along_cut(call, /*logarithm=*/true);
+  softmax_along_cut(call, Softmax::logarithm);
 }
 
 /// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
@@ -178,7 +190,8 @@ void renorm(Call& call) {
 }  // namespace
 
 void add_normalization_rules(RuleTable& table) {
-  table.add({"aten::softmax.int", "aten::_softmax"}, softmax);
+  table.add({"aten::softmax.int", "aten::_softmax"}, softmax<Softmax::plain>);
+  table.add({"aten::_safe_softmax"}, softmax<Softmax::safe>);
   table.add({"aten::log_softmax.int", "aten::_log_softmax"}, log_softmax);
   table.add({"aten::layer_norm"}, layer_norm);
   table.add({"aten::rms_norm"}, rms_norm);
