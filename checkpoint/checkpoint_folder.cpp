@@ -51,7 +51,9 @@ CheckpointFolder::CheckpointFolder(const fs::path& path) try {
     index_file(file.filename());
     return;
   }
-  path_ = latest_checkpoint(find_committed(path));
+  const LatestCheckpoint latest = latest_checkpoint(find_committed(path));
+  path_ = latest.path;
+  warning_ = latest.warning;
   reader_ = std::make_unique<RegionReader>(path_);
   const fs::file_status status = fs::status(path_);
   OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),

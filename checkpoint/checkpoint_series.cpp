@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_index.h"
+#include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/formats/json_node.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
@@ -22,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "latest";
 constexpr uint64_t kLongestName = 64;
+constexpr JsonLimits kPlaceLimits = {.bytes = 4096, .values = 16, .depth = 2};
 
 std::string name_of(int64_t step) {
   char name[32];
@@ -39,16 +44,84 @@ std::optional<int64_t> step_of(const std::string& name) {
   return step;
 }
 
-/// The folders of steps, by step, and whether each is complete. Links are followed; those that lead
-/// nowhere are none.
-std::map<int64_t, bool> steps_in(const fs::path& series) {
-  std::map<int64_t, bool> steps;
+/// A step's folder.
+struct Step {
+  int64_t step = 0;
+  bool complete = false;  ///< it has its index
+  bool linked = false;  ///< what a link leads to is somebody else's, or has a name of its own here
+  int64_t number = 0;   ///< as series.json has them
+  std::string after = {};
+};
+
+/// What a folder's series.json says.
+void read_place(const fs::path& folder, Step& step) {
+  const fs::path path = folder / kSeriesName;
+  if (!fs::exists(path)) return;
+  try {
+    const nlohmann::json json =
+        read_json(read_file(InputFile(path), kPlaceLimits.bytes), kPlaceLimits);
+    const JsonNode root(json, printable_path(path));
+    step.number = root["number"].number();
+    if (root.has("after")) step.after = root["after"].text();
+  } catch (const Error& error) {
+    fail(printable_path(path), " is damaged: ", error.what(),
+         "; remove it, and its checkpoint counts as the oldest of the series");
+  }
+}
+
+/// All of a series. Links are followed; those that lead nowhere are none.
+std::vector<Step> steps_in(const fs::path& series) {
+  std::vector<Step> steps;
   for (const fs::directory_entry& entry : fs::directory_iterator(series)) {
-    const auto step = step_of(entry.path().filename());
+    const auto number = step_of(entry.path().filename());
     std::error_code dead;
-    if (step && entry.is_directory(dead)) steps[*step] = fs::exists(entry.path() / kIndexName);
+    if (!number || !entry.is_directory(dead)) continue;
+    Step step{*number, fs::exists(entry.path() / kIndexName), entry.is_symlink()};
+    read_place(entry.path(), step);
+    steps.push_back(std::move(step));
   }
   return steps;
+}
+
+/// Whether `a` was saved later. Links come last: their numbers may be those of another series.
+bool is_newer(const Step& a, const Step& b) {
+  return std::tie(b.linked, a.number, a.step) > std::tie(a.linked, b.number, b.step);
+}
+
+/// The newest step that is like it should be; null where none is.
+template <typename Wanted>
+const Step* newest(const std::vector<Step>& steps, const Wanted& wanted) {
+  const Step* found = nullptr;
+  for (const Step& step : steps) {
+    if (wanted(step) && (found == nullptr || is_newer(step, *found))) found = &step;
+  }
+  return found;
+}
+
+/// The step that another one was saved after; null where it has gone, or was saved again since.
+const Step* before(const std::vector<Step>& steps, const Step& step) {
+  if (step.number == 0) {
+    return newest(steps, [&](const Step& s) { return s.number == 0 && s.step < step.step; });
+  }
+  return newest(steps, [&](const Step& s) {
+    return name_of(s.step) == step.after && s.number < step.number;
+  });
+}
+
+/// The steps in the order in which they stay: the run's own, back from `step`, and then those that
+/// it left.
+std::vector<Step> by_history(std::vector<Step> steps, int64_t step) {
+  std::set<int64_t> own;
+  const Step* at = newest(steps, [&](const Step& s) { return s.step == step; });
+  std::vector<Step> order;
+  for (; at != nullptr && own.insert(at->step).second; at = before(steps, *at)) {
+    order.push_back(*at);
+  }
+  std::sort(steps.begin(), steps.end(), is_newer);
+  for (Step& left : steps) {
+    if (own.count(left.step) == 0) order.push_back(std::move(left));
+  }
+  return order;
 }
 
 void write_latest(const fs::path& series, const std::string& name) {
@@ -83,9 +156,7 @@ void remove_checkpoint(const fs::path& folder) {
     const bool ours = kind == ".safetensors" || kind == ".bin" || kind == ".json";
     if (!entry.is_regular_file() || !ours) return;  // somebody keeps something here
   }
-  // Without its index it is no checkpoint any more, whenever this is killed.
-  fs::remove(folder / kIndexName);
-  fs::remove_all(folder);
+  remove_at_once(folder);
 }
 
 /// Folders that saves of other steps made and did not finish.
@@ -115,42 +186,59 @@ fs::path step_folder(const fs::path& series, int64_t step) {
   return series / name_of(step);
 }
 
+nlohmann::json next_in_series(const fs::path& series) try {
+  nlohmann::json place = {{"number", 1}};
+  if (!fs::is_directory(series)) return place;
+  for (const Step& step : steps_in(series)) {
+    if (!step.linked) place["number"] = std::max(place["number"].get<int64_t>(), step.number + 1);
+  }
+  try {
+    if (const auto latest = read_latest(series)) place["after"] = *latest;
+  } catch (const Error&) {
+    // It names no step, and this save replaces it.
+  }
+  return place;
+} catch (const fs::filesystem_error& error) {
+  fail("cannot read the series ", printable_path(series), ": ", error.code().message());
+}
+
 void publish_step(const fs::path& series, int64_t step, int keep) try {
   write_latest(series, name_of(step));
   if (keep <= 0) return;
   clean_up_after_the_dead(series);
-  std::map<int64_t, bool> steps = steps_in(series);
-  int kept = 1;
-  steps.erase(step);
-  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-    const auto& [other, complete] = *it;
-    // What a link leads to is somebody else's, or has a name of its own here.
-    if (fs::is_symlink(series / name_of(other))) continue;
-    if (complete && kept < keep) {
+  int kept = 0;
+  for (const Step& each : by_history(steps_in(series), step)) {
+    if (each.linked) continue;
+    if (each.complete && kept < keep) {
       ++kept;
     } else {
-      remove_checkpoint(series / name_of(other));
+      remove_checkpoint(series / name_of(each.step));
     }
   }
 } catch (const fs::filesystem_error& error) {
   fail("cannot keep the series ", printable_path(series), ": ", error.what());
 }
 
-fs::path latest_checkpoint(const fs::path& folder) {
-  if (!fs::is_directory(folder)) return folder;
-  if (fs::exists(folder / kIndexName)) return folder;
+LatestCheckpoint latest_checkpoint(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return {folder, ""};
+  if (fs::exists(folder / kIndexName)) return {folder, ""};
   const std::optional<std::string> named = read_latest(folder);
   if (named) {
     const fs::path path = find_committed(folder / *named);
-    if (fs::exists(path / kIndexName)) return path;
+    if (fs::exists(path / kIndexName)) return {path, ""};
   }
-  const std::map<int64_t, bool> steps = steps_in(folder);
-  for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
-    if (it->second) return folder / name_of(it->first);
+  const std::vector<Step> steps = steps_in(folder);
+  const Step* last = newest(steps, [](const Step& step) { return step.complete; });
+  if (last != nullptr) {
+    const std::string name = name_of(last->step);
+    return {folder / name,
+            c10::str(printable_path(folder / kLatest),
+                     named ? " names " + *named + ", which is not there" : " is gone", ": ", name,
+                     " is taken, which was saved last")};
   }
   OSLO_CHECK(!named && steps.empty(), "there is no checkpoint in ", printable_path(folder),
              ": none of its steps is complete");
-  return folder;
+  return {folder, ""};
 }
 
 }  // namespace oslo

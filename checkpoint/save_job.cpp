@@ -118,7 +118,10 @@ SaveJob::SaveJob(const ModelView& model, const MPU& mpu, const std::string& dire
     OSLO_CHECK(options.step() || options.keep_last() == 0,
                "SaveOptions().keep_last(...) is for a series; give the step, too: "
                "SaveOptions().step(step)");
-    if (options.step()) series_ = directory;
+    if (options.step()) {
+      series_ = directory;
+      place_ = next_in_series(series_);
+    }
     staging_ = std::make_unique<StagingDirectory>(
         options.step() ? step_folder(directory, *options.step()) : fs::path(directory));
     return staging_->path().string();
@@ -266,6 +269,7 @@ void SaveJob::finish() {
   write_json("config.json", options_.config());
   if (!merge) write_json("parallel_config.json", options_.parallel_config());
   write_json(kExtraName, options_.extra());
+  write_json(kSeriesName, place_);
   if (!random_.empty()) {
     index_.files[kRandomName] = write_safetensors(folder_ / kRandomName, random_);
   }

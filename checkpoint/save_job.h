@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,7 @@ class SaveJob {
   std::filesystem::path folder_;
   std::unique_ptr<StagingDirectory> staging_;
   std::filesystem::path series_;  ///< where it is of one
+  nlohmann::json place_;          ///< in the series
 };
 
 }  // namespace oslo

@@ -68,7 +68,9 @@ class SaveOptions {
   /// directory takes. From 0.
   SaveOptions& step(int64_t step) { return step_ = step, *this; }
 
-  /// Of a series all but the newest so many are removed, when this one is in place. 0: none is.
+  /// Of a series all but so many are removed, when this one is in place. 0: none is. Those stay
+  /// that the run came by, the last saved first: after it went back to step 100 that is 110, 100,
+  /// and only then steps 200 and 300, which it left.
   SaveOptions& keep_last(int count) {
     OSLO_CHECK(count >= 0, "keep_last(", count, "): how many checkpoints stay, or 0 for all");
     return keep_last_ = count, *this;

@@ -269,4 +269,15 @@ fs::path find_committed(const fs::path& final_path) {
   return whole;
 }
 
+void remove_at_once(const fs::path& folder) {
+  const fs::path whole = resolve(folder);
+  const std::string dead = c10::str(".tmp-", this_host(), "-", ::getpid(), "-");
+  fs::path gone;
+  for (int number = 0; gone.empty() || is_there(gone); ++number) {
+    gone = sibling(whole, dead + std::to_string(number));
+  }
+  rename_or_fail(whole, gone);
+  fs::remove_all(gone);
+}
+
 }  // namespace oslo

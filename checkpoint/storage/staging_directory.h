@@ -68,4 +68,8 @@ class StagingDirectory {
 /// between its two steps, or `final_path` again where there is neither.
 std::filesystem::path find_committed(const std::filesystem::path& final_path);
 
+/// Removes a folder that a save made. It loses its name first, so that nobody finds half of it;
+/// what a kill leaves is removed as what a killed save left.
+void remove_at_once(const std::filesystem::path& folder);
+
 }  // namespace oslo

@@ -1,9 +1,15 @@
 // A folder of checkpoints, of which the latest is loaded and the oldest go.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <random>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "checkpoint/checkpoint_series.h"
 #include "checkpoint/load_state.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
@@ -67,6 +73,189 @@ TEST_F(Series, WithoutTheFileLatestTheHighestCompleteStepIsLoaded) {
   expect_seed(10);
   fs::remove_all(target_ + "/step-000010");
   EXPECT_SAYS(failed_load(), "none of its steps is complete");
+}
+
+TEST_F(Series, ARunThatWentBackKeepsItsOwnSteps) {
+  for (const int step : {100, 200, 300}) save_step(step, 3);
+  test::write_contents(target_ + "/latest", "step-000100\n");
+  save_step(110, 3);
+  // What it came by, and then what it left, the last saved first.
+  EXPECT_EQ(names_in(target_), (Names{"latest", "step-000100", "step-000110", "step-000300"}));
+  save_step(120, 3);
+  EXPECT_EQ(names_in(target_), (Names{"latest", "step-000100", "step-000110", "step-000120"}));
+  save_step(130, 3);
+  EXPECT_EQ(names_in(target_), (Names{"latest", "step-000110", "step-000120", "step-000130"}));
+  expect_seed(130);
+}
+
+TEST_F(Series, WithoutTheFileLatestTheLastSavedIsLoadedAndSaysSo) {
+  for (const int step : {100, 200, 300}) save_step(step);
+  test::write_contents(target_ + "/latest", "step-000100\n");
+  for (const int step : {110, 120, 130}) save_step(step);
+  fs::remove(target_ + "/latest");
+  testing::internal::CaptureStderr();
+  expect_seed(130);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "oslo: " + target_ + "/latest is gone: step-000130 is taken, which was saved last\n");
+  test::write_contents(target_ + "/latest", "step-000140\n");
+  testing::internal::CaptureStderr();
+  expect_seed(130);
+  EXPECT_SAYS(testing::internal::GetCapturedStderr(), "latest names step-000140, which is not");
+  // A step that was saved again on the way is the new one.
+  save_step(200);
+  fs::remove(target_ + "/latest");
+  testing::internal::CaptureStderr();
+  expect_seed(200);
+  testing::internal::GetCapturedStderr();
+}
+
+// As libraries before left them.
+TEST_F(Series, StepsWithoutTheirPlaceAreTheOldest) {
+  for (const int step : {100, 200, 300}) save_step(step);
+  for (const char* step : {"100", "200", "300"}) {
+    fs::remove(target_ + "/step-000" + step + "/" + kSeriesName);
+  }
+  fs::remove(target_ + "/latest");
+  testing::internal::CaptureStderr();
+  expect_seed(300);
+  testing::internal::GetCapturedStderr();
+  test::write_contents(target_ + "/latest", "step-000200\n");
+  save_step(210, 3);
+  EXPECT_EQ(names_in(target_), (Names{"latest", "step-000100", "step-000200", "step-000210"}));
+}
+
+TEST_F(Series, ADamagedPlaceIsRefusedBeforeAnythingIsWritten) {
+  save_step(10);
+  save_step(20);
+  for (const char* text : {"{", "{}", R"({"number": -1})", R"({"number": 1, "after": 2})"}) {
+    test::write_contents(target_ + "/step-000010/series.json", text);
+    const std::string message = error_of([&] { save_step(30, 1); });
+    EXPECT_SAYS(message, "step-000010/series.json is damaged");
+    EXPECT_SAYS(message, "remove it, and its checkpoint counts as the oldest of the series");
+    EXPECT_EQ(names_in(target_), (Names{"latest", "step-000010", "step-000020"}));
+  }
+  fs::remove(target_ + "/step-000010/series.json");
+  save_step(30, 2);
+  EXPECT_EQ(names_in(target_), (Names{"latest", "step-000020", "step-000030"}));
+}
+
+/// What a series should be, by the sentences of its documentation.
+struct SeriesModel {
+  struct Save {
+    int64_t step;
+    int before;  ///< the save that `latest` named then; -1: none
+    bool there = true;
+  };
+  std::vector<Save> saves;
+  int latest = -1;  ///< what the file names
+
+  void save(int64_t step, int keep) {
+    for (Save& old : saves) old.there = old.there && old.step != step;
+    saves.push_back({step, latest});
+    latest = static_cast<int>(saves.size()) - 1;
+    if (keep == 0) return;
+    std::vector<int> order;
+    for (int at = latest; at >= 0 && saves[at].there; at = saves[at].before) order.push_back(at);
+    for (int other = latest; other >= 0; --other) {
+      if (std::find(order.begin(), order.end(), other) == order.end()) order.push_back(other);
+    }
+    std::erase_if(order, [&](int at) { return !saves[at].there; });
+    for (size_t i = keep; i < order.size(); ++i) saves[order[i]].there = false;
+  }
+  int last() const {
+    for (int at = static_cast<int>(saves.size()) - 1; at >= 0; --at) {
+      if (saves[at].there) return at;
+    }
+    return -1;
+  }
+  /// The save that a load takes.
+  int loaded() const { return latest >= 0 && saves[latest].there ? latest : last(); }
+};
+
+int histories() {
+  constexpr int kFew = 8;
+  const char* asked = std::getenv("OSLO_TEST_SERIES");
+  return asked == nullptr ? kFew : std::atoi(asked);
+}
+
+// A run that goes on, goes back by hand, saves a step again, is killed between its steps' names,
+// loses the file `latest`, and keeps now more and now fewer.
+TEST_F(Series, RandomHistoriesAreThoseOfAModel) {
+  const MPU alone(World::alone());
+  const auto name = [](int64_t step) { return c10::str("step-000", step); };
+  auto model = std::make_shared<torch::nn::Module>();
+  const at::Tensor value = model->register_parameter("value", at::zeros({1}), false);
+  testing::internal::CaptureStderr();  // lines on `latest`
+  for (int seed = 0; seed < histories(); ++seed) {
+    SCOPED_TRACE(seed);
+    std::minstd_rand random(static_cast<unsigned>(seed + 1));
+    const auto below = [&](int count) { return static_cast<int>(random() % unsigned(count)); };
+    const std::string run = folder_ / c10::str("run", seed);
+    const std::string file = run + "/latest";
+    SeriesModel expected;
+    int64_t step = 100;
+    for (int turn = 0; turn < 14; ++turn) {
+      const int kind = below(10);
+      if (kind < 6 || expected.saves.empty()) {
+        // Mostly onwards from what is loaded, at times another step, so that names come again.
+        const int from = expected.loaded();
+        if (from >= 0) step = expected.saves[from].step;
+        step = below(5) == 0 ? 100 + below(300) : std::min<int64_t>(step + 10 + below(20), 990);
+        const int keep = below(4);
+        value.fill_(static_cast<double>(expected.saves.size()));
+        const bool killed = below(6) == 0;  // when the folder had its name, and `latest` had not
+        const std::string before =
+            killed && fs::exists(file) ? test::contents(file) : std::string();
+        save_parallelized(*model, alone, run,
+                          SaveOptions().step(step).keep_last(killed ? 0 : keep));
+        const int latest = expected.latest;
+        expected.save(step, killed ? 0 : keep);
+        if (killed) {
+          expected.latest = latest;
+          if (before.empty()) {
+            fs::remove(file);
+          } else {
+            test::write_contents(file, before);
+          }
+        }
+      } else if (kind < 8) {
+        std::vector<int> there;
+        for (size_t i = 0; i < expected.saves.size(); ++i) {
+          if (expected.saves[i].there) there.push_back(static_cast<int>(i));
+        }
+        expected.latest = there[below(static_cast<int>(there.size()))];
+        test::write_contents(file, name(expected.saves[expected.latest].step) + "\n");
+      } else if (kind == 8) {
+        fs::remove(file);
+        expected.latest = -1;
+      } else {
+        // Somebody clears away what a load would take.
+        const int gone = expected.loaded();
+        if (std::ranges::count_if(expected.saves, &SeriesModel::Save::there) < 2) continue;
+        fs::remove_all(run + "/" + name(expected.saves[gone].step));
+        expected.saves[gone].there = false;
+      }
+      // The file names a step: one that was saved again under that name is what it names now.
+      if (expected.latest >= 0) {
+        const int64_t named = expected.saves[expected.latest].step;
+        for (size_t i = 0; i < expected.saves.size(); ++i) {
+          if (expected.saves[i].there && expected.saves[i].step == named) {
+            expected.latest = static_cast<int>(i);
+          }
+        }
+      }
+      Names names;
+      for (const SeriesModel::Save& save : expected.saves) {
+        if (save.there) names.insert(name(save.step));
+      }
+      if (expected.latest >= 0) names.insert("latest");
+      ASSERT_EQ(names_in(run), names) << "turn " << turn;
+      load_state(*model, run);
+      ASSERT_EQ(value.item<float>(), expected.loaded()) << "turn " << turn;
+    }
+    fs::remove_all(run);
+  }
+  testing::internal::GetCapturedStderr();
 }
 
 TEST_F(Series, WhatKilledSavesLeftGoesAndWhatNoSaveWroteStays) {
