@@ -42,41 +42,56 @@ CheckpointFolder::CheckpointFolder(const fs::path& path) try {
   OSLO_CHECK(!path.empty(), "there is no checkpoint under an empty path; give a folder or a file");
   OSLO_CHECK(path.native().find('\0') == std::string::npos, "there is no checkpoint ",
              printable_path(path), ": no file has a NUL byte in its name");
-  if (fs::is_regular_file(path)) {
-    // By the name that was given, not by that of the file a link leads to: caches keep files under
-    // their hashes.
-    const fs::path file = fs::absolute(path);
-    path_ = file.parent_path();
-    reader_ = std::make_unique<RegionReader>(path_);
-    index_file(file.filename());
-    return;
-  }
-  const LatestCheckpoint latest = latest_checkpoint(find_committed(path));
-  path_ = latest.path;
-  warning_ = latest.warning;
-  reader_ = std::make_unique<RegionReader>(path_);
-  const fs::file_status status = fs::status(path_);
-  OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),
-             ": the folder does not exist");
-  OSLO_CHECK(fs::is_directory(status), printable_path(path_),
-             " is no checkpoint: it is neither a folder nor a regular file");
-  open_folder();
+  read_in_place(
+      path, [&] { open(path); }, [&] { return files_ != nullptr; }, [&] { return in_place(); });
 } catch (const fs::filesystem_error& error) {
   fail("cannot read the checkpoint ", printable_path(path), ": ", error.code().message());
 } catch (const std::bad_alloc&) {
   fail("the checkpoint ", printable_path(path), " takes more memory than there is");
 }
 
+void CheckpointFolder::open(const fs::path& path) {
+  reader_.reset();
+  files_.reset();
+  index_ = CheckpointIndex();
+  checksum_.clear();
+  hashed_.clear();
+  warning_.clear();
+  if (fs::is_regular_file(path)) {
+    // By the name that was given, not by that of the file a link leads to: caches keep files under
+    // their hashes.
+    const fs::path file = fs::absolute(path);
+    path_ = file.parent_path();
+    files_ = std::make_shared<OpenFolder>(path_);
+    reader_ = std::make_unique<RegionReader>(files_);
+    index_file(file.filename());
+    return;
+  }
+  const LatestCheckpoint latest = latest_checkpoint(find_committed(path));
+  path_ = latest.path;
+  warning_ = latest.warning;
+  const fs::file_status status = fs::status(path_);
+  OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),
+             ": the folder does not exist");
+  OSLO_CHECK(fs::is_directory(status), printable_path(path_),
+             " is no checkpoint: it is neither a folder nor a regular file");
+  files_ = std::make_shared<OpenFolder>(path_);
+  reader_ = std::make_unique<RegionReader>(files_);
+  open_folder();
+}
+
 void CheckpointFolder::open_folder() {
-  if (fs::exists(path_ / kIndexName)) {
-    index_ = CheckpointIndex::read(path_ / kIndexName);
+  if (files_->has(kIndexName)) {
+    read_index();
     for (const auto& [name, file] : index_.files) {
-      if (fs::exists(path_ / name)) hashed_.emplace(name, file);
+      if (!files_->has(name)) continue;
+      files_->hold(name);
+      hashed_.emplace(name, file);
     }
     drop_spare_files();
-  } else if (fs::exists(path_ / "model.safetensors")) {
+  } else if (files_->has("model.safetensors")) {
     index_file("model.safetensors");
-  } else if (fs::exists(path_ / "pytorch_model.bin")) {
+  } else if (files_->has("pytorch_model.bin")) {
     index_file("pytorch_model.bin");
   } else {
     fail("there is no checkpoint in ", printable_path(path_), ": ",
@@ -86,16 +101,23 @@ void CheckpointFolder::open_folder() {
   }
 }
 
+void CheckpointFolder::read_index() {
+  files_->hold(kIndexName);
+  index_ = CheckpointIndex::read(files_->open(kIndexName), &checksum_);
+}
+
 CheckpointFolder::~CheckpointFolder() = default;
 
 void CheckpointFolder::index_file(const std::string& file) {
   const std::string kind = fs::path(file).extension();
   OSLO_CHECK(kind == ".safetensors" || kind == ".bin", printable_path(path_ / file),
              " is no checkpoint: give a folder, a .safetensors or a .bin file");
+  files_->hold(file);
   CheckpointIndex::File entry;
-  entry.bytes = InputFile(path_ / file).size();
-  if (fs::exists(path_ / kIndexName)) {
-    const CheckpointIndex beside = CheckpointIndex::read(path_ / kIndexName);
+  entry.bytes = files_->open(file).size();
+  if (files_->has(kIndexName)) {
+    read_index();
+    const CheckpointIndex beside = std::exchange(index_, CheckpointIndex());
     const auto listed = beside.files.find(file);
     if (listed != beside.files.end()) hashed_.emplace(file, entry = listed->second);
   }
@@ -155,11 +177,11 @@ void CheckpointFolder::verify(int share, int shares) const {
   int number = 0;
   for (const auto& [name, file] : hashed_) {
     if (number++ % shares != share) continue;
-    const fs::path path = path_ / name;
-    const uint64_t bytes = InputFile(path).size();
-    OSLO_CHECK(bytes == file.bytes, printable_path(path), " has ", bytes, " bytes, ", kIndexName,
-               " says ", file.bytes, ": it is cut or from another save");
-    OSLO_CHECK(hash_file(path, file.kind) == file.hash, printable_path(path),
+    const InputFile contents = files_->open(name);
+    const std::string where = printable_path(contents.path());
+    OSLO_CHECK(contents.size() == file.bytes, where, " has ", contents.size(), " bytes, ",
+               kIndexName, " says ", file.bytes, ": it is cut or from another save");
+    OSLO_CHECK(hash_file(contents, file.kind) == file.hash, where,
                " is damaged: its contents do not have the hash that ", kIndexName,
                " says; copy or save the checkpoint again");
   }
@@ -177,24 +199,29 @@ const ReadCount& CheckpointFolder::count() const {
   return reader_->count();
 }
 
-std::optional<fs::path> CheckpointFolder::find_file(const std::string& name) const {
+std::optional<InputFile> CheckpointFolder::find_file(const std::string& name) const {
   if (hashed_.count(name) == 0) return std::nullopt;
-  return path_ / name;
+  return files_->open(name);
+}
+
+std::optional<InputFile> CheckpointFolder::find_any_file(const std::string& name) const {
+  if (hashed_.empty() && files_->has(name)) return files_->open(name);
+  return find_file(name);
 }
 
 nlohmann::json CheckpointFolder::read_extra() const {
-  const std::optional<fs::path> path = find_file(kExtraName);
-  OSLO_CHECK(path, "the checkpoint ", printable_path(path_), " has no ", kExtraName,
+  const std::optional<InputFile> file = find_file(kExtraName);
+  OSLO_CHECK(file, "the checkpoint ", printable_path(path_), " has no ", kExtraName,
              ": save it with SaveOptions().extra(...), or load it without");
   try {
-    return read_json(read_file(InputFile(*path), kExtraLimits.bytes), kExtraLimits);
+    return read_json(read_file(*file, kExtraLimits.bytes), kExtraLimits);
   } catch (const Error& error) {
-    fail(printable_path(*path), ": ", error.what());
+    fail(printable_path(file->path()), ": ", error.what());
   }
 }
 
 std::string CheckpointFolder::identity() const {
-  std::string text;
+  std::string text = checksum_ + "\n";
   for (const auto& [name, file] : index_.files) {
     text += c10::str(name, " ", file.bytes, " ", file.hash, "\n");
   }

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/bounded_json.h"
 #include "checkpoint/regions/region_reader.h"
+#include "checkpoint/storage/open_folder.h"
 
 namespace oslo {
 
@@ -23,6 +24,9 @@ inline constexpr JsonLimits kExtraLimits = {.bytes = 16 << 20, .values = 1 << 20
 /// library saved (with an index), or another program's model.safetensors or pytorch_model.bin. Its
 /// index says of each tensor where its parts lie, and `read` makes of them what any place wants,
 /// whatever was cut then and now (`RegionReader`).
+///
+/// All of it is of one save: the files are those of the folder that the index was read in, also
+/// when another save has replaced it since (`OpenFolder`).
 class CheckpointFolder {
  public:
   /// `path` is a folder, or one *.safetensors or *.bin file; either may be a link to where it lies,
@@ -47,6 +51,10 @@ class CheckpointFolder {
   const std::map<std::string, CheckpointIndex::File>& hashed() const { return hashed_; }
   uint64_t hashed_bytes() const;
 
+  /// Whether what was opened is still what is there: no save has replaced it, nobody has written
+  /// into it. Where it is not, an error of the calls here may be of that.
+  bool in_place() const { return files_ != nullptr && files_->in_place(); }
+
   /// A line for whoever loads: that the contents were saved with hashes, and the index that has
   /// them is gone. Empty where there is nothing to say.
   const std::string& warning() const { return warning_; }
@@ -62,12 +70,15 @@ class CheckpointFolder {
 
   /// A file of the folder that the index lists, beside those that tensors lie in; nothing where it
   /// does not, or where it is not there.
-  std::optional<std::filesystem::path> find_file(const std::string& name) const;
+  std::optional<InputFile> find_file(const std::string& name) const;
+  /// The same, and where no index says what belongs to the checkpoint, any file of that name.
+  std::optional<InputFile> find_any_file(const std::string& name) const;
 
   /// What `SaveOptions::extra` gave. Throws `Error` naming the file where it is not there.
   nlohmann::json read_extra() const;
 
-  /// Names, sizes and hashes of the files as text: differs where ranks see different checkpoints.
+  /// The index's checksum, and names, sizes and hashes of the files as text: differs where ranks
+  /// see different checkpoints. Without an index it does not speak of contents.
   std::string identity() const;
 
   /// The tensor that `name` stands for, itself or the one it is tied to; null where the checkpoint
@@ -75,14 +86,18 @@ class CheckpointFolder {
   const std::string* resolve(const std::string& name) const;
 
  private:
+  void open(const std::filesystem::path& path);
+  void read_index();
   void open_folder();
   void index_file(const std::string& file);
   void drop_spare_files();
 
   std::filesystem::path path_;
   CheckpointIndex index_;
+  std::string checksum_;  // of the index
   std::map<std::string, CheckpointIndex::File> hashed_;
   std::string warning_;
+  std::shared_ptr<OpenFolder> files_;
   std::unique_ptr<RegionReader> reader_;
 };
 

@@ -200,11 +200,15 @@ void CheckpointIndex::write(const std::filesystem::path& path) const {
   file.close();
 }
 
-CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) try {
-  const std::string file = printable_path(path);
+CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) {
+  return read(InputFile(path));
+}
+
+CheckpointIndex CheckpointIndex::read(const InputFile& opened, std::string* checksum_read) try {
+  const std::string file = printable_path(opened.path());
   Json json;
   {
-    const std::string text = read_file(InputFile(path), kLimits.bytes);
+    const std::string text = read_file(opened, kLimits.bytes);
     try {
       json = read_json(text, kLimits);
     } catch (const Error& error) {
@@ -220,9 +224,10 @@ CheckpointIndex CheckpointIndex::read(const std::filesystem::path& path) try {
   json.erase("checksum");
   OSLO_CHECK(sha256(json.dump()) == checksum, file,
              " is damaged: its checksum does not fit; copy or save the checkpoint again");
+  if (checksum_read != nullptr) *checksum_read = checksum;
   return from_json(root);
 } catch (const std::bad_alloc&) {
-  fail(printable_path(path), " takes more memory than there is");
+  fail(printable_path(opened.path()), " takes more memory than there is");
 }
 
 CheckpointIndex::Cuts cuts_of(const LayoutPtr& layout) {

@@ -11,6 +11,7 @@
 
 #include "checkpoint/resume/saved_optimizer.h"
 #include "checkpoint/storage/content_hash.h"
+#include "checkpoint/storage/file_io.h"
 #include "mpu/rank_grid.h"
 #include "parallelizers/placement/layout/layout.h"
 
@@ -84,6 +85,8 @@ struct CheckpointIndex {
   /// shape, a part in a file that is not listed, or a checksum that does not fit (a flipped byte,
   /// an edit by hand).
   static CheckpointIndex read(const std::filesystem::path& path);
+  /// The same; `checksum`, where it is not null, gets the index's.
+  static CheckpointIndex read(const InputFile& file, std::string* checksum = nullptr);
 };
 
 /// What this rank keeps under `layout` (null: all).

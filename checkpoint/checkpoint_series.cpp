@@ -64,6 +64,7 @@ void read_place(const fs::path& folder, Step& step) {
     step.number = root["number"].number();
     if (root.has("after")) step.after = root["after"].text();
   } catch (const Error& error) {
+    if (!fs::exists(path)) return;  // a save has removed it meanwhile
     fail(printable_path(path), " is damaged: ", error.what(),
          "; remove it, and its checkpoint counts as the oldest of the series");
   }

@@ -7,12 +7,14 @@
 #include <cstring>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
 #include "checkpoint/formats/tensor_bytes.h"
 #include "checkpoint/pretrained/load_pretrained.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/read_together.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/key.h"
@@ -123,12 +125,20 @@ void load_state(const ModelView& model, const std::filesystem::path& path,
                "load_state loads into an ordinary model; '", tensor.name,
                "' is cut over ranks: use from_parallelized");
   }
-  const CheckpointFolder folder(path);
-  folder.verify();
-  if (!folder.warning().empty()) std::cerr << "oslo: " << folder.warning() << std::endl;
-  const std::vector<at::Tensor> values = read_state(state, folder, options.convert());
+  std::optional<CheckpointFolder> folder;
+  std::vector<at::Tensor> values;
   nlohmann::json extra;
-  if (options.extra() != nullptr) extra = folder.read_extra();
+  const auto open = [&] {
+    folder.emplace(path);
+    return folder->identity();
+  };
+  const auto read = [&] {
+    folder->verify();
+    if (!folder->warning().empty()) std::cerr << "oslo: " << folder->warning() << std::endl;
+    values = read_state(state, *folder, options.convert());
+    if (options.extra() != nullptr) extra = folder->read_extra();
+  };
+  read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read});
   copy_into(state, values);
   if (options.extra() != nullptr) *options.extra() = std::move(extra);
 }

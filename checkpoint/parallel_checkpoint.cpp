@@ -12,6 +12,7 @@
 #include "checkpoint/model_state.h"
 #include "checkpoint/pretrained/load_pretrained.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/read_together.h"
 #include "checkpoint/resume/optimizer_load.h"
 #include "checkpoint/resume/random_record.h"
 #include "checkpoint/resume/scheduler_steps.h"
@@ -79,8 +80,6 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
   std::optional<RandomLoad> random;
   int64_t scheduler_steps = 0;
   const auto read = [&] {
-    state.emplace(model);
-    folder.emplace(directory);
     folder->verify(world.rank(), world.size());
     if (world.rank() == 0 && !folder->warning().empty()) {
       std::cerr << "oslo: " << folder->warning() << std::endl;
@@ -96,11 +95,15 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
     if (options.random_states()) random.emplace(*state, mpu, *folder);
     if (options.scheduler() != nullptr) scheduler_steps = steps_of_scheduler(*folder);
     if (options.extra() != nullptr) extra = folder->read_extra();
+  };
+  const auto open = [&] {
+    if (!state) state.emplace(model);
+    folder.emplace(directory);
     return folder->identity();
   };
-  agree_on_result(world, "from_parallelized", read,
-                  "see different checkpoints at " + directory +
-                      ": one of them was replaced or not copied to every machine");
+  read_together(
+      world, "from_parallelized", directory,
+      {open, [&] { return !folder->hashed().empty(); }, [&] { return folder->in_place(); }, read});
   copy_into(*state, values);
   if (optimizer) optimizer->commit();
   if (random) random->commit();

@@ -13,11 +13,14 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
 
+#include "checkpoint/folders/folder_plan.h"
+#include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/load_state.h"
 #include "checkpoint/parallel_checkpoint.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -209,6 +212,78 @@ TEST_P(KilledSave, TheLastFinishedCheckpointLoads) {
   if (GetParam().in_series) {
     EXPECT_EQ(entries(target), kKept + 1);
   }
+}
+
+/// OSLO_TEST_LOADS of each way, else few.
+int loads() {
+  constexpr int kFew = 25;
+  const char* asked = std::getenv("OSLO_TEST_LOADS");
+  return asked == nullptr ? kFew : std::atoi(asked);
+}
+
+class LoadBesideSaves : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, LoadBesideSaves,
+                         ::testing::Values(Way{"parts"}, Way{"merged", true},
+                                           Way{"series", false, true}, Way{"all", true, true}),
+                         [](const auto& tested) { return tested.param.name; });
+
+/// All that a job of four ranks finds in the folder: what it loads in turns, into the layout that
+/// saved, in one process, and by a command.
+void expect_one_save(const fs::path& target, int time, const fs::path& merged) {
+  std::set<float> seen;
+  std::mutex mutex;
+  const auto add = [&](const std::set<float>& values) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    seen.insert(values.begin(), values.end());
+  };
+  if (time % 3 == 0) {
+    const MPU alone(World::alone());
+    Job job(-1, alone);
+    rewrite_folder(target, merged,
+                   [](const CheckpointIndex& index) { return plan_merged(index, ""); });
+    load_parallelized(*job.model, alone, merged, LoadOptions().optimizer(&*job.optimizer));
+    add(values_of(job));
+  } else {
+    as_job([&](const MPU& mpu) {
+      Job job(-1, mpu);
+      load_parallelized(*job.model, mpu, target, LoadOptions().optimizer(&*job.optimizer));
+      add(values_of(job));
+    });
+  }
+  if (seen.size() == 1 && *seen.begin() > 0) return;
+  std::string all;
+  for (const float value : seen) all += c10::str(" ", value);
+  throw Error("a load of several saves:" + all);
+}
+
+// A job saves into a folder without a pause; another one loads from it. No load holds two saves, on
+// one rank or on two, and none is refused.
+TEST_P(LoadBesideSaves, HoldsOneSaveAndIsNotRefused) {
+  const TemporaryDirectory folder;
+  const fs::path target = folder / "ckpt";
+  int words[2];
+  ASSERT_EQ(::pipe(words), 0);
+  const pid_t saver = in_child([&] {
+    as_job([&](const MPU& mpu) {
+      SaveMemory memory;
+      for (int generation = 1;; ++generation) {
+        save(GetParam(), generation, mpu, target, memory);
+        if (mpu.world().rank() == 0 && generation == 1) ::close(words[1]);
+      }
+    });
+  });
+  ::close(words[1]);
+  int last = 0;
+  ASSERT_EQ(::read(words[0], &last, sizeof last), 0);  // the first save is there
+  ::close(words[0]);
+  EXPECT_TRUE(succeeds(in_child([&] {
+    for (int time = 0; time < loads(); ++time) {
+      expect_one_save(target, time, folder / "merged");
+    }
+  })));
+  EXPECT_EQ(::waitpid(saver, nullptr, WNOHANG), 0);  // it saved until now
+  ::kill(saver, SIGKILL);
+  ::waitpid(saver, nullptr, 0);
 }
 
 }  // namespace

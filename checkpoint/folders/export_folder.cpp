@@ -44,46 +44,48 @@ std::vector<std::pair<std::string, std::string>> names_of(const CheckpointIndex&
 
 void rewrite_as_pretrained(const fs::path& from, const fs::path& to, const TellProgress& tell,
                            uint64_t max_shard_bytes) {
-  const std::unique_ptr<FolderSource> source = open_source(from);
-  check_target(from, source->path(), to);
-  const std::map<std::string, CheckpointIndex::Tensor>& tensors = source->index().tensors;
-  const std::optional<fs::path> config_file = source->find_file(kConfigName);
-  OSLO_CHECK(config_file, printable_path(from), " has no ", kConfigName,
-             ", which says of which family the model is; save it with SaveOptions().config(json)");
-  const nlohmann::json config = read_pretrained_config(config_file->parent_path());
-  const PretrainedFamily& family =
-      PretrainedOptions().family_of(config, printable_path(*config_file));
-  PretrainedShards shards(max_shard_bytes);
-  std::map<std::string, std::string> saved_as;
-  const auto transposed = [&](const std::string& tensor) {
-    return tensors.at(tensor).shape.size() == 2 && family.lies_transposed(tensor);
-  };
-  for (const auto& [name, tensor] : names_of(source->index(), says_tied(config, family))) {
-    const CheckpointIndex::Tensor& entry = tensors.at(tensor);
-    TensorOutline outline{name, entry.shape, entry.dtype};
-    if (transposed(tensor)) std::reverse(outline.shape.begin(), outline.shape.end());
-    shards.add(std::move(outline));
-    saved_as[name] = tensor;
-  }
-  FolderProgress progress(tell, source->hashed_bytes() + shards.total_bytes());
-  source->verify(progress);
-  StagingDirectory staging(to);
-  for (size_t i = 0; i < shards.count(); ++i) {
-    const TensorStream stream{shards.outlines(i), [&](const std::string& name) {
-                                const std::string& tensor = saved_as.at(name);
-                                const Region whole(tensors.at(tensor).shape);
-                                const at::Tensor values = source->read(tensor, whole);
-                                progress.add(values.nbytes());
-                                return transposed(tensor) ? values.t().contiguous() : values;
-                              }};
-    write_safetensors(staging.path() / shards.file_name(i), stream);
-  }
-  const std::string text = config.dump(2) + "\n";
-  OutputFile file(staging.path() / kConfigName);
-  file.write(text.data(), text.size());
-  file.close();
-  shards.write_index(staging.path());
-  staging.commit();
+  read_source(from, [&](const FolderSource& source) {
+    check_target(from, source.path(), to);
+    const std::map<std::string, CheckpointIndex::Tensor>& tensors = source.index().tensors;
+    const std::optional<InputFile> config_file = source.find_file(kConfigName);
+    OSLO_CHECK(
+        config_file, printable_path(from), " has no ", kConfigName,
+        ", which says of which family the model is; save it with SaveOptions().config(json)");
+    const nlohmann::json config = read_pretrained_config(*config_file);
+    const PretrainedFamily& family =
+        PretrainedOptions().family_of(config, printable_path(config_file->path()));
+    PretrainedShards shards(max_shard_bytes);
+    std::map<std::string, std::string> saved_as;
+    const auto transposed = [&](const std::string& tensor) {
+      return tensors.at(tensor).shape.size() == 2 && family.lies_transposed(tensor);
+    };
+    for (const auto& [name, tensor] : names_of(source.index(), says_tied(config, family))) {
+      const CheckpointIndex::Tensor& entry = tensors.at(tensor);
+      TensorOutline outline{name, entry.shape, entry.dtype};
+      if (transposed(tensor)) std::reverse(outline.shape.begin(), outline.shape.end());
+      shards.add(std::move(outline));
+      saved_as[name] = tensor;
+    }
+    FolderProgress progress(tell, source.hashed_bytes() + shards.total_bytes());
+    source.verify(progress);
+    StagingDirectory staging(to);
+    for (size_t i = 0; i < shards.count(); ++i) {
+      const TensorStream stream{shards.outlines(i), [&](const std::string& name) {
+                                  const std::string& tensor = saved_as.at(name);
+                                  const Region whole(tensors.at(tensor).shape);
+                                  const at::Tensor values = source.read(tensor, whole);
+                                  progress.add(values.nbytes());
+                                  return transposed(tensor) ? values.t().contiguous() : values;
+                                }};
+      write_safetensors(staging.path() / shards.file_name(i), stream);
+    }
+    const std::string text = config.dump(2) + "\n";
+    OutputFile file(staging.path() / kConfigName);
+    file.write(text.data(), text.size());
+    file.close();
+    shards.write_index(staging.path());
+    staging.commit();
+  });
 }
 
 }  // namespace oslo

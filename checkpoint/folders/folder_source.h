@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/folders/folder_progress.h"
 #include "checkpoint/regions/region.h"
+#include "checkpoint/storage/file_io.h"
 
 namespace oslo {
 
@@ -28,7 +29,10 @@ class FolderSource {
   virtual at::Tensor read(const std::string& name, const Region& wanted) const = 0;
 
   /// A file that no tensor of the model lies in ("config.json"); nothing where there is none.
-  virtual std::optional<std::filesystem::path> find_file(const std::string& name) const = 0;
+  virtual std::optional<InputFile> find_file(const std::string& name) const = 0;
+
+  /// Whether what was opened is still what is there. Where it is not, an error may be of that.
+  virtual bool in_place() const = 0;
 
   /// What `verify` reads: all files that have hashes.
   virtual uint64_t hashed_bytes() const = 0;

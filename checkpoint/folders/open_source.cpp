@@ -1,11 +1,13 @@
 #include "checkpoint/folders/open_source.h"
 
-#include <system_error>
+#include <iostream>
+#include <string>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folders/folder_checks.h"
 #include "checkpoint/folders/pretrained_source.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/read_together.h"
 
 namespace oslo {
 namespace {
@@ -14,7 +16,9 @@ namespace fs = std::filesystem;
 
 class CheckpointSource : public FolderSource {
  public:
-  explicit CheckpointSource(const fs::path& path) : folder_(path) {}
+  explicit CheckpointSource(const fs::path& path) : folder_(path) {
+    if (!folder_.warning().empty()) std::cerr << "oslo: " << folder_.warning() << std::endl;
+  }
 
   const fs::path& path() const override { return folder_.path(); }
 
@@ -24,14 +28,11 @@ class CheckpointSource : public FolderSource {
     return folder_.read(name, wanted);
   }
 
-  std::optional<fs::path> find_file(const std::string& name) const override {
-    std::error_code ignored;
-    const bool indexed = !folder_.hashed().empty();  // else nobody says what belongs to it
-    if (!indexed && fs::is_regular_file(folder_.path() / name, ignored)) {
-      return folder_.path() / name;
-    }
-    return folder_.find_file(name);
+  std::optional<InputFile> find_file(const std::string& name) const override {
+    return folder_.find_any_file(name);
   }
+
+  bool in_place() const override { return folder_.in_place(); }
 
   uint64_t hashed_bytes() const override { return folder_.hashed_bytes(); }
   void verify(FolderProgress& progress) const override { verify_hashes(folder_, progress); }
@@ -45,6 +46,15 @@ class CheckpointSource : public FolderSource {
 std::unique_ptr<FolderSource> open_source(const fs::path& path) {
   if (is_pretrained_folder_of_any_family(path)) return std::make_unique<PretrainedSource>(path);
   return std::make_unique<CheckpointSource>(path);
+}
+
+void read_source(const fs::path& path, const std::function<void(const FolderSource&)>& read) {
+  std::unique_ptr<FolderSource> source;
+  const auto open = [&] {
+    source = open_source(path);
+    return std::string();
+  };
+  read_alone(path, {open, nullptr, [&] { return source->in_place(); }, [&] { read(*source); }});
 }
 
 }  // namespace oslo

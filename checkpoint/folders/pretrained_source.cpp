@@ -77,9 +77,9 @@ at::Tensor PretrainedSource::read(const std::string& name, const Region& wanted)
   return folder_.read(origin.name, wanted, origin.transposed);
 }
 
-std::optional<fs::path> PretrainedSource::find_file(const std::string& name) const {
+std::optional<InputFile> PretrainedSource::find_file(const std::string& name) const {
   if (name != kConfigName) return std::nullopt;
-  return folder_.path() / name;
+  return folder_.config_file();
 }
 
 }  // namespace oslo

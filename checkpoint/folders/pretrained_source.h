@@ -25,7 +25,8 @@ class PretrainedSource : public FolderSource {
   const CheckpointIndex& index() const override { return index_; }
   at::Tensor read(const std::string& name, const Region& wanted) const override;
   /// config.json alone.
-  std::optional<std::filesystem::path> find_file(const std::string& name) const override;
+  std::optional<InputFile> find_file(const std::string& name) const override;
+  bool in_place() const override { return folder_.in_place(); }
   /// The format has none.
   uint64_t hashed_bytes() const override { return 0; }
   void verify(FolderProgress&) const override {}

@@ -104,10 +104,9 @@ class FolderWriter {
 
   /// Whether the folder has the file, which no tensor of the model lies in.
   bool copy(const std::string& name) {
-    const std::optional<fs::path> path = from_.find_file(name);
-    if (!path) return false;
-    const InputFile file(*path);
-    write_text(name, read_file(file, file.size()));
+    const std::optional<InputFile> file = from_.find_file(name);
+    if (!file) return false;
+    write_text(name, read_file(*file, file->size()));
     return true;
   }
 
@@ -124,22 +123,23 @@ class FolderWriter {
 void rewrite_folder(const fs::path& from, const fs::path& to,
                     const std::function<FolderPlan(const CheckpointIndex&)>& plan_of,
                     const TellProgress& tell) {
-  const std::unique_ptr<FolderSource> source = open_source(from);
-  check_target(from, source->path(), to);
-  const FolderPlan plan = plan_of(source->index());
-  uint64_t bytes = source->hashed_bytes();
-  for (const FolderPlan::File& file : plan.files) {
-    for (const FolderPlan::Part& part : file.parts) {
-      const CheckpointIndex::Tensor& tensor = source->index().tensors.at(part.tensor);
-      bytes += static_cast<uint64_t>(region_of(tensor, part.cuts).numel()) *
-               c10::elementSize(tensor.dtype);
+  read_source(from, [&](const FolderSource& source) {
+    check_target(from, source.path(), to);
+    const FolderPlan plan = plan_of(source.index());
+    uint64_t bytes = source.hashed_bytes();
+    for (const FolderPlan::File& file : plan.files) {
+      for (const FolderPlan::Part& part : file.parts) {
+        const CheckpointIndex::Tensor& tensor = source.index().tensors.at(part.tensor);
+        bytes += static_cast<uint64_t>(region_of(tensor, part.cuts).numel()) *
+                 c10::elementSize(tensor.dtype);
+      }
     }
-  }
-  FolderProgress progress(tell, bytes);
-  source->verify(progress);
-  StagingDirectory staging(to);
-  FolderWriter(*source, plan, staging.path(), progress).write();
-  staging.commit();
+    FolderProgress progress(tell, bytes);
+    source.verify(progress);
+    StagingDirectory staging(to);
+    FolderWriter(source, plan, staging.path(), progress).write();
+    staging.commit();
+  });
 }
 
 }  // namespace oslo

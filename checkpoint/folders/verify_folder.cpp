@@ -2,6 +2,8 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <iostream>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -9,6 +11,7 @@
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/folders/size_text.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/read_together.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
 
@@ -96,17 +99,26 @@ VerifiedFolder verify_folder(const fs::path& path, const TellProgress& tell) {
     verified.bytes = bytes;
     return verified;
   }
-  const CheckpointFolder folder(path);
-  for (const auto& [_, tensor] : folder.index().tensors) {
-    verified.bytes += bytes_of_shape(tensor.shape, tensor.dtype);
-  }
-  FolderProgress progress(tell, verified.bytes + folder.hashed_bytes());
-  verify_hashes(folder, progress);
-  verified.files = folder.hashed().size();
-  for (const auto& [name, tensor] : folder.index().tensors) {
-    progress.add(folder.read(name, Region(tensor.shape)).nbytes());
-    ++verified.tensors;
-  }
+  std::optional<CheckpointFolder> folder;
+  const auto open = [&] {
+    folder.emplace(path);
+    return folder->identity();
+  };
+  const auto read = [&] {
+    if (!folder->warning().empty()) std::cerr << "oslo: " << folder->warning() << std::endl;
+    verified = VerifiedFolder();
+    for (const auto& [_, tensor] : folder->index().tensors) {
+      verified.bytes += bytes_of_shape(tensor.shape, tensor.dtype);
+    }
+    FolderProgress progress(tell, verified.bytes + folder->hashed_bytes());
+    verify_hashes(*folder, progress);
+    verified.files = folder->hashed().size();
+    for (const auto& [name, tensor] : folder->index().tensors) {
+      progress.add(folder->read(name, Region(tensor.shape)).nbytes());
+      ++verified.tensors;
+    }
+  };
+  read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read});
   return verified;
 }
 

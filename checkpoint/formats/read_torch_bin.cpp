@@ -45,15 +45,14 @@ void check_version(const StoredZip& archive, const std::string& file) {
 }
 
 /// Throws unless the file begins as one of torch.save does.
-const std::filesystem::path& checked_magic(const std::filesystem::path& path) {
-  const std::string file = printable_path(path);
-  const InputFile opened(path);
+const InputFile& checked_magic(const InputFile& opened) {
+  const std::string file = printable_path(opened.path());
   std::string magic(std::min<uint64_t>(opened.size(), 4), '\0');
   opened.read(magic.data(), magic.size(), 0);
   OSLO_CHECK(magic.substr(0, 2) != "\x80\x02", file,
              " is in torch.save's format from before 2020; save it again with a current PyTorch");
   OSLO_CHECK(magic == "PK\x03\x04", file, " is not a file of torch.save (no zip archive)");
-  return path;
+  return opened;
 }
 
 void check_archive(const StoredZip& archive, const std::string& file) {
@@ -107,7 +106,7 @@ at::Tensor read_record(const StoredZip& archive, const std::string& record) {
 
 StateDict read_torch_bin(const std::filesystem::path& path) try {
   const std::string file = printable_path(path);
-  const StoredZip archive(checked_magic(path));
+  const StoredZip archive(checked_magic(InputFile(path)));
   check_archive(archive, file);
   return run_program(archive, file, [&](const std::string& record, uint64_t) {
     return read_record(archive, record).storage();
@@ -118,8 +117,8 @@ StateDict read_torch_bin(const std::filesystem::path& path) try {
   fail(printable_path(path), " takes more memory than there is");
 }
 
-TorchBinFile::TorchBinFile(const std::filesystem::path& path) try
-    : file_(printable_path(path)), archive_(checked_magic(path)) {
+TorchBinFile::TorchBinFile(const InputFile& file) try
+    : file_(printable_path(file.path())), archive_(checked_magic(file)) {
   check_archive(archive_, file_);
   outline_ = run_program(archive_, file_, [&](const std::string& record, uint64_t bytes) {
     c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),
@@ -128,9 +127,10 @@ TorchBinFile::TorchBinFile(const std::filesystem::path& path) try
     return storage;
   });
 } catch (const c10::Error& error) {
-  fail(printable_path(path), " cannot be read: ", first_line(error.what_without_backtrace()));
+  fail(printable_path(file.path()),
+       " cannot be read: ", first_line(error.what_without_backtrace()));
 } catch (const std::bad_alloc&) {
-  fail(printable_path(path), " takes more memory than there is");
+  fail(printable_path(file.path()), " takes more memory than there is");
 }
 
 std::vector<std::string> TorchBinFile::keys() const {

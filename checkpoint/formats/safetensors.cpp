@@ -149,7 +149,7 @@ FileContents write_safetensors(const std::filesystem::path& path, const TensorSt
   return file.contents();
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) try : file_(std::move(path)) {
+SafetensorsFile::SafetensorsFile(InputFile opened) try : file_(std::move(opened)) {
   const std::string file = printable_path(file_.path());
   OSLO_CHECK(file_.size() >= kLengthBytes, file, " has ", file_.size(),
              " bytes and a safetensors file has at least 8: it is cut or no safetensors file");

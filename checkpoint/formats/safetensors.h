@@ -46,7 +46,9 @@ FileContents write_safetensors(const std::filesystem::path& path, const TensorSt
 class SafetensorsFile {
  public:
   /// Throws `Error` naming the file, the tensor and the numbers for anything above that fails.
-  explicit SafetensorsFile(std::filesystem::path path);
+  explicit SafetensorsFile(std::filesystem::path path)
+      : SafetensorsFile(InputFile(std::move(path))) {}
+  explicit SafetensorsFile(InputFile file);
 
   /// The names in the order of their bytes in the file.
   const std::vector<std::string>& keys() const { return keys_; }

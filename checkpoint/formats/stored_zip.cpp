@@ -66,7 +66,7 @@ void StoredZip::refuse(const Parts&... parts) const {
   fail(printable_path(file_.path()), " is damaged or cut: ", parts...);
 }
 
-StoredZip::StoredZip(std::filesystem::path path) : file_(std::move(path)) {
+StoredZip::StoredZip(InputFile file) : file_(std::move(file)) {
   read_directory(find_directory());
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "checkpoint/storage/file_io.h"
 
@@ -19,7 +20,8 @@ class StoredZip {
   /// Reads the directory at the end of the file. Throws `Error` naming file and record for a file
   /// that is cut or no zip, a compressed or encrypted record, one that does not lie inside the
   /// file, a name that is there twice.
-  explicit StoredZip(std::filesystem::path path);
+  explicit StoredZip(std::filesystem::path path) : StoredZip(InputFile(std::move(path))) {}
+  explicit StoredZip(InputFile file);
 
   bool contains(const std::string& name) const { return records_.count(name) > 0; }
   /// Bytes in a record; like `read`, throws `Error` naming file and record where it is not there.

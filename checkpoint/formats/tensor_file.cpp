@@ -2,11 +2,11 @@
 
 namespace oslo {
 
-TensorFile::TensorFile(const std::filesystem::path& path) {
-  if (path.extension() == ".bin") {
-    bin_.emplace(path);
+TensorFile::TensorFile(const InputFile& file) {
+  if (file.path().extension() == ".bin") {
+    bin_.emplace(file);
   } else {
-    safetensors_.emplace(path);
+    safetensors_.emplace(file);
   }
 }
 

@@ -25,7 +25,7 @@ class TensorFile {
   using Visit = std::function<void(const at::Tensor& contents)>;
 
   /// Throws `Error` naming the file: see SafetensorsFile and TorchBinFile.
-  explicit TensorFile(const std::filesystem::path& path);
+  explicit TensorFile(const InputFile& file);
 
   std::vector<std::string> keys() const;
   /// Throws `Error` naming file and key where it is absent.

@@ -47,7 +47,8 @@ StateDict read_torch_bin(const std::filesystem::path& path);
 /// threads at once.
 class TorchBinFile {
  public:
-  explicit TorchBinFile(const std::filesystem::path& path);
+  explicit TorchBinFile(const std::filesystem::path& path) : TorchBinFile(InputFile(path)) {}
+  explicit TorchBinFile(const InputFile& file);
 
   /// In the order of the program.
   std::vector<std::string> keys() const;

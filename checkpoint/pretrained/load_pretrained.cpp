@@ -13,9 +13,9 @@
 
 #include "checkpoint/model_state.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/read_together.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/key.h"
 
@@ -40,6 +40,7 @@ class PretrainedMatch {
 
   const ModelState& state() const { return state_; }
   std::string identity() const { return folder_.identity(); }
+  bool in_place() const { return folder_.in_place(); }
 
   /// Writes every value into the model.
   PretrainedLoad copy() const {
@@ -164,14 +165,13 @@ PretrainedLoad load_pretrained(const ModelView& model, const MPU& mpu,
                                const std::filesystem::path& folder,
                                const PretrainedOptions& options) {
   std::optional<PretrainedMatch> match;
-  agree_on_result(
-      mpu.world(), "load_pretrained",
-      [&] {
-        match.emplace(model, folder, options);
-        return sha256(match->identity());
-      },
-      "see different checkpoints at " + folder.string() +
-          ": one of them was replaced or not copied to every machine");
+  const auto open = [&] {
+    match.emplace(model, folder, options);
+    return sha256(match->identity());
+  };
+  // What was opened stays open, so that nothing can be replaced after this.
+  read_together(mpu.world(), "load_pretrained", folder,
+                {open, [] { return false; }, [&] { return match->in_place(); }, [] {}});
   return match->copy();
 }
 

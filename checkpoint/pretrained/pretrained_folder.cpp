@@ -14,6 +14,7 @@
 #include "checkpoint/pretrained/weight_index.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
+#include "checkpoint/storage/staging_directory.h"
 #include "mpu/error.h"
 
 namespace oslo {
@@ -28,6 +29,12 @@ constexpr char kSafetensors[] = "model.safetensors", kBin[] = "pytorch_model.bin
 bool has_file(const fs::path& folder, const std::string& name) {
   std::error_code ignored;
   return fs::exists(folder / name, ignored);
+}
+
+/// Where a folder is while a save that replaces it is between its two steps.
+fs::path committed(const fs::path& path) {
+  std::error_code unknown;
+  return path.empty() || fs::exists(path, unknown) || unknown ? path : find_committed(path);
 }
 
 /// Whether a folder has a config.json, and tensors that no save of this library put there.
@@ -54,7 +61,8 @@ std::string model_type_of(const fs::path& path) {
 
 }  // namespace
 
-bool is_pretrained_folder(const fs::path& path) {
+bool is_pretrained_folder(const fs::path& named) {
+  const fs::path path = committed(named);
   if (!has_foreign_tensors(path)) return false;
   if (has_several_files(path)) return true;
   const std::string type = model_type_of(path);
@@ -63,33 +71,48 @@ bool is_pretrained_folder(const fs::path& path) {
                      [&](const PretrainedFamily& family) { return type == family.model_type; });
 }
 
-bool is_pretrained_folder_of_any_family(const fs::path& path) {
+bool is_pretrained_folder_of_any_family(const fs::path& named) {
+  const fs::path path = committed(named);
   return has_foreign_tensors(path) && (has_several_files(path) || !model_type_of(path).empty());
 }
 
 nlohmann::json read_pretrained_config(const fs::path& folder) {
-  const fs::path path = folder / kConfigName;
+  return read_pretrained_config(InputFile(folder / kConfigName));
+}
+
+nlohmann::json read_pretrained_config(const InputFile& file) {
   try {
-    nlohmann::json config =
-        read_json(read_file(InputFile(path), kConfigLimits.bytes), kConfigLimits);
+    nlohmann::json config = read_json(read_file(file, kConfigLimits.bytes), kConfigLimits);
     OSLO_CHECK(config.is_object(), "it is no JSON object");
     return config;
   } catch (const Error& error) {
-    fail(printable_path(path), ": ", error.what());
+    fail(printable_path(file.path()), ": ", error.what());
   }
 }
 
 PretrainedFolder::PretrainedFolder(fs::path path) try : path_(std::move(path)) {
-  OSLO_CHECK(fs::is_directory(path_), "there is no folder ", printable_path(path_),
+  read_in_place(
+      path_, [&] { open(); }, [&] { return folder_ != nullptr; }, [&] { return in_place(); });
+} catch (const fs::filesystem_error& error) {
+  fail("cannot read the folder ", printable_path(error.path1()), ": ", error.code().message());
+}
+
+void PretrainedFolder::open() {
+  tensors_.clear();
+  files_.clear();
+  folder_.reset();
+  OSLO_CHECK(fs::is_directory(committed(path_)), "there is no folder ", printable_path(path_),
              "; give one with config.json and model.safetensors");
-  config_ = std::make_unique<nlohmann::json>(read_pretrained_config(path_));
+  folder_ = std::make_unique<OpenFolder>(committed(path_));
+  folder_->hold(kConfigName);
+  config_ = std::make_unique<nlohmann::json>(read_pretrained_config(config_file()));
   for (const char* name : {kSafetensors, kBin}) {
-    const fs::path index = path_ / (std::string(name) + ".index.json");
-    if (fs::exists(path_ / name)) {
+    const std::string index = c10::str(name, ".index.json");
+    if (folder_->has(name)) {
       open(name);
       return;
     }
-    if (fs::exists(index)) {
+    if (folder_->has(index)) {
       open_all(index);
       return;
     }
@@ -97,15 +120,18 @@ PretrainedFolder::PretrainedFolder(fs::path path) try : path_(std::move(path)) {
   fail("there is no model in ", printable_path(path_),
        ": it has neither model.safetensors nor pytorch_model.bin, nor an index of several such "
        "files");
-} catch (const fs::filesystem_error& error) {
-  fail("cannot read the folder ", printable_path(error.path1()), ": ", error.code().message());
+}
+
+InputFile PretrainedFolder::config_file() const {
+  return folder_->open(kConfigName);
 }
 
 PretrainedFolder::~PretrainedFolder() = default;
 
 void PretrainedFolder::open(const std::string& name) {
   std::unique_ptr<TensorFile>& file = files_[name];
-  file = std::make_unique<TensorFile>(path_ / name);
+  folder_->hold(name);
+  file = std::make_unique<TensorFile>(folder_->open(name));
   for (const std::string& tensor : file->keys()) {
     const TensorFile::Entry entry = file->entry(tensor);
     const auto [known, fresh] = tensors_.emplace(tensor, Entry{entry.shape, entry.dtype, name});
@@ -114,12 +140,14 @@ void PretrainedFolder::open(const std::string& name) {
   }
 }
 
-void PretrainedFolder::open_all(const fs::path& index) {
-  const std::map<std::string, std::string> listed = WeightIndex::read(index).files;
+void PretrainedFolder::open_all(const std::string& index) {
+  folder_->hold(index);
+  const InputFile opened = folder_->open(index);
+  const std::map<std::string, std::string> listed = WeightIndex::read(opened).files;
   for (const auto& [_, file] : listed) {
     if (files_.count(file) == 0) open(file);
   }
-  const std::string where = printable_path(index);
+  const std::string where = printable_path(opened.path());
   for (const auto& [tensor, file] : listed) {
     const auto found = tensors_.find(tensor);
     OSLO_CHECK(found != tensors_.end() && found->second.file == file, where, " says that '",

@@ -11,13 +11,15 @@
 
 #include "checkpoint/formats/tensor_file.h"
 #include "checkpoint/regions/region.h"
+#include "checkpoint/storage/open_folder.h"
 
 namespace oslo {
 
 /// A folder as Hugging Face's `save_pretrained` leaves it, opened for reading: config.json, and the
 /// tensors in the first of these that is there, as `from_pretrained` looks for them:
 /// model.safetensors, model.safetensors.index.json, pytorch_model.bin,
-/// pytorch_model.bin.index.json.
+/// pytorch_model.bin.index.json. All of it is of one save, also when another one of this library
+/// has replaced the folder since.
 class PretrainedFolder {
  public:
   /// What a file says of a tensor.
@@ -37,6 +39,9 @@ class PretrainedFolder {
 
   const std::filesystem::path& path() const { return path_; }
   const nlohmann::json& config() const { return *config_; }
+  InputFile config_file() const;
+  /// Whether what was opened is still what is there. It can be read in either case.
+  bool in_place() const { return folder_ != nullptr && folder_->in_place(); }
   /// By the names of the files.
   const std::map<std::string, Entry>& tensors() const { return tensors_; }
 
@@ -49,10 +54,12 @@ class PretrainedFolder {
   std::string identity() const;
 
  private:
+  void open();
   void open(const std::string& name);
-  void open_all(const std::filesystem::path& index);
+  void open_all(const std::string& index);
 
   std::filesystem::path path_;
+  std::unique_ptr<OpenFolder> folder_;
   std::unique_ptr<nlohmann::json> config_;
   std::map<std::string, Entry> tensors_;
   std::map<std::string, std::unique_ptr<TensorFile>> files_;
@@ -71,5 +78,6 @@ inline constexpr char kConfigName[] = "config.json";
 
 /// A folder's config.json. Throws `Error` naming it where it is missing or no JSON object.
 nlohmann::json read_pretrained_config(const std::filesystem::path& folder);
+nlohmann::json read_pretrained_config(const InputFile& file);
 
 }  // namespace oslo

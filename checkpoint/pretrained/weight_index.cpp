@@ -12,31 +12,31 @@ namespace {
 
 constexpr JsonLimits kIndexLimits = {.bytes = 256 << 20, .values = 8 << 20, .depth = 4};
 
-nlohmann::json read_document(const std::filesystem::path& path) {
+nlohmann::json read_document(const InputFile& file) {
   try {
-    return read_json(read_file(InputFile(path), kIndexLimits.bytes), kIndexLimits);
+    return read_json(read_file(file, kIndexLimits.bytes), kIndexLimits);
   } catch (const Error& error) {
-    fail(printable_path(path), ": ", error.what());
+    fail(printable_path(file.path()), ": ", error.what());
   }
 }
 
 }  // namespace
 
-WeightIndex WeightIndex::read(const std::filesystem::path& path) {
-  const std::string where = printable_path(path);
-  const nlohmann::json document = read_document(path);
+WeightIndex WeightIndex::read(const InputFile& file) {
+  const std::string where = printable_path(file.path());
+  const nlohmann::json document = read_document(file);
   OSLO_CHECK(
       document.is_object() && document.contains("weight_map") && document["weight_map"].is_object(),
       where, " has no weight_map: it is no index of a model's files");
   WeightIndex index;
   for (const auto& [name, value] : document["weight_map"].items()) {
     OSLO_CHECK(value.is_string(), where, ": the file of '", printable(name), "' is no text");
-    const std::string file = value.get<std::string>();
-    OSLO_CHECK(std::filesystem::path(file).filename() == file && !file.empty() && file != "." &&
-                   file != ".." && file.find('\0') == std::string::npos,
-               where, ": '", printable(name), "' lies in '", printable(file),
+    const std::string listed = value.get<std::string>();
+    OSLO_CHECK(std::filesystem::path(listed).filename() == listed && !listed.empty() &&
+                   listed != "." && listed != ".." && listed.find('\0') == std::string::npos,
+               where, ": '", printable(name), "' lies in '", printable(listed),
                "', which is not the name of a file in this folder");
-    index.files[name] = file;
+    index.files[name] = listed;
   }
   const auto metadata = document.find("metadata");
   if (metadata != document.end() && metadata->is_object()) {

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "checkpoint/storage/file_io.h"
+
 namespace oslo {
 
 /// The index of a model that lies in several files, `model.safetensors.index.json` or
@@ -19,7 +21,8 @@ struct WeightIndex {
 
   /// Throws `Error` naming the file for what is no such index: more than 256 MB, no JSON, an entry
   /// that is no text, or one that leads out of the folder.
-  static WeightIndex read(const std::filesystem::path& path);
+  static WeightIndex read(const std::filesystem::path& path) { return read(InputFile(path)); }
+  static WeightIndex read(const InputFile& file);
 
   /// Throws `Error` naming the file if it cannot be written.
   void write(const std::filesystem::path& path) const;

@@ -71,7 +71,7 @@ std::vector<Source> sources_of(const CheckpointIndex::Tensor& saved, const Regio
 const TensorFile& RegionReader::open(const std::string& file) {
   std::unique_ptr<TensorFile>& opened = files_[file];
   if (!opened) {
-    opened = std::make_unique<TensorFile>(folder_ / file);
+    opened = std::make_unique<TensorFile>(folder_->open(file));
     ++count_.files;
   }
   return *opened;
@@ -82,7 +82,7 @@ at::Tensor RegionReader::read(const std::string& name, const CheckpointIndex::Te
   const c10::AutoGradMode no_grad(false);
   ++count_.tensors;
   const std::string where =
-      c10::str("the checkpoint ", printable_path(folder_), ": '", printable(name), "'");
+      c10::str("the checkpoint ", printable_path(folder_->path()), ": '", printable(name), "'");
   at::Tensor into = at::empty(wanted.sizes(), at::TensorOptions(saved.dtype).device(at::kCPU));
   if (into.numel() == 0) return into;
   for (const Source& source : sources_of(saved, wanted, where, count_.parts)) {
@@ -92,7 +92,7 @@ at::Tensor RegionReader::read(const std::string& name, const CheckpointIndex::Te
   return into;
 } catch (const c10::Error& error) {
   // No memory for it.
-  fail("the checkpoint ", printable_path(folder_), ": '", printable(name),
+  fail("the checkpoint ", printable_path(folder_->path()), ": '", printable(name),
        "' cannot be read: ", error.what_without_backtrace());
 }
 
@@ -104,8 +104,8 @@ void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& 
   for (const auto& [dim, rank, cut] : part.cuts) shape[dim] = cut->local_size(rank);
   const TensorFile::Entry there = file.entry(name);
   OSLO_CHECK(there.shape == shape && there.dtype == saved.dtype,
-             printable_path(folder_ / part.file), ": '", printable(name), "' is ", there.dtype, " ",
-             c10::IntArrayRef(there.shape), ", the index says ", saved.dtype, " ",
+             printable_path(folder_->path() / part.file), ": '", printable(name), "' is ",
+             there.dtype, " ", c10::IntArrayRef(there.shape), ", the index says ", saved.dtype, " ",
              c10::IntArrayRef(shape));
   const uint64_t before = file.bytes_read();
   file.visit(name, [&](const at::Tensor& contents) {

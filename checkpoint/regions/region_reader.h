@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/tensor_file.h"
 #include "checkpoint/regions/region.h"
+#include "checkpoint/storage/open_folder.h"
 
 namespace oslo {
 
@@ -34,7 +36,9 @@ struct ReadCount {
 /// Not for several threads at once.
 class RegionReader {
  public:
-  explicit RegionReader(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  explicit RegionReader(const std::filesystem::path& folder)
+      : RegionReader(std::make_shared<const OpenFolder>(folder)) {}
+  explicit RegionReader(std::shared_ptr<const OpenFolder> folder) : folder_(std::move(folder)) {}
 
   /// A new contiguous CPU tensor with `wanted` of the tensor `name`, of the type that it has in the
   /// files. Throws `Error` naming file and tensor where a file does not have what the index says,
@@ -51,7 +55,7 @@ class RegionReader {
   void copy(const std::string& name, const CheckpointIndex::Tensor& saved,
             const CheckpointIndex::Part& part, const Overlap& overlap, const at::Tensor& into);
 
-  std::filesystem::path folder_;
+  std::shared_ptr<const OpenFolder> folder_;
   std::map<std::string, std::unique_ptr<TensorFile>> files_;
   ReadCount count_;
 };

@@ -74,13 +74,13 @@ StateDict join_random_states(const std::vector<std::string>& texts) {
 }
 
 RandomLoad::RandomLoad(const ModelState& state, const MPU& mpu, const CheckpointFolder& folder) {
-  const std::optional<std::filesystem::path> path = folder.find_file(kRandomName);
-  OSLO_CHECK(path, "the checkpoint ", printable_path(folder.path()), " has no ", kRandomName,
+  const std::optional<InputFile> contents = folder.find_file(kRandomName);
+  OSLO_CHECK(contents, "the checkpoint ", printable_path(folder.path()), " has no ", kRandomName,
              ": save it with SaveOptions().random_states(true), or load it with "
              "LoadOptions().random_states(false)");
   OSLO_CHECK(folder.index().random_mesh, printable_path(folder.path()),
              " has no index that says which ranks its ", kRandomName, " is of");
-  const SafetensorsFile file(*path);
+  const SafetensorsFile file(*contents);
   const RankGrid& saved = *folder.index().random_mesh;
   const bool same = saved == mpu.grid();
   const int from = same ? mpu.world().rank()
@@ -92,8 +92,9 @@ RandomLoad::RandomLoad(const ModelState& state, const MPU& mpu, const Checkpoint
     const at::Tensor bytes = file.read(key);
     const at::Tensor now = state_of(generator);
     OSLO_CHECK(bytes.scalar_type() == now.scalar_type() && bytes.sizes() == now.sizes(),
-               printable_path(*path), ": '", key, "' is ", bytes.scalar_type(), " ", bytes.sizes(),
-               ", the state of this LibTorch's generator ", now.scalar_type(), " ", now.sizes());
+               printable_path(file.path()), ": '", key, "' is ", bytes.scalar_type(), " ",
+               bytes.sizes(), ", the state of this LibTorch's generator ", now.scalar_type(), " ",
+               now.sizes());
     states_.emplace_back(generator, bytes);
   }
 }

@@ -11,8 +11,11 @@
 namespace oslo {
 
 std::string hash_file(const std::filesystem::path& path, FileContents::Hash kind) {
-  if (kind == FileContents::Hash::sha256) return sha256_file(path);
-  const InputFile file(path);
+  return hash_file(InputFile(path), kind);
+}
+
+std::string hash_file(const InputFile& file, FileContents::Hash kind) {
+  if (kind == FileContents::Hash::sha256) return sha256_file(file);
   // Small enough to stay in the processor's cache between the read and the hash.
   std::vector<char> buffer(std::min<uint64_t>(size_t{256} << 10, file.size()));
   ContentHash hash;

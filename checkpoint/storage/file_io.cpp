@@ -68,28 +68,38 @@ void OutputFile::close() {
              ": ", std::strerror(errno));
 }
 
-InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+InputFile::InputFile(std::filesystem::path path) : InputFile(std::move(path), AT_FDCWD) {}
+
+InputFile::InputFile(std::filesystem::path path, int folder) : path_(std::move(path)) {
   OSLO_CHECK(path_.native().find('\0') == std::string::npos, "cannot open ", printable_path(path_),
              ": no file has a NUL byte in its name");
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  OSLO_CHECK(fd_ >= 0, "cannot open ", printable_path(path_), ": ", std::strerror(errno));
+  const std::filesystem::path name = folder == AT_FDCWD ? path_ : path_.filename();
+  const int fd = ::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  OSLO_CHECK(fd >= 0, "cannot open ", printable_path(path_), ": ", std::strerror(errno));
+  fd_ = std::shared_ptr<const int>(new int(fd), [](const int* open) {
+    ::close(*open);
+    delete open;
+  });
   struct stat status = {};
-  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd_);
-    fail(printable_path(path_), " is not a regular file; a checkpoint file was expected");
-  }
+  OSLO_CHECK(::fstat(fd, &status) == 0 && S_ISREG(status.st_mode), printable_path(path_),
+             " is not a regular file; a checkpoint file was expected");
   size_ = static_cast<uint64_t>(status.st_size);
+  written_ = status.st_mtim;
 }
 
-InputFile::~InputFile() {
-  ::close(fd_);
+bool InputFile::in_place(int folder) const {
+  struct stat own = {}, named = {};
+  return ::fstat(*fd_, &own) == 0 && ::fstatat(folder, path_.filename().c_str(), &named, 0) == 0 &&
+         own.st_dev == named.st_dev && own.st_ino == named.st_ino &&
+         static_cast<uint64_t>(own.st_size) == size_ && own.st_mtim.tv_sec == written_.tv_sec &&
+         own.st_mtim.tv_nsec == written_.tv_nsec;
 }
 
 void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
   char* to = static_cast<char*>(into);
   while (bytes > 0) {
     const ssize_t done =
-        ::pread(fd_, to, std::min(bytes, kLargestTransfer), static_cast<off_t>(offset));
+        ::pread(*fd_, to, std::min(bytes, kLargestTransfer), static_cast<off_t>(offset));
     if (done < 0 && errno == EINTR) {
       continue;
     }
@@ -110,7 +120,7 @@ std::shared_ptr<const char> InputFile::map(uint64_t offset, uint64_t bytes) cons
   const uint64_t before = offset % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   const uint64_t mapped = bytes + before;
   void* memory =
-      ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, fd_, static_cast<off_t>(offset - before));
+      ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, *fd_, static_cast<off_t>(offset - before));
   OSLO_CHECK(memory != MAP_FAILED, "cannot map ", bytes, " bytes of ", printable_path(path_), ": ",
              std::strerror(errno));
   return {static_cast<const char*>(memory) + before,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -38,13 +39,14 @@ class OutputFile {
 };
 
 /// A regular file open for reading at any position; `read` may be called from several threads.
+/// Copies are the same open file.
 class InputFile {
  public:
   /// Throws `Error` if the file is missing, unreadable or no regular file.
   explicit InputFile(std::filesystem::path path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  /// The file of that name in an open folder, whatever the folder is called by now. `path` is for
+  /// messages.
+  InputFile(std::filesystem::path path, int folder);
 
   /// Bytes in the file when it was opened.
   uint64_t size() const { return size_; }
@@ -58,10 +60,15 @@ class InputFile {
   std::shared_ptr<const char> map(uint64_t offset, uint64_t bytes) const;
   const std::filesystem::path& path() const { return path_; }
 
+  /// Whether its name in the open folder still leads to it, and nobody has written into it since it
+  /// was opened.
+  bool in_place(int folder) const;
+
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  std::shared_ptr<const int> fd_;
   uint64_t size_ = 0;
+  timespec written_ = {};
 };
 
 /// All of a file as text; throws `Error` where it has more than `most` bytes.

@@ -109,7 +109,10 @@ std::string sha256(std::string_view bytes) {
 }
 
 std::string sha256_file(const std::filesystem::path& path) {
-  const InputFile file(path);
+  return sha256_file(InputFile(path));
+}
+
+std::string sha256_file(const InputFile& file) {
   std::vector<char> buffer(1 << 20);
   Sha256 hash;
   for (uint64_t at = 0; at < file.size();) {

@@ -9,6 +9,8 @@
 
 namespace oslo {
 
+class InputFile;
+
 /// SHA-256 (FIPS 180-4) of bytes that come in pieces.
 class Sha256 {
  public:
@@ -31,5 +33,6 @@ std::string sha256(std::string_view bytes);
 /// SHA-256 of a file's contents in hexadecimal, as `sha256sum` prints it; throws `Error` if the
 /// file cannot be read.
 std::string sha256_file(const std::filesystem::path& path);
+std::string sha256_file(const InputFile& file);
 
 }  // namespace oslo
