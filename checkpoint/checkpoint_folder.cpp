@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "checkpoint/checkpoint_series.h"
@@ -34,6 +35,18 @@ void list_tensors(const TensorFile& file, const std::string& name, CheckpointInd
   for (const auto& [key, value] : file.metadata()) {
     if (index.tensors.count(value) > 0 && index.tensors.count(key) == 0) index.ties[key] = value;
   }
+}
+
+/// All names of the tensors whose transposes the files hold.
+std::set<std::string> transposed_names(const CheckpointIndex& index) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : index.tensors) {
+    if (tensor.transposed) names.insert(name);
+  }
+  for (const auto& [name, tensor] : index.ties) {
+    if (names.count(tensor) > 0) names.insert(name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -114,16 +127,24 @@ void CheckpointFolder::index_file(const std::string& file) {
              " is no checkpoint: give a folder, a .safetensors or a .bin file");
   files_->hold(file);
   CheckpointIndex::File entry;
+  std::set<std::string> transposed;
   entry.bytes = files_->open(file).size();
   if (files_->has(kIndexName)) {
     read_index();
     const CheckpointIndex beside = std::exchange(index_, CheckpointIndex());
     const auto listed = beside.files.find(file);
-    if (listed != beside.files.end()) hashed_.emplace(file, entry = listed->second);
+    if (listed != beside.files.end()) {
+      hashed_.emplace(file, entry = listed->second);
+      transposed = transposed_names(beside);
+    }
   }
   index_.files[file] = entry;
   const TensorFile& opened = reader_->open(file);
   list_tensors(opened, file, index_);
+  for (auto& [name, tensor] : index_.tensors) {
+    tensor.transposed = tensor.shape.size() == 2 && transposed.count(name) > 0;
+    if (tensor.transposed) std::swap(tensor.shape[0], tensor.shape[1]);
+  }
   if (hashed_.empty() && was_indexed(opened)) {
     warning_ = c10::str(printable_path(path_ / file), " was saved with ", kIndexName,
                         ", which is gone: its contents are not checked");

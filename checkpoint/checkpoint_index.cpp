@@ -68,6 +68,7 @@ Json to_json(const CheckpointIndex& index) {
     json["tensors"][name] = {{"shape", tensor.shape},
                              {"dtype", find_torch_dtype(tensor.dtype)->name},
                              {"parts", std::move(parts)}};
+    if (tensor.transposed) json["tensors"][name]["transposed"] = true;
   }
   json["ties"] = index.ties;
   if (index.optimizer) json["optimizer"] = to_json(*index.optimizer);
@@ -122,6 +123,14 @@ CheckpointIndex::Cuts read_cuts(const JsonNode& node, std::vector<int64_t> shape
   return cuts;
 }
 
+bool read_transposed(const JsonNode& node, const CheckpointIndex::Tensor& tensor) {
+  OSLO_CHECK(node.truth() && tensor.shape.size() == 2 &&
+                 std::all_of(tensor.parts.begin(), tensor.parts.end(),
+                             [](const auto& part) { return part.cuts.empty(); }),
+             node.where(), " is of a matrix that lies in one part; of others it is not read");
+  return true;
+}
+
 RankGrid read_mesh(const JsonNode& node) {
   if (node.object().count("axes") == 0) {
     return RankGrid::of_sizes(node["data"].count(), node["tensor"].count(),
@@ -159,6 +168,7 @@ CheckpointIndex from_json(const JsonNode& root) {
       tensor.parts.push_back({file, read_cuts(part["cuts"], tensor.shape)});
     }
     OSLO_CHECK(!tensor.parts.empty(), node.where(), " has no parts");
+    if (node.has("transposed")) tensor.transposed = read_transposed(node["transposed"], tensor);
     index.tensors.emplace(name, std::move(tensor));
   }
   for (const auto& [name, node] : root["ties"].items()) {

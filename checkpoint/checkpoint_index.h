@@ -30,6 +30,7 @@ inline constexpr char kIndexName[] = "oslo_checkpoint.json";
 ///    "tensors": {"wte.weight": {"shape": [53, 8], "dtype": "float32", "parts": [
 ///        {"file": "pytorch_model_tp_0_pp_0.safetensors",
 ///         "cuts": [{"dim": 0, "rank": 0, "runs": [{"repeat": 1, "pieces": [27, 26]}]}]}, ...]}},
+///    (of a tensor whose transpose the files hold also "transposed": true)
 ///    "ties": {"lm_head.weight": "wte.weight"},
 ///    "optimizer": {"kind": "AdamW", ...}, "scheduler": {"steps": 5},
 ///    "random_states": {"mesh": {...}},
@@ -58,6 +59,10 @@ struct CheckpointIndex {
     std::vector<int64_t> shape;  ///< global
     c10::ScalarType dtype;
     std::vector<Part> parts;
+    /// Whether the files hold the transpose of a matrix, which has one whole part in each of them:
+    /// Python's layout, in a merged folder beside the config.json of a family that has it so. A
+    /// reader that does not know the entry finds another shape in the file than the index says.
+    bool transposed = false;
   };
 
   /// The ranks that saved. The data size says how many copies were trained, nothing more.

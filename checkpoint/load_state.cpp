@@ -30,6 +30,15 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
           std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0);
 }
 
+/// What can be done where a matrix is the other's transpose.
+const char* transpose_fix(const std::vector<int64_t>& there, const std::vector<int64_t>& wanted) {
+  const bool transposes = there.size() == 2 && wanted.size() == 2 && there[0] == wanted[1] &&
+                          there[1] == wanted[0] && there != wanted;
+  return transposes ? ": one of the two is in Python's layout; load_pretrained takes a folder with "
+                      "a config.json into models of both"
+                    : "";
+}
+
 void check_nothing_is_left_over(const ModelState& state, const CheckpointFolder& folder) {
   std::unordered_set<std::string> wanted;
   for (const auto& [name, _] : state.names) wanted.insert(name);
@@ -73,7 +82,7 @@ std::vector<at::Tensor> read_state(const ModelState& state, const CheckpointFold
       const CheckpointIndex::Tensor& there = folder.index().tensors.at(name);
       OSLO_CHECK(there.shape == tensor.shape, "the checkpoint ", where, " has '", name,
                  "' of shape ", c10::IntArrayRef(there.shape), ", in the model it has ",
-                 c10::IntArrayRef(tensor.shape));
+                 c10::IntArrayRef(tensor.shape), transpose_fix(there.shape, tensor.shape));
       const c10::ScalarType type = tensor.local.scalar_type();
       const bool floating = c10::isFloatingType(there.dtype) && c10::isFloatingType(type);
       OSLO_CHECK(there.dtype == type || (convert && floating), "the checkpoint ", where, " has '",

@@ -11,6 +11,9 @@
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/formats/torch_bin.h"
 #include "checkpoint/part_files.h"
+#include "checkpoint/pretrained/family.h"
+#include "checkpoint/pretrained/pretrained_shards.h"
+#include "checkpoint/pretrained/transposed_matrices.h"
 #include "checkpoint/resume/optimizer_state.h"
 #include "checkpoint/resume/random_record.h"
 #include "checkpoint/resume/scheduler_steps.h"
@@ -79,6 +82,7 @@ SaveJob::SaveJob(const ModelView& model, const MPU& mpu, const std::string& dire
       [&] {
         state.emplace(model);
         check_names(*state);
+        if (merge) follow_config(model, *state);
         if (options.optimizer() != nullptr) optimizer.emplace(*options.optimizer(), model, *state);
         return sha256(state->describe());
       },
@@ -156,15 +160,24 @@ void SaveJob::collect_whole(const ModelState& state,
       // One by one, and only rank 0 keeps them.
       at::Tensor whole = full_tensor(tensor.local).detach();
       if (!leads_) continue;
+      const bool transposed = transposed_.count(tensor.name) > 0;
       into.first_names.push_back(tensor.name);
-      into.values.push_back(std::move(whole));
-      index_.tensors[tensor.name] = {tensor.shape, tensor.local.scalar_type(), {}};
+      into.values.push_back(transposed ? whole.t().contiguous() : std::move(whole));
+      index_.tensors[tensor.name] = {tensor.shape, tensor.local.scalar_type(), {}, transposed};
     }
   };
   gather(state.tensors, model_);
   gather(optimizer, optimizer_);
   model_.names = state.names;
   index_.ties = ties_of(state);
+}
+
+void SaveJob::follow_config(const ModelView& model, const ModelState& state) {
+  const PretrainedFamily* family = find_family(options_.config());
+  if (family == nullptr) return;
+  every_name_ = !says_tied(options_.config(), *family);
+  if (!every_name_) check_ties(state.names, *family);
+  transposed_ = transposed_matrices(*family, model, state);
 }
 
 void SaveJob::take_snapshot(std::vector<at::Tensor>& memory) {
@@ -234,16 +247,16 @@ void SaveJob::write_merged() {
       index_.tensors.at(name).parts.push_back({file, {}});
     }
   };
+  StateDict all;
+  for (const auto& [name, number] : model_.names) all.insert(name, model_.values[number]);
   if (options_.format() != "bin") {
     std::map<std::string, std::string> metadata = index_.ties;
     // Whoever finds this file without the index knows what is missing.
     metadata[kIndexName] = "has the hash of this file";
-    write_tensors("model", "safetensors", once(model_), metadata);
+    write_tensors("model", "safetensors", every_name_ ? all : once(model_), metadata);
     list(model_, "model.safetensors");
   }
   if (options_.format() != "safetensors") {
-    StateDict all;
-    for (const auto& [name, number] : model_.names) all.insert(name, model_.values[number]);
     write_tensors("pytorch_model", "bin", all);
     list(model_, "pytorch_model.bin");
   }

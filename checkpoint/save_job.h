@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +61,8 @@ class SaveJob {
   void write_tensors(const std::string& name, const std::string& format, const StateDict& state,
                      const std::map<std::string, std::string>& metadata = {});
   void write_part();
+  /// Decides how a merged save's tensors lie, so that what config.json says of them is true.
+  void follow_config(const ModelView& model, const ModelState& state);
   void write_merged();
   void write_json(const char* name, const nlohmann::json& json);
   void join_parts();
@@ -73,6 +76,8 @@ class SaveJob {
   Tensors optimizer_;  ///< of a merged save; else they are among the model's
   StateDict random_;   ///< rank 0
   CheckpointIndex index_;
+  std::set<std::string> transposed_;  ///< whose transposes a merged save's files hold
+  bool every_name_ = false;           ///< whether its safetensors file has tied weights twice
   std::filesystem::path folder_;
   std::unique_ptr<StagingDirectory> staging_;
   std::filesystem::path series_;  ///< where it is of one

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_options.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
+#include "checkpoint/pretrained/transposed_matrices.h"
 #include "checkpoint/resume/saved_optimizer.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
@@ -56,13 +58,11 @@ void rewrite_as_pretrained(const fs::path& from, const fs::path& to, const TellP
         PretrainedOptions().family_of(config, printable_path(config_file->path()));
     PretrainedShards shards(max_shard_bytes);
     std::map<std::string, std::string> saved_as;
-    const auto transposed = [&](const std::string& tensor) {
-      return tensors.at(tensor).shape.size() == 2 && family.lies_transposed(tensor);
-    };
+    const std::set<std::string> transposed = transposed_matrices(family, shapes_of(source.index()));
     for (const auto& [name, tensor] : names_of(source.index(), says_tied(config, family))) {
       const CheckpointIndex::Tensor& entry = tensors.at(tensor);
       TensorOutline outline{name, entry.shape, entry.dtype};
-      if (transposed(tensor)) std::reverse(outline.shape.begin(), outline.shape.end());
+      if (transposed.count(tensor) > 0) std::reverse(outline.shape.begin(), outline.shape.end());
       shards.add(std::move(outline));
       saved_as[name] = tensor;
     }
@@ -75,7 +75,8 @@ void rewrite_as_pretrained(const fs::path& from, const fs::path& to, const TellP
                                   const Region whole(tensors.at(tensor).shape);
                                   const at::Tensor values = source.read(tensor, whole);
                                   progress.add(values.nbytes());
-                                  return transposed(tensor) ? values.t().contiguous() : values;
+                                  return transposed.count(tensor) > 0 ? values.t().contiguous()
+                                                                      : values;
                                 }};
       write_safetensors(staging.path() / shards.file_name(i), stream);
     }

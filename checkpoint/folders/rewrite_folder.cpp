@@ -16,6 +16,10 @@
 #include "checkpoint/folders/open_source.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/pretrained/family.h"
+#include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/pretrained/pretrained_shards.h"
+#include "checkpoint/pretrained/transposed_matrices.h"
 #include "checkpoint/resume/random_record.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
@@ -47,6 +51,7 @@ class FolderWriter {
     for (const auto& [name, tensor] : from.index().tensors) {
       index_.tensors[name] = {tensor.shape, tensor.dtype, {}};
     }
+    if (plan.merged) follow_config();
   }
 
   void write() {
@@ -61,22 +66,61 @@ class FolderWriter {
   }
 
  private:
+  /// Decides how merged tensors lie, so that what config.json says of them is true.
+  void follow_config() {
+    const std::optional<fs::path> path = from_.find_file(kConfigName);
+    if (!path) return;
+    const nlohmann::json config = read_pretrained_config(path->parent_path());
+    const PretrainedFamily* family = find_family(config);
+    if (family == nullptr) return;
+    every_name_ = !says_tied(config, *family);
+    if (!every_name_) check_ties(numbered_names(), *family);
+    for (const std::string& name : transposed_matrices(*family, shapes_of(index_))) {
+      index_.tensors.at(name).transposed = true;
+    }
+  }
+
+  std::vector<std::pair<std::string, size_t>> numbered_names() const {
+    std::vector<std::pair<std::string, size_t>> names;
+    std::map<std::string, size_t> numbers;
+    for (const auto& [name, _] : index_.tensors) {
+      names.emplace_back(name, numbers.emplace(name, numbers.size()).first->second);
+    }
+    for (const auto& [name, tensor] : index_.ties) names.emplace_back(name, numbers.at(tensor));
+    return names;
+  }
+
   void write(const FolderPlan::File& file) {
     std::map<std::string, Region> regions;
     TensorStream stream;
+    std::map<std::string, std::string> second_names;  // written as tensors of their own
     const std::string name = file.stem + "." + file.format;
     for (const FolderPlan::Part& part : file.parts) {
       const CheckpointIndex::Tensor& tensor = index_.tensors.at(part.tensor);
       const Region& region =
           regions.emplace(part.tensor, region_of(tensor, part.cuts)).first->second;
-      stream.outlines.push_back({part.tensor, region.sizes(), tensor.dtype});
+      TensorOutline outline{part.tensor, region.sizes(), tensor.dtype};
+      if (tensor.transposed) std::swap(outline.shape[0], outline.shape[1]);
+      stream.outlines.push_back(std::move(outline));
     }
-    stream.give = [&](const std::string& tensor) {
-      at::Tensor values = from_.read(tensor, regions.at(tensor));
-      progress_.add(values.nbytes());
-      return values;
-    };
     const bool in_bin = file.format == "bin";
+    if (every_name_ && file.tied && !in_bin) {
+      for (const auto& [other, first] : index_.ties) {
+        const auto outline =
+            std::find_if(stream.outlines.begin(), stream.outlines.end(),
+                         [&first = first](const auto& each) { return each.name == first; });
+        if (outline == stream.outlines.end()) continue;
+        second_names[other] = first;
+        stream.outlines.push_back({other, outline->shape, outline->dtype});
+      }
+    }
+    stream.give = [&](const std::string& written) {
+      const auto second = second_names.find(written);
+      const std::string& tensor = second == second_names.end() ? written : second->second;
+      at::Tensor values = from_.read(tensor, regions.at(tensor));
+      if (second == second_names.end()) progress_.add(values.nbytes());
+      return index_.tensors.at(tensor).transposed ? values.t().contiguous() : values;
+    };
     const fs::path path = folder_ / name;
     index_.files[name] =
         in_bin ? write_torch_bin(path, stream, file.tied ? index_.ties : no_ties_)
@@ -115,6 +159,7 @@ class FolderWriter {
   const fs::path folder_;
   FolderProgress& progress_;
   CheckpointIndex index_;
+  bool every_name_ = false;  ///< whether a merged safetensors file has tied weights twice
   const std::map<std::string, std::string> no_ties_;
 };
 

@@ -136,7 +136,8 @@ std::string describe_folder(const fs::path& path) {
     bytes += bytes_of_shape(tensor.shape, tensor.dtype);
     const CheckpointIndex::Cuts& cuts = tensor.parts.front().cuts;
     tensors.add(printable(name), shape_text(tensor.shape, tensor.dtype) + "  " +
-                                     (cuts.empty() ? "whole" : to_string(cuts)));
+                                     (cuts.empty() ? "whole" : to_string(cuts)) +
+                                     (tensor.transposed ? ", as its transpose" : ""));
   }
   for (const auto& [name, tensor] : index.ties) ties.add(printable(name), printable(tensor));
   out << printable_path(folder.path()) << ": " << kind_of(index) << "; " << index.tensors.size()

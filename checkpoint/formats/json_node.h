@@ -37,6 +37,7 @@ class JsonNode {
           "a whole number from 0");
     return json_.get<int64_t>();
   }
+  bool truth() const { return typed(json_.is_boolean(), "true or false").get<bool>(); }
   double real() const { return typed(json_.is_number(), "a number").get<double>(); }
   /// A count that the rest of the library keeps in an int.
   int count() const {

@@ -1,6 +1,7 @@
 #include "checkpoint/pretrained/family.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace oslo {
@@ -47,6 +48,14 @@ std::vector<std::string> PretrainedFamily::names_for(const std::string& name) co
   if (!prefix.empty()) {
     names.push_back(today.starts_with(prefix) ? without_prefix(today) : prefix + today);
   }
+  if (modules.empty()) return names;
+  for (std::string other : std::vector<std::string>(names)) {
+    for (const auto& [old, current] : modules) {
+      const size_t at = other.find(old);
+      if (at != std::string::npos) other.replace(at, old.size(), current);
+    }
+    names.push_back(other);
+  }
   return names;
 }
 
@@ -87,10 +96,27 @@ const std::vector<PretrainedFamily>& pretrained_families() {
        .transposed = {},
        .spare = {},
        .renamed = {},
+       .modules = {{"encoder.layer.", "layers."},
+                   {"attention.attention.query.", "attention.q_proj."},
+                   {"attention.attention.key.", "attention.k_proj."},
+                   {"attention.attention.value.", "attention.v_proj."},
+                   {"attention.output.dense.", "attention.o_proj."},
+                   {".intermediate.dense.", ".mlp.fc1."},
+                   {".output.dense.", ".mlp.fc2."}},
        .ties = {},
        .tied = false},
   };
   return families;
+}
+
+const PretrainedFamily* find_family(const nlohmann::json& config) {
+  if (!config.is_object()) return nullptr;
+  const auto type = config.find("model_type");
+  if (type == config.end() || !type->is_string()) return nullptr;
+  for (const PretrainedFamily& family : pretrained_families()) {
+    if (family.model_type == type->get_ref<const std::string&>()) return &family;
+  }
+  return nullptr;
 }
 
 }  // namespace oslo

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,8 @@ struct PretrainedFamily {
   /// "transformer.". Files of either kind load into models of either kind.
   std::string prefix;
 
-  /// Matrices that lie as [in, out] in the files (GPT-2's `Conv1D`).
+  /// Matrices that lie as [in, out] in the files and in Python's own model (GPT-2's `Conv1D`). Of a
+  /// model that came from Python nothing is transposed (`transposed_matrices`).
   std::vector<std::string> transposed;
 
   /// Names in files of older versions that no parameter stands behind: masks, positions.
@@ -25,6 +27,11 @@ struct PretrainedFamily {
 
   /// Last components of names in files of older versions, and what they are today.
   std::vector<std::pair<std::string, std::string>> renamed;
+
+  /// Stretches of the files' names and what they are in the modules of Python's model, where
+  /// `transformers` has renamed these and left its files: in this order, so that an exported model
+  /// finds its tensors. Python opens files of either.
+  std::vector<std::pair<std::string, std::string>> modules = {};
 
   /// A head's parameter and the table whose values it has, as names with the prefix, where
   /// config.json says "tie_word_embeddings"; `tied` is what holds where it says nothing.
@@ -47,5 +54,8 @@ bool matches_pattern(const std::string& name, const std::string& pattern);
 
 /// The families that are known: GPT-2, Llama, BERT, T5, ViT.
 const std::vector<PretrainedFamily>& pretrained_families();
+
+/// The one that a config.json names by its model_type; null where it names none of them.
+const PretrainedFamily* find_family(const nlohmann::json& config);
 
 }  // namespace oslo

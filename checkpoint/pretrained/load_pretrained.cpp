@@ -7,12 +7,14 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "checkpoint/model_state.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
+#include "checkpoint/pretrained/transposed_matrices.h"
 #include "checkpoint/read_together.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
@@ -32,7 +34,8 @@ class PretrainedMatch {
         folder_(path),
         where_("the checkpoint " + printable_path(path)),
         family_(options.family_of(folder_.config(), printable_path(path / kConfigName))),
-        convert_(options.convert()) {
+        convert_(options.convert()),
+        transposed_(transposed_matrices(family_, model, state_)) {
     find_sources(options.ignored());
     for (size_t i = 0; i < sources_.size(); ++i) check(i);
     for (size_t i = 0; i < sources_.size(); ++i) check_ties(i);
@@ -89,7 +92,7 @@ class PretrainedMatch {
       const auto [other, fresh] = taken.emplace(*wanted, name);
       OSLO_CHECK(fresh, where_, " has '", *wanted, "' twice: as '", printable(other->second),
                  "' and as '", printable(name), "'");
-      sources_[owners.at(*wanted)].push_back({name, family_.lies_transposed(*wanted)});
+      sources_[owners.at(*wanted)].push_back({name, transposed_.count(*wanted) > 0});
     }
   }
 
@@ -144,6 +147,7 @@ class PretrainedMatch {
   std::string where_;
   PretrainedFamily family_;
   bool convert_;
+  std::set<std::string> transposed_;          ///< names of the model's matrices
   std::vector<std::vector<Source>> sources_;  ///< of each tensor of the model
   std::vector<at::Tensor> checked_;           ///< values that were looked at already
 };

@@ -52,11 +52,9 @@ bool has_several_files(const fs::path& path) {
   return !has_file(path, kSafetensors) && !has_file(path, kBin);
 }
 
-/// Empty where it says none.
-std::string model_type_of(const fs::path& path) {
-  const nlohmann::json config = read_pretrained_config(path);
+bool says_model_type(const nlohmann::json& config) {
   const auto type = config.find("model_type");
-  return type != config.end() && type->is_string() ? type->get<std::string>() : "";
+  return type != config.end() && type->is_string() && !type->get_ref<const std::string&>().empty();
 }
 
 }  // namespace
@@ -64,16 +62,13 @@ std::string model_type_of(const fs::path& path) {
 bool is_pretrained_folder(const fs::path& named) {
   const fs::path path = committed(named);
   if (!has_foreign_tensors(path)) return false;
-  if (has_several_files(path)) return true;
-  const std::string type = model_type_of(path);
-  const auto& families = pretrained_families();
-  return std::any_of(families.begin(), families.end(),
-                     [&](const PretrainedFamily& family) { return type == family.model_type; });
+  return has_several_files(path) || find_family(read_pretrained_config(path)) != nullptr;
 }
 
 bool is_pretrained_folder_of_any_family(const fs::path& named) {
   const fs::path path = committed(named);
-  return has_foreign_tensors(path) && (has_several_files(path) || !model_type_of(path).empty());
+  return has_foreign_tensors(path) &&
+         (has_several_files(path) || says_model_type(read_pretrained_config(path)));
 }
 
 nlohmann::json read_pretrained_config(const fs::path& folder) {

@@ -1,6 +1,5 @@
 #include "checkpoint/pretrained/pretrained_options.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -39,16 +38,12 @@ PretrainedOptions& PretrainedOptions::max_shard_bytes(int64_t bytes) {
 const PretrainedFamily& PretrainedOptions::family_of(const nlohmann::json& config,
                                                      const std::string& where) const {
   if (family_) return *family_;
+  if (const PretrainedFamily* found = find_family(config)) return *found;
   const auto type = config.find("model_type");
   const std::string named =
       type != config.end() && type->is_string() ? type->get<std::string>() : "";
-  const std::vector<PretrainedFamily>& known = pretrained_families();
-  const auto found = std::find_if(known.begin(), known.end(), [&](const PretrainedFamily& family) {
-    return !named.empty() && family.model_type == named;
-  });
-  if (found != known.end()) return *found;
   std::string list;
-  for (const PretrainedFamily& family : known)
+  for (const PretrainedFamily& family : pretrained_families())
     list += (list.empty() ? "" : ", ") + family.model_type;
   fail(where,
        named.empty() ? " has no model_type" : " has the model_type '" + printable(named) + "'",

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/pretrained/weight_index.h"
+#include "mpu/error.h"
 
 namespace oslo {
 
@@ -39,6 +41,22 @@ void PretrainedShards::write_index(const std::filesystem::path& folder) const {
 bool says_tied(const nlohmann::json& config, const PretrainedFamily& family) {
   const auto entry = config.find("tie_word_embeddings");
   return entry != config.end() && entry->is_boolean() ? entry->get<bool>() : family.tied;
+}
+
+void check_ties(const std::vector<std::pair<std::string, size_t>>& names,
+                const PretrainedFamily& family) {
+  const auto number_of = [&](const std::string& wanted) -> std::optional<size_t> {
+    for (const auto& [name, number] : names) {
+      if (name == wanted) return number;
+    }
+    return std::nullopt;
+  };
+  for (const auto& [head, table] : family.ties) {
+    const auto one = number_of(head), other = number_of(table);
+    OSLO_CHECK(!one || !other || *one == *other, "config.json ties '", head, "' to '", table,
+               "', the model has the two apart; tie them in the model, or say "
+               "\"tie_word_embeddings\": false");
+  }
 }
 
 }  // namespace oslo

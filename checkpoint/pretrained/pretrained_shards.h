@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/formats/tensor_stream.h"
@@ -37,5 +39,10 @@ class PretrainedShards {
 
 /// Whether config.json says that a head has its table's values.
 bool says_tied(const nlohmann::json& config, const PretrainedFamily& family);
+
+/// Throws `Error` where the family ties what a model has twice, of whose tensors these are the
+/// names with their numbers: Python would lose one of the two.
+void check_ties(const std::vector<std::pair<std::string, size_t>>& names,
+                const PretrainedFamily& family);
 
 }  // namespace oslo

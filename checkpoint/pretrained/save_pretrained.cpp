@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "checkpoint/model_state.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
+#include "checkpoint/pretrained/transposed_matrices.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
@@ -33,31 +35,10 @@ namespace fs = std::filesystem;
 /// A folder to be: its config and what lies in which file.
 struct PretrainedPlan {
   nlohmann::json config;
-  PretrainedFamily family;
+  std::set<std::string> transposed;  ///< by the first names of the tensors
   PretrainedShards shards;
   std::unordered_map<std::string, size_t> numbers;  ///< of the tensors, by their names in the files
 };
-
-/// Whether the files have the transpose of a tensor.
-bool lies_transposed(const ModelState::Tensor& tensor, const PretrainedFamily& family) {
-  return tensor.shape.size() == 2 && family.lies_transposed(tensor.name);
-}
-
-/// Python would tie what the model has twice, and lose one of the two.
-void check_ties(const ModelState& state, const PretrainedFamily& family) {
-  const auto number_of = [&](const std::string& wanted) -> std::optional<size_t> {
-    for (const auto& [name, number] : state.names) {
-      if (name == wanted) return number;
-    }
-    return std::nullopt;
-  };
-  for (const auto& [head, table] : family.ties) {
-    const auto one = number_of(head), other = number_of(table);
-    OSLO_CHECK(!one || !other || *one == *other, "config.json ties '", head, "' to '", table,
-               "', the model has the two apart; tie them in the model, or say "
-               "\"tie_word_embeddings\": false");
-  }
-}
 
 void name_dtype(nlohmann::json& config, const ModelState& state) {
   for (const ModelState::Tensor& tensor : state.tensors) {
@@ -75,7 +56,7 @@ void name_dtype(nlohmann::json& config, const ModelState& state) {
   }
 }
 
-PretrainedPlan plan_of(const ModelState& state, const fs::path& folder,
+PretrainedPlan plan_of(const ModelView& model, const ModelState& state, const fs::path& folder,
                        const PretrainedOptions& options) {
   OSLO_CHECK(options.config() != nullptr || fs::exists(folder / kConfigName),
              "save_pretrained needs the model's config.json, which ", printable_path(folder),
@@ -84,17 +65,18 @@ PretrainedPlan plan_of(const ModelState& state, const fs::path& folder,
       options.config() != nullptr ? *options.config() : read_pretrained_config(folder);
   const PretrainedFamily family = options.family_of(config, "config.json");
   const bool tied = says_tied(config, family);
-  if (tied) check_ties(state, family);
+  if (tied) check_ties(state.names, family);
   name_dtype(config, state);
   PretrainedPlan plan{std::move(config),
-                      family,
+                      transposed_matrices(family, model, state),
                       PretrainedShards(static_cast<uint64_t>(options.max_shard_bytes())),
                       {}};
   for (const auto& [name, number] : state.names) {
     const ModelState::Tensor& tensor = state.tensors[number];
     if (tied && name != tensor.name) continue;
     TensorOutline outline{name, tensor.shape, tensor.local.scalar_type()};
-    if (lies_transposed(tensor, family)) std::reverse(outline.shape.begin(), outline.shape.end());
+    if (plan.transposed.count(tensor.name) > 0)
+      std::reverse(outline.shape.begin(), outline.shape.end());
     plan.shards.add(std::move(outline));
     plan.numbers[name] = number;
   }
@@ -124,7 +106,7 @@ StateDict gather(const ModelState& state, const PretrainedPlan& plan, size_t sha
     const at::Tensor whole = full_tensor(tensor.local).detach();
     if (!keep) continue;
     tensors.insert(outline.name,
-                   lies_transposed(tensor, plan.family) ? whole.t().contiguous() : whole);
+                   plan.transposed.count(tensor.name) > 0 ? whole.t().contiguous() : whole);
   }
   return tensors;
 }
@@ -166,7 +148,7 @@ void save_pretrained(const ModelView& model, const MPU& mpu, const fs::path& fol
       world, "save_pretrained: preparing",
       [&] {
         state.emplace(model);
-        plan.emplace(plan_of(*state, folder, options));
+        plan.emplace(plan_of(model, *state, folder, options));
         return c10::str(folder.string(), " ", options.max_shard_bytes(), " ", plan->config.dump(),
                         "\n", sha256(state->describe()));
       },

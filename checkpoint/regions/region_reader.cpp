@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -102,6 +103,7 @@ void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& 
   const TensorFile& file = open(part.file);
   std::vector<int64_t> shape = saved.shape;
   for (const auto& [dim, rank, cut] : part.cuts) shape[dim] = cut->local_size(rank);
+  if (saved.transposed) std::reverse(shape.begin(), shape.end());
   const TensorFile::Entry there = file.entry(name);
   OSLO_CHECK(there.shape == shape && there.dtype == saved.dtype,
              printable_path(folder_->path() / part.file), ": '", printable(name), "' is ",
@@ -111,7 +113,8 @@ void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& 
   file.visit(name, [&](const at::Tensor& contents) {
     // Types are equal, so bytes are copied: that is the same for all of them.
     const bool as_bytes = contents.dim() > static_cast<int64_t>(shape.size());
-    copy_overlap(contents, as_bytes ? into.unsqueeze(-1).view(at::kByte) : into, overlap);
+    copy_overlap(saved.transposed ? contents.transpose(0, 1) : contents,
+                 as_bytes ? into.unsqueeze(-1).view(at::kByte) : into, overlap);
   });
   count_.bytes += file.reads_parts()
                       ? static_cast<uint64_t>(overlap.numel()) * c10::elementSize(saved.dtype)

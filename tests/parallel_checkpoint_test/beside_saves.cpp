@@ -29,9 +29,7 @@ namespace {
 
 class BesideSaves : public TwoByTwo {
  protected:
-  void save_as(int seed, SaveOptions options = {}) {
-    save(seed, options.extra({{"seed", seed}}));
-  }
+  void save_as(int seed, SaveOptions options = {}) { save(seed, options.extra({{"seed", seed}})); }
   static void expect_model(const CheckpointFolder& folder, int seed) {
     folder.verify();
     const Model model = make_model(9);
@@ -124,8 +122,10 @@ TEST_F(BesideSaves, ASaveWhileAFolderIsOpenedStartsTheReaderOver) {
   EXPECT_EQ(read.size(), 1u);
   // And nobody waits for ever.
   EXPECT_SAYS(error_of([&] {
-                open([&](int) { fs::last_write_time(index_, fs::last_write_time(index_) +
-                                                                std::chrono::seconds(1)); });
+                open([&](int) {
+                  fs::last_write_time(index_,
+                                      fs::last_write_time(index_) + std::chrono::seconds(1));
+                });
               }),
               c10::str("the checkpoint ", target_,
                        " was replaced 100 times while it was read: another job saves there "

@@ -28,7 +28,8 @@ inline void on_layout(const Ranks& layout, const Family& family, const nlohmann:
   run_as_threads(layout.tensor * layout.pipeline, [&](World world) {
     at::set_num_threads(1);
     const ModulePtr model = family.make(config);
-    model->to(dtype);
+    if (dtype != torch::kFloat)
+      model->to(dtype);  // integers of Python's buffers stay what they are
     InitializeOptions how;
     how.world = world;
     how.example_inputs = [&] { family.forward(*model, inputs); };

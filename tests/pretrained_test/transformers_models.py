@@ -2,11 +2,13 @@
 
 make DIR           writes DIR/<family>, tiny random models as save_pretrained leaves them,
                    DIR/<family>-sharded and DIR/<family>-bin, the same in several files and as
-                   pytorch_model.bin, and DIR/<family>.safetensors: inputs, logits, and for decoders
-                   what generate says.
+                   pytorch_model.bin, DIR/<family>.pt2, the same exported in training, and
+                   DIR/<family>.safetensors: inputs, logits, and for decoders what generate says.
 open DIR OURS OUT  opens OURS/<family> with from_pretrained, strictly, and writes OUT/<family>.safetensors
-                   with the logits of the inputs in DIR/<family>.safetensors.
+                   with the logits of the inputs in DIR/<family>.safetensors. Folders may be several of a
+                   family: OURS/<family>@<kind>.
 """
+import copy
 import json
 import pathlib
 import shutil
@@ -63,6 +65,17 @@ def inputs(family):
     return found
 
 
+def export(model, given, path):
+    model = copy.deepcopy(model).train()
+    for module in model.modules():
+        if getattr(module, "config", None) is not None:
+            module.config.use_cache = False
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(model, (), given,
+                                  dynamic_shapes={key: {0: batch} for key in given})
+    torch.export.save(program, path)
+
+
 def make(folder):
     torch.manual_seed(0)
     for family, model in models():
@@ -77,6 +90,7 @@ def make(folder):
                 prompt = {key: given[key] for key in given if key != "decoder_input_ids"}
                 results["generated"] = model.generate(
                     **prompt, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
+        export(model, given, folder / f"{family}.pt2")
         model.save_pretrained(folder / family)
         model.save_pretrained(folder / f"{family}-sharded", max_shard_size="4KB")
         as_bin = folder / f"{family}-bin"
@@ -95,7 +109,7 @@ def open_ours(folder, ours, out):
         for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
             if info[what]:
                 sys.exit(f"{saved.name}: {what}: {info[what]}")
-        given = load_file(folder / f"{saved.name}.safetensors")
+        given = load_file(folder / f"{saved.name.split('@')[0]}.safetensors")
         given.pop("logits")
         given.pop("generated", None)
         with torch.no_grad():
