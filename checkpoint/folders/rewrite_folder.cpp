@@ -68,9 +68,9 @@ class FolderWriter {
  private:
   /// Decides how merged tensors lie, so that what config.json says of them is true.
   void follow_config() {
-    const std::optional<fs::path> path = from_.find_file(kConfigName);
-    if (!path) return;
-    const nlohmann::json config = read_pretrained_config(path->parent_path());
+    const std::optional<InputFile> file = from_.find_file(kConfigName);
+    if (!file) return;
+    const nlohmann::json config = read_pretrained_config(*file);
     const PretrainedFamily* family = find_family(config);
     if (family == nullptr) return;
     every_name_ = !says_tied(config, *family);
