@@ -13,6 +13,15 @@ namespace oslo {
 /// environment says `OSLO_CHECK=1`, or inside a RankCheckScope. Reads one flag when off.
 bool checks_ranks();
 
+/// Ranks that were never seeded draw each for itself until `initialize` gives them one state, so
+/// what they drew before it, a batch say, differs. Unless the environment says `OSLO_CHECK=0`, the
+/// next `comparisons` on this thread are made. All ranks must do so.
+void compare_next(int comparisons);
+
+/// The same for all comparisons in the next FirstStepCheck of this thread: ranks of several
+/// pipeline stages do not count alike.
+void compare_first_step();
+
 /// Turns the comparison on, or off, for this thread until it goes out of scope. All ranks must do
 /// so.
 class RankCheckScope {
@@ -24,6 +33,15 @@ class RankCheckScope {
 
  private:
   std::optional<bool> outer_;
+};
+
+/// Around a step of a schedule: if `compare_first_step` was called, it is compared.
+class FirstStepCheck {
+ public:
+  FirstStepCheck();
+
+ private:
+  std::optional<RankCheckScope> scope_;
 };
 
 /// Throws on every rank of `group` when its ranks call this for different operators (the current

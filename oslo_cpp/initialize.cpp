@@ -14,6 +14,7 @@
 #include "oslo_cpp/initialize_stages.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
+#include "oslo_cpp/never_seeded.h"
 #include "oslo_cpp/plan_entries.h"
 #include "oslo_cpp/plan_only.h"
 #include "parallelizers/deferred/deferred_init.h"
@@ -211,6 +212,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   ParallelSizes sizes;
   MpuOptions mpu_options;
   std::string said;
+  TakenFromFirst taken;
   agree_on_success(world, "initialize", [&] {
     sizes = config.resolve(world.size());
     mpu_options = grid_options(sizes, config, options.axes)
@@ -235,8 +237,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   if (sizes.enabled) {
     agree_on_text(world, "initialize: InitializeOptions", said, "pass the same on every rank");
     const RankGrid grid = mpu_options.grid(world.size());
-    agree_on_model(world, grid, view);
-    agree_on_generators(world, grid, default_generators(view));
+    taken = agree_on_model(world, grid, view, default_generators(view));
   }
   MPU mpu(world, mpu_options);
   if (!sizes.enabled) {
@@ -273,11 +274,15 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     check_cuttable(layers, view, stages.tensors);
   });
   std::vector<ReplacedLayer> replaced;
+  if ((axes.ranks() > 1 || pipeline) && options.example_inputs) {
+    agree_on_text(world, "initialize: the plan", plan_text(layers, stages, view),
+                  "hand initialize example inputs of the same shapes on every rank");
+  }
+  if (taken.any()) {
+    if (world.rank() == 0) std::cerr << told_of(taken) << std::endl;
+    take_from_first(taken, mpu, view, default_generators(view));
+  }
   if (axes.ranks() > 1 || pipeline) {
-    if (options.example_inputs) {
-      agree_on_text(world, "initialize: the plan", plan_text(layers, stages, view),
-                    "hand initialize example inputs of the same shapes on every rank");
-    }
     cut_parameters(layers, mpu.tensor_mesh(), stages.tensors);
     cut_unused_parameters(layers, view);
     if (axes.ranks() > 1) replaced = rewrite_tree(layers, view);

@@ -73,9 +73,10 @@ struct InitializeOptions {
 /// ranks and rewrites its module tree. The model's own code is not touched and goes on being called
 /// as before. Call it on every rank with the same config and the same model (same seed, or the same
 /// file): both are compared before the first collective, and so are the states of the default
-/// generators of the ranks that will share the model. Optimizers may be made before or after,
-/// but not stepped before. A model constructed under `DeferredInit` is filled at the end, with this
-/// rank's parts alone.
+/// generators of the ranks that will share the model. Where no rank was ever seeded all take rank
+/// 0's values, and the ranks of one model its first rank's random state; rank 0 says so in a line
+/// on the standard error. Optimizers may be made before or after, but not stepped before. A model
+/// constructed under `DeferredInit` is filled at the end, with this rank's parts alone.
 ///
 /// Several models may be initialized one after the other, over the same tensor ranks: their values
 /// may meet in one operator, and models may share layers, which stay as the first one decided.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/rank_check.h"
 #include "oslo_cpp/check_forward.h"
 #include "oslo_cpp/step_models.h"
 #include "oslo_cpp/stray_parameter.h"
@@ -191,6 +192,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   OSLO_CHECK(!options.return_outputs(),
              "StepOptions::return_outputs: a loss function shows no outputs; pass forward and "
              "criterion apart");
+  const FirstStepCheck compared;
   const MPU& mpu = state_->mpu();
   MicroBatches micro_batches = split_batch(batch, state_->schedule.micro_batches);
   const bool trains = !options.forward_only() && c10::GradMode::is_enabled();

@@ -32,7 +32,8 @@ TEST(Generators, OfTheRanksOfOneModelHaveOneState) {
   const auto refused = [](const std::function<uint64_t(int)>& seed_of) {
     return errors_of(4, [&](World world) {
       const RankGrid grid = MpuOptions().tensor_parallel_size(2).grid(4);  // {0, 1}, {2, 3}
-      agree_on_generators(world, grid, {at::detail::createCPUGenerator(seed_of(world.rank()))});
+      agree_on_model(world, grid, ModelView({}, {}, {}),
+                     {at::detail::createCPUGenerator(seed_of(world.rank()))});
     });
   };
   EXPECT_THAT(refused([](int) { return 5; }), Each(std::string()));

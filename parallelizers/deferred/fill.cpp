@@ -8,6 +8,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/deferred/content.h"
+#include "parallelizers/deferred/model_tensors.h"
 #include "parallelizers/deferred/strips.h"
 
 namespace oslo {
@@ -26,19 +27,6 @@ c10::Storage computed(const Recipe& recipe) {
     strips.compute(recipe, begin, all.narrow(0, begin, std::min(most, elements - begin)));
   }
   return all.storage();
-}
-
-template <typename Visit>
-void for_each_tensor_of(const ModelView& model, const Visit& visit) {
-  for (const ParameterView& parameter : model.parameters()) {
-    visit(parameter.registered, parameter.path);
-    if (parameter.member != nullptr) visit(*parameter.member, parameter.path);
-  }
-  for (const ModuleView& module : model.modules()) {
-    if (module.layer) visit(module.layer->weight.in_use(), module.path);
-    if (module.layer) visit(module.layer->bias.in_use(), module.path);
-  }
-  for (const BufferView& buffer : model.buffers()) visit(buffer.tensor, buffer.path);
 }
 
 void check_operands(const Recipe& recipe, std::set<const RecordedStep*>& seen) {

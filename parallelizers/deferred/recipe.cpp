@@ -79,14 +79,15 @@ RecordedStep::RecordedStep(RecordedCallPtr of, int operand, int result, Geometry
       previous(std::move(before)),
       bytes(bytes),
       covers(covers_all(*call, operand, this->at, previous, bytes)) {
-  digest = mix(call->digest, static_cast<uint64_t>(operand));
-  digest = mix(digest, static_cast<uint64_t>(result));
-  digest = digest_of_geometry(digest, this->at);
-  if (covers) {
-    if (operand >= 0) previous = nullptr;
-  } else if (previous) {
-    digest = mix(digest, previous->digest);
-  }
+  if (covers && operand >= 0) previous = nullptr;
+  digest = digest_now();
+}
+
+uint64_t RecordedStep::digest_now() const {
+  uint64_t of = mix(call->digest, static_cast<uint64_t>(operand));
+  of = mix(of, static_cast<uint64_t>(result));
+  of = digest_of_geometry(of, at);
+  return covers || !previous ? of : mix(of, previous->digest);
 }
 
 /// One by one: a long history would overflow the stack.

@@ -66,8 +66,9 @@ struct RecordedCall {
   const OperatorEntry* op;
   std::vector<c10::IValue> arguments;     ///< with shapes in place of the tensors
   std::vector<RecordedOperand> operands;  ///< the tensors, in order
-  std::optional<GeneratorState> draws_from;
-  uint64_t digest = 0;  ///< of all of it
+  // Ranks that were never seeded take those of rank 0 (draws.h).
+  mutable std::optional<GeneratorState> draws_from;
+  mutable uint64_t digest = 0;  ///< of all of it
 
   /// Throws where an ordinary tensor has been written to since.
   void check_operands() const;
@@ -84,6 +85,8 @@ struct RecordedStep {
 
   /// Whether it made the storage.
   bool made() const { return operand < 0; }
+  /// Of the call and of what was there before, as their digests are now.
+  uint64_t digest_now() const;
 
   RecordedCallPtr call;
   int operand;  ///< which one it wrote to; -1: the storage is that of a result
@@ -92,7 +95,7 @@ struct RecordedStep {
   mutable Recipe previous;
   int64_t bytes;  ///< of the storage
   bool covers;    ///< whether what was there before does not matter
-  uint64_t digest;
+  mutable uint64_t digest;
 };
 
 /// The steps that make up a content, the first one first: what lies before one that covers all is

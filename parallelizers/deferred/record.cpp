@@ -71,29 +71,6 @@ uint64_t digest_of_argument(const c10::IValue& value) {
   return digest_of(text.str());
 }
 
-uint64_t digest_of_call(const RecordedCall& call) {
-  uint64_t digest = digest_of(call.op->name);
-  for (const c10::IValue& argument : call.arguments) {
-    digest = mix(digest, digest_of_argument(argument));
-  }
-  for (const RecordedOperand& operand : call.operands) {
-    for (const int64_t size : operand.at.sizes) digest = mix(digest, static_cast<uint64_t>(size));
-    for (const int64_t stride : operand.at.strides) {
-      digest = mix(digest, static_cast<uint64_t>(stride));
-    }
-    digest = mix(digest, static_cast<uint64_t>(operand.at.offset));
-    digest = mix(digest, static_cast<uint64_t>(operand.at.type));
-    if (operand.recipe) digest = mix(digest, operand.recipe->digest);
-    if (operand.given.defined()) digest = mix(digest, content_digest(operand.given));
-  }
-  if (call.draws_from) {
-    const at::mt19937_data_pod state = call.draws_from->engine.data();
-    for (const uint32_t word : state.state_) digest = mix(digest, word);
-    digest = mix(digest, state.next_);
-  }
-  return digest;
-}
-
 std::vector<RecordedOperand> operands_of(c10::ArrayRef<c10::IValue> arguments,
                                          const std::vector<int>& written) {
   std::vector<RecordedOperand> operands;
@@ -177,6 +154,29 @@ void draw(RecordedCall& call, c10::ArrayRef<c10::IValue> arguments) {
 }
 
 }  // namespace
+
+uint64_t digest_of_call(const RecordedCall& call) {
+  uint64_t digest = digest_of(call.op->name);
+  for (const c10::IValue& argument : call.arguments) {
+    digest = mix(digest, digest_of_argument(argument));
+  }
+  for (const RecordedOperand& operand : call.operands) {
+    for (const int64_t size : operand.at.sizes) digest = mix(digest, static_cast<uint64_t>(size));
+    for (const int64_t stride : operand.at.strides) {
+      digest = mix(digest, static_cast<uint64_t>(stride));
+    }
+    digest = mix(digest, static_cast<uint64_t>(operand.at.offset));
+    digest = mix(digest, static_cast<uint64_t>(operand.at.type));
+    if (operand.recipe) digest = mix(digest, operand.recipe->digest);
+    if (operand.given.defined()) digest = mix(digest, content_digest(operand.given));
+  }
+  if (call.draws_from) {
+    const at::mt19937_data_pod state = call.draws_from->engine.data();
+    for (const uint32_t word : state.state_) digest = mix(digest, word);
+    digest = mix(digest, state.next_);
+  }
+  return digest;
+}
 
 void record(const OperatorEntry& op, torch::jit::Stack& stack,
             const std::shared_ptr<DeferredModel>& model) {

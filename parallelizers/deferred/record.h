@@ -12,6 +12,9 @@ namespace oslo {
 void record(const OperatorEntry& op, torch::jit::Stack& stack,
             const std::shared_ptr<DeferredModel>& model);
 
+/// A word for a call's operator, arguments, operands and the state that it draws from.
+uint64_t digest_of_call(const RecordedCall& call);
+
 /// Runs a call for real, now, on the content that its operands will have. Throws `Error` naming the
 /// operator where that takes more than 64 MB.
 void run_now(const OperatorEntry& op, torch::jit::Stack& stack);
