@@ -34,8 +34,10 @@ def blocks_of(root: pathlib.Path, page: str, found: dict, errors: list) -> None:
     heading, block, before = "", None, ""
     fenced = False
     for number, line in enumerate((root / page).read_text().splitlines(), 1):
-        if line.startswith("```"):
-            language = line[3:].strip()
+        if line.strip().startswith("~~~"):
+            errors.append(f"{page}:{number}: begin and end a block with ```")
+        if line.strip().startswith("```"):
+            language = line.strip()[3:].strip()
             if fenced:
                 fenced, block = False, None
             else:
