@@ -12,6 +12,7 @@
 #include "parallelizers/placement/engine/operator_entry.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "tests/support/operator_examples.h"
+#include "tests/support/operator_half.h"
 #include "tests/support/operator_table.h"
 #include "tests/support/operator_ways.h"
 
@@ -267,6 +268,77 @@ TEST(OperatorTable, NoKernelRefusesAPartInAnotherType) {
   std::vector<Chapter> chapters = prepare(all);
   measure(chapters, 6);
   number_type() = at::kDouble;
+}
+
+/// The cuts under which an operator adds something up over the ranks, forward or backward: they
+/// move something, and do not gather.
+std::vector<Cutting> summing_cuts(const Measured& one) {
+  std::vector<Cutting> cuts;
+  for (const Outcome& outcome : one.outcomes) {
+    const bool plain = outcome.cutting.blocks == 1 && outcome.cutting.unit == 1;
+    const bool sums = outcome.backward.find("all-reduce") != std::string::npos ||
+                      (!outcome.forward.empty() && outcome.reasons.empty());
+    if (plain && sums) cuts.push_back(outcome.cutting);
+  }
+  return cuts;
+}
+
+/// Sums of products: each rank's is rounded before the ranks' are added up (how-it-works.md, half
+/// precision).
+bool adds_products(const Family& family, const std::string& name) {
+  static const std::set<std::string> others{"inner", "linalg_multi_dot", "grid_sampler",
+                                            "grid_sampler_2d"};
+  return family.title == products().title || family.title == convolutions().title ||
+         family.title == recurrent().title || others.count(name) > 0;
+}
+
+std::vector<HalfCase> half_cases(const std::vector<Chapter>& chapters) {
+  std::vector<HalfCase> cases;
+  for (const Chapter& chapter : chapters) {
+    for (const Measured& one : chapter.measured) {
+      if (one.op.example->check != Check::values) continue;
+      const bool product = adds_products(*chapter.family, one.op.name);
+      for (const Cutting& cutting : summing_cuts(one)) {
+        for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+          for (size_t kind = 0; kind < kNumberNames.size(); ++kind) {
+            const auto numbers = static_cast<Numbers>(kind);
+            // A cell's products go into curves, which know no bound; of equal numbers there is no
+            // deviation to divide by.
+            const bool unknown =
+                chapter.family->title == recurrent().title || one.op.example->note == "eps 0";
+            if (numbers == Numbers::cancelling && unknown) continue;
+            auto test = half_case(one.op, cutting, numbers, type, product);
+            if (test) cases.push_back(std::move(*test));
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+// One device adds half precision up in float and rounds once. Ranks that round before, or on the
+// way, lose what the type is short of: digits, or the range.
+TEST(OperatorTable, HalfPrecisionIsAddedUpAsOnOneDevice) {
+  const std::vector<Family> all = families();
+  std::vector<Chapter> chapters = prepare(all);
+  measure(chapters, 2);
+  const std::vector<HalfCase> cases = half_cases(chapters);
+  EXPECT_GT(cases.size(), 1000u);
+  oslo::run_as_threads(
+      2,
+      [&](oslo::World world) {
+        const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(2));
+        for (const HalfCase& test : cases) {
+          try {
+            const std::string faults = half_faults(test, mpu.tensor_mesh());
+            if (world.rank() == 0 && !faults.empty()) ADD_FAILURE() << test.text << ": " << faults;
+          } catch (const std::exception& error) {
+            ADD_FAILURE() << test.text << ", rank " << world.rank() << ": " << short_text(error);
+          }
+        }
+      },
+      std::chrono::seconds(60));
 }
 
 TEST(OperatorTable, EveryCutGivesOneDevicesResultsAndTheDocumentSaysWhatItMoves) {

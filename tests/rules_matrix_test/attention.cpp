@@ -166,6 +166,23 @@ TEST(RulesAttention, MasksAndDropoutInOtherTypes) {
       2, {{at::kFloat, 0.4}, {at::kHalf, 0.0}, {at::kHalf, 0.4}, {at::kBFloat16, 0.4, true}});
 }
 
+/// Batch and heads, or the heads alone, by both axes of a mesh.
+TEST(RulesAttention, OnTwoAxes) {
+  at::manual_seed(3);
+  const Setting setting{at::kDouble, 0.4};
+  std::vector<Case> cases;
+  for (const Mask& mask : masks()) {
+    for (const std::vector<Placement>& placements :
+         {std::vector<Placement>{cut(0), cut(1)}, {cut(1), cut(1)}, {cut(0), whole()}}) {
+      auto test = case_of(mask, setting, {"batch", {0, 0, 0}});
+      for (size_t i = 0; i < 3; ++i) test->operands[i].placements = placements;
+      test->name += c10::str(" and ", placements[1].dim());
+      cases.push_back(std::move(*test));
+    }
+  }
+  expect({2, 2}, cases);
+}
+
 TEST(RulesAttention, WhatOneDeviceRefusesIsRefused) {
   on_ranks({2}, [](const oslo::MeshPtr& mesh) {
     const at::Tensor q = oslo::distribute(at::ones({2, 4, 3, 4}), mesh, {cut(1)});

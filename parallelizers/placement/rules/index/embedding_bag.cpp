@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
@@ -34,7 +35,8 @@ at::Tensor lengths(const at::Tensor& counts, const at::Tensor& offsets, bool las
 }
 
 /// Bags of which every rank sums the rows that it holds: a row that lies elsewhere weighs nothing.
-/// A mean is a sum over the bag's length.
+/// A mean is a sum over the bag's length. Half precision is added up in float, of which rows that
+/// are looked up are made: the table may be large.
 std::vector<c10::IValue> bags_of_own_rows(const Call& call, c10::ArrayRef<at::Tensor> local,
                                           const Cut& cut, int rank) {
   std::vector<c10::IValue> arguments = call.arguments().vec();
@@ -49,13 +51,19 @@ std::vector<c10::IValue> bags_of_own_rows(const Call& call, c10::ArrayRef<at::Te
   }
   const bool weighted = local.size() > 3, mean = call.integer(kMode) == kMean;
   const at::Tensor here = at::logical_and(counts, own.elsewhere.logical_not());
-  arguments[kWeight] = never_empty(local[0], 0);
-  arguments[kIndices] = own.local;
+  const at::ScalarType type = at::toOpMathType(local[0].scalar_type());
+  at::Tensor table = never_empty(local[0], 0), places = own.local;
+  if (type != local[0].scalar_type()) {
+    table = table.index_select(0, places).to(type);
+    places = at::arange(places.numel(), places.options());
+  }
+  arguments[kWeight] = std::move(table);
+  arguments[kIndices] = std::move(places);
   arguments[kOffsets] = local[2];
   arguments[kMode] = kSum;
   arguments[kSparse] = false;
   arguments[kSampleWeights] =
-      weighted ? local[3].masked_fill(here.logical_not(), 0) : here.to(local[0].scalar_type());
+      weighted ? local[3].to(type).masked_fill(here.logical_not(), 0) : here.to(type);
   auto results = call.call_with(std::move(arguments));
   if (mean) {
     const at::Tensor bag = lengths(counts, local[2], call.boolean(kLastOffset)).clamp_min(1);
@@ -102,6 +110,7 @@ void embedding_bag(Call& call) {
   const auto& cut = *resolution.axis(axis).cut;
   const auto results = bags_of_own_rows(call, local, cut, resolution.mesh()->axis(axis)->rank());
   Value bags = resolution.finish(results[0].toTensor(), "BH");
+  bags.local = bags.local.to(local[0].scalar_type());
   call.result(std::move(bags));
   // What is left describes the indices, which every rank has.
   for (size_t i = 1; i < results.size(); ++i) call.result_plain(results[i]);

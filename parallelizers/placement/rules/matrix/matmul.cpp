@@ -3,6 +3,7 @@
 
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
@@ -87,14 +88,56 @@ using Multiply = c10::function_ref<at::Tensor(const at::Tensor&, const at::Tenso
 using SumOfProduct = c10::function_ref<at::Tensor(
     const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Scalar&, const at::Scalar&)>;
 
+/// product + beta * self, laid out as the product, or as self.
+Value add_self(const Value& product, const Value& self, const at::Scalar& beta, bool like_self) {
+  c10::SmallVector<Value, 2> both{product, self};
+  if (like_self) std::swap(both[0], both[1]);
+  resolve(pointwise_map(both), both, Keep::first_operand);
+  return {at::add(both[like_self ? 1 : 0].local, both[like_self ? 0 : 1].local, beta),
+          both[0].layout};
+}
+
+/// This rank's part of the map's result, without content.
+Value shape_of_result(const DimensionMap& map, const Resolution& resolution,
+                      c10::ArrayRef<Value> operands) {
+  std::vector<int64_t> sizes;
+  for (const char letter : map.results[0]) {
+    const size_t of = contains(map.operands[0], letter) ? 0 : 1;
+    sizes.push_back(operands[of].local.size(static_cast<int64_t>(map.operands[of].find(letter))));
+  }
+  return {at::empty(sizes, operands[0].local.options().device(at::kMeta)),
+          resolution.layout_of(map.results[0])};
+}
+
+/// Of half precision, where no axis holds a partial sum: one device scales, adds and rounds once.
+Value add_product_rounding_once(const Call& call, const Value& self, const DimensionMap& map,
+                                const Resolution& resolution, c10::ArrayRef<Value> operands,
+                                Multiply product, SumOfProduct in_one) {
+  const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
+  const at::Tensor &left = operands[0].local, &right = operands[1].local;
+  const Value shape = shape_of_result(map, resolution, operands);
+  const bool lies_alike = shape.layout ? self.cut() && *self.layout == *shape.layout : !self.cut();
+  if (call.op().in_place && !lies_alike && self.sizes() == shape.sizes()) {
+    // The product goes where self is, and must not be rounded before.
+    const at::Tensor wide = product(left.to(at::kFloat), right.to(at::kFloat)) * alpha;
+    Value y = add_self({wide, shape.layout}, self, beta, /*like_self=*/true);
+    y.local = y.local.to(left.scalar_type());
+    return y;
+  }
+  c10::SmallVector<Value, 2> both{shape, self};
+  resolve(pointwise_map(both), both, Keep::first_operand);
+  return resolution.finish(in_one(both[1].local, left, right, beta, alpha), map.results[0]);
+}
+
 /// beta * self + alpha * product(left, right): self is added once, after the reduction, or in the
 /// product by `in_one`. The map is that of the product. In place, self takes the sum.
-void add_product(Call& call, const DimensionMap& map, Multiply product,
-                 SumOfProduct in_one = nullptr) {
+/// `takes_bias`: `in_one` adds a bias of one dimension to a matrix in any type.
+void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfProduct in_one,
+                 bool takes_bias = false) {
   const at::Scalar beta = call.argument(3).toScalar(), alpha = call.argument(4).toScalar();
-  Value self = call.value(0);
-  if (!at::isFloatingType(self.local.scalar_type()) &&
-      !at::isComplexType(self.local.scalar_type()) &&
+  const Value self = call.value(0);
+  const at::ScalarType type = self.local.scalar_type();
+  if (!at::isFloatingType(type) && !at::isComplexType(type) &&
       (beta.isFloatingPoint() || alpha.isFloatingPoint())) {
     // LibTorch's operators refuse these, or cut off what is behind the point, each in its own way.
     constexpr const char* kFactors = "fractional factors of integers";
@@ -104,19 +147,29 @@ void add_product(Call& call, const DimensionMap& map, Multiply product,
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& left = operands[0].local;
   const at::Tensor& right = operands[1].local;
-  if (in_one && !call.op().in_place && adds_inside(resolution, self, operands[1].size(1))) {
-    at::Tensor y = in_one(self.local, left, right, beta, alpha);
-    return call.result(resolution.finish(std::move(y), map.results[0]));
-  }
-  Value y = resolution.finish(product(left, right), map.results[0]);
-  if (alpha.toDouble() != 1.0) y.local = y.local * alpha;
+  const std::string& result = map.results[0];
+  const bool in_place = call.op().in_place, half = at::isReducedFloatingType(type);
   // As in BLAS, beta 0 ignores self, not-a-numbers included.
-  const bool same_shape = self.sizes() == y.sizes();
-  if (beta.toDouble() != 0.0) {
-    if (beta.toDouble() != 1.0) self.local = self.local * beta;
-    y = call.op().in_place && same_shape ? add_values(self, y) : add_values(y, self);
+  const bool adds = beta.toDouble() != 0.0, scales = alpha.toDouble() != 1.0;
+  if (takes_bias && !in_place && adds_inside(resolution, self, operands[1].size(1))) {
+    at::Tensor y = in_one(self.local, left, right, beta, alpha);
+    return call.result(resolution.finish(std::move(y), result));
   }
-  if (!call.op().in_place) return call.result(std::move(y));
+  Value y;
+  bool same_shape = false;
+  if (half && adds && resolution.axes_beside(result).empty()) {
+    y = add_product_rounding_once(call, self, map, resolution, operands, product, in_one);
+    same_shape = self.sizes() == y.sizes();
+  } else {
+    const bool inside = half && scales;
+    y = resolution.finish(inside ? in_one(at::zeros({}, left.options()), left, right, 0, alpha)
+                                 : product(left, right),
+                          result);
+    if (scales && !inside) y.local = y.local * alpha;
+    same_shape = self.sizes() == y.sizes();
+    if (adds) y = add_self(y, self, beta, /*like_self=*/in_place && same_shape);
+  }
+  if (!in_place) return call.result(std::move(y));
   if (!same_shape) throw ShapeMismatch("the result does not have the shape of its target");
   const at::Tensor target = call.tensor(0);
   write_to(target, call.resident(std::move(y)), call.name());
@@ -131,31 +184,38 @@ void addmm(Call& call) {
   };
   const auto add_mm = [&](const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
                           const at::Scalar& beta, const at::Scalar& alpha) {
-    const bool plain = beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
+    const bool plain = self.dim() == 1 && beta.toDouble() == 1.0 && alpha.toDouble() == 1.0;
     return plain ? linear_product(left, right, self, WeightForm::input_first, fusion)
                  : at::addmm(self, left, right, beta, alpha);
   };
-  add_product(call, {{"MK", "KN"}, {"MN"}}, mm, add_mm);
+  add_product(call, {{"MK", "KN"}, {"MN"}}, mm, add_mm, /*takes_bias=*/true);
 }
 
 void baddbmm(Call& call) {
-  add_product(call, {{"BMK", "BKN"}, {"BMN"}},
-              [](const at::Tensor& left, const at::Tensor& right) { return at::bmm(left, right); });
+  add_product(
+      call, {{"BMK", "BKN"}, {"BMN"}},
+      [](const at::Tensor& left, const at::Tensor& right) { return at::bmm(left, right); },
+      [](const at::Tensor& self, const at::Tensor& left, const at::Tensor& right,
+         const at::Scalar& beta,
+         const at::Scalar& alpha) { return at::baddbmm(self, left, right, beta, alpha); });
 }
 
 /// The products of a batch, summed.
 void addbmm(Call& call) {
-  add_product(call, {{"BMK", "BKN"}, {"MN"}}, [](const at::Tensor& left, const at::Tensor& right) {
-    return at::tensordot(left, right, {0, 2}, {0, 1});
-  });
+  add_product(
+      call, {{"BMK", "BKN"}, {"MN"}},
+      [](const at::Tensor& left, const at::Tensor& right) {
+        return at::tensordot(left, right, {0, 2}, {0, 1});
+      },
+      at::addbmm);
 }
 
 void addmv(Call& call) {
-  add_product(call, {{"MK", "K"}, {"M"}}, at::mv);
+  add_product(call, {{"MK", "K"}, {"M"}}, at::mv, at::addmv);
 }
 
 void addr(Call& call) {
-  add_product(call, {{"M", "N"}, {"MN"}}, at::outer);
+  add_product(call, {{"M", "N"}, {"MN"}}, at::outer, at::addr);
 }
 
 }  // namespace

@@ -197,8 +197,9 @@ void instance_norm(Call& call) {
   const double share = static_cast<double>(x.local.size(0)) / static_cast<double>(x.size(0));
   const c10::AutoGradMode no_grad(false);
   if (!axes.empty()) {
-    const at::Tensor both =
-        sum_over(at::stack({done.mean, done.variance}) * share, axes, resolution.mesh());
+    const at::ScalarType type = done.mean.scalar_type();
+    const at::Tensor own = at::stack({done.mean, done.variance}).to(at::toOpMathType(type)) * share;
+    const at::Tensor both = sum_over(own, axes, resolution.mesh()).to(type);
     done.mean = both[0];
     done.variance = both[1];
   }

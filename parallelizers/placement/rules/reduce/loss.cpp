@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <ATen/core/Reduction.h>
 #include <c10/core/GradMode.h>
 
@@ -123,7 +124,8 @@ void cross_entropy(Call& call) {
     loss = at::cross_entropy_loss(logits, target, {}, at::Reduction::None, settings.ignore_index,
                                   settings.smoothing);
   }
-  if (!none) loss = loss.sum();
+  // Sums over many rows leave the range of half precision, and lose the last ones.
+  if (!none) loss = loss.sum(at::toOpMathType(loss.scalar_type()));
   if (settings.reduction == at::Reduction::Mean) {
     loss = loss / counted_rows(target, settings, resolution);
   }
@@ -133,8 +135,7 @@ void cross_entropy(Call& call) {
       loss = reduce_axis(loss, *resolution.mesh(), axis);
     }
   }
-  if (vocabulary_axis >= 0) loss = loss.to(logits.scalar_type());
-  call.result({loss, resolution.layout_of(none ? rows : "")});
+  call.result({loss.to(logits.scalar_type()), resolution.layout_of(none ? rows : "")});
 }
 
 /// mse_loss(self, target, reduction), by its definition: the parts enter the door one by one.

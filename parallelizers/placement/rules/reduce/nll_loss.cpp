@@ -91,7 +91,9 @@ void nll_loss(Call& call) {
     for (const int other : spread) total = mesh->axis(other)->all_reduce(total.clone());
     loss = loss / total;
   }
-  call.result(resolution.finish(half ? loss.to(type) : loss, ""));
+  Value sum = resolution.finish(loss, "");
+  sum.local = sum.local.to(type);
+  call.result(std::move(sum));
 }
 
 }  // namespace

@@ -134,11 +134,12 @@ void layer_norm(Call& call) {
   const auto mean = [&](const at::Tensor& tensor) {
     return mean_over(tensor, shape, axes, resolution.mesh());
   };
-  const at::Tensor centered = local - mean(local);
+  const at::Tensor wide = local.to(at::toOpMathType(local.scalar_type()));
+  const at::Tensor centered = wide - mean(wide);
   at::Tensor y = centered * at::rsqrt(mean(centered * centered) + eps);
   if (weight.defined()) y = y * weight;
   if (bias.defined()) y = y + bias;
-  call.result(resolution.finish(y, all));
+  call.result(resolution.finish(y.to(local.scalar_type()), all));
 }
 
 /// rms_norm(x, shape, weight, eps): one statistic, reduced where H is cut.

@@ -48,11 +48,25 @@ Reduction reduction_of(const Call& call, size_t dims_argument) {
   return {call.dimensions(dims_argument, dims), call.boolean(dims_argument + 1)};
 }
 
-/// A sum of what a rank holds is a partial sum.
+/// A sum of what a rank holds is a partial sum. One device adds half precision up in float and
+/// rounds once, and so do the ranks together.
 void sum(Call& call) {
-  const std::string own = call.letters(0);
+  Value x = call.value(0);
+  const std::string own = letters(x.dim());
   const Reduction over = reduction_of(call, 1);
-  call.run({{own}, {reduced(own, over.dims, over.keep)}});
+  const std::string result = reduced(own, over.dims, over.keep);
+  const size_t last = call.size() - 1;
+  const at::ScalarType type =
+      call.none(last) ? x.local.scalar_type() : call.argument(last).toScalarType();
+  if (!at::isReducedFloatingType(type)) return call.run({{own}, {result}});
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  if (resolution.axes_beside(result).empty()) return call.run({{own}, {result}});
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  arguments[0] = x.local.to(type);
+  arguments[last] = at::kFloat;
+  Value y = resolution.finish(call.call_with(std::move(arguments))[0].toTensor(), result);
+  y.local = y.local.to(type);
+  call.result(std::move(y));
 }
 
 /// A sum over the ranks' sums, divided by the global count.
@@ -140,10 +154,16 @@ void norm(Call& call) {
   if (resolution.axes_beside(result).empty()) {
     return call.result({at::norm(x.local, p, over.dims, over.keep), resolution.layout_of(result)});
   }
-  Value powers = resolution.finish(at::norm(x.local, p, over.dims, over.keep).pow(p), result);
+  // The powers of half precision leave its range long before their root does.
+  const at::ScalarType type = x.local.scalar_type();
+  const at::Tensor wide = x.local.to(at::toOpMathType(type));
+  Value powers = resolution.finish(at::norm(wide, p, over.dims, over.keep).pow(p), result);
   // The root of zero has no finite slope; a norm's gradient there is zero.
   const at::Tensor nothing = powers.local.eq(0);
-  powers.local = powers.local.masked_fill(nothing, 1).pow(1.0 / p).masked_fill(nothing, 0);
+  powers.local = powers.local.masked_fill(nothing, 1)
+                     .pow(1.0 / p)
+                     .masked_fill(nothing, 0)
+                     .to(at::toRealValueType(type));
   call.result(std::move(powers));
 }
 

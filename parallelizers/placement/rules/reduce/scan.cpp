@@ -93,7 +93,7 @@ struct Product {
 };
 
 /// cumsum, cumprod (self, dim, dtype). Along a cut every rank starts from what the ranks before it
-/// come to: one total a rank is exchanged.
+/// come to: one total a rank is exchanged. One device goes on from totals that it never rounds.
 template <typename Operation>
 void cumulate(Call& call) {
   Value x = call.value(0);
@@ -112,6 +112,12 @@ void cumulate(Call& call) {
     if (!type) type = x.local.scalar_type();
     x.local = x.local.clone();  // what backward remembers must outlive the write
   }
+  const at::ScalarType given = type.value_or(x.local.scalar_type());
+  const bool half = at::isReducedFloatingType(given);
+  if (half) {
+    x.local = x.local.to(given);
+    type = at::kFloat;
+  }
   const auto& group = x.layout->group(axis);
   const std::vector<int64_t> one_each(group->size(), 1);
   const at::Tensor total = Operation::all(x.local, dim, type);
@@ -119,6 +125,7 @@ void cumulate(Call& call) {
       gather_and_copy(total, group, dim, one_each).narrow(dim, 0, group->rank()), dim, type);
   const at::Tensor own = Operation::cumulated(x.local, dim, type);
   Value result{Operation::join(own, before), x.layout};
+  if (half) result.local = result.local.to(given);
   if (!in_place) return call.result(std::move(result));
   const at::Tensor target = call.tensor(0);
   write_to(target, call.resident(std::move(result)), call.name());
