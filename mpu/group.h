@@ -73,7 +73,7 @@ class Group {
   at::Tensor reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes);
   Pending start_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes);
 
-  /// Overwrites `tensor` (contiguous) with that of group rank `root`.
+  /// Overwrites `tensor` (contiguous, no zeros without memory) with that of group rank `root`.
   void broadcast(at::Tensor& tensor, int root = 0);
   Pending start_broadcast(at::Tensor tensor, int root = 0);
 

@@ -23,6 +23,7 @@ at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size) {
 }
 
 at::Tensor plain(const at::Tensor& tensor) {
+  if (tensor._is_zerotensor()) return tensor.clone(at::MemoryFormat::Contiguous);
   if (!tensor.is_conj() && !tensor.is_neg()) return tensor.contiguous();
   return tensor.resolve_conj().resolve_neg().contiguous();
 }

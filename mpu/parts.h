@@ -16,7 +16,9 @@ int64_t row_size(const at::Tensor& tensor, int64_t dim);
 /// Uninitialized, of `like`'s shape but for `size` along `dim`.
 at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size);
 
-/// What backends can read: contiguous, with no conjugation or sign left to do.
+/// What backends and files can read: contiguous, with no conjugation or sign left to do, and with
+/// memory. (The gradient of sgn, and so the second one of abs, is zeros without any: a tensor with
+/// a null pointer that says `_is_zerotensor()`.)
 at::Tensor plain(const at::Tensor& tensor);
 
 /// Backends know no complex numbers: the same memory as pairs of real ones.

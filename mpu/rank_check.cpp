@@ -17,6 +17,7 @@
 #include "mpu/digest.h"
 #include "mpu/error.h"
 #include "mpu/ledger.h"
+#include "mpu/parts.h"
 
 namespace oslo {
 namespace {
@@ -60,7 +61,7 @@ bool equal_but_for_rounding(const at::Tensor& a, const at::Tensor& b) {
 
 /// The group ranks whose values are not those of the first; all ranks find the same.
 std::vector<int> ranks_that_differ(const at::Tensor& tensor, Group& group) {
-  at::Tensor own = tensor.detach().reshape({-1}).resolve_conj().resolve_neg().contiguous();
+  at::Tensor own = parts::plain(tensor.detach().reshape({-1}));
   if (own.is_complex()) own = at::view_as_real(own).reshape({-1});
   const at::Tensor all = rows_of(own, group);
   const auto parts = all.chunk(group.size());
@@ -108,7 +109,7 @@ RankCheckScope::~RankCheckScope() {
 
 uint64_t content_digest(const at::Tensor& tensor) {
   if (tensor.is_meta() || tensor.numel() == 0) return 0;
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor plain = parts::plain(tensor.detach());
   if (!plain.is_cpu()) return device_digest(plain);
   const auto* bytes = static_cast<const char*>(plain.const_data_ptr());
   const size_t size = plain.nbytes();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "mpu/error.h"
+#include "mpu/parts.h"
 
 namespace oslo {
 
@@ -28,7 +29,7 @@ void check_has_bytes(const at::Tensor& tensor, const std::string& where) {
 }
 
 at::Tensor to_plain_bytes(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().contiguous();
+  const at::Tensor plain = parts::plain(tensor.detach());
   if (plain.is_cpu()) return plain;
   // A device copies to pinned memory at the bus's speed, to other memory by way of some of its own.
   at::Tensor host = at::empty(

@@ -181,7 +181,9 @@ FileContents write_torch_bin(const std::filesystem::path& path, const StateDict&
     check_has_bytes(tensor, where);
     OSLO_CHECK(find_torch_dtype(tensor.scalar_type()) != nullptr, where,
                "torch.load has no plain dtype ", c10::toString(tensor.scalar_type()));
-    plain.insert(name, tensor.detach().resolve_conj().resolve_neg());
+    // As it lies: tensors that share memory are to share it in the file.
+    plain.insert(name, tensor._is_zerotensor() ? tensor.detach().clone()
+                                               : tensor.detach().resolve_conj().resolve_neg());
     cover(spans, plain.at(name));
   }
   DictPickle pickle;

@@ -12,8 +12,10 @@
 
 #include "mpu/error.h"
 #include "mpu/mpu.h"
+#include "mpu/rank_check.h"
 #include "tests/support/error_of.h"
 #include "tests/support/tensor_ranks.h"
+#include "tests/support/transport_ranks.h"
 
 namespace oslo {
 namespace {
@@ -72,6 +74,40 @@ TEST(Group, ReducesBroadcastsAndExchanges) {
               rank == 1 ? (Traffic{1, 0, 0}) : (Traffic{1, 5, 40}));
     EXPECT_EQ(group.exchange(100 + rank), (std::vector<int64_t>{100, 101, 102}));
   });
+}
+
+// What autograd hands to a collective need not have memory of its own: zeros without any (the
+// gradient of sgn), conjugates, negatives, transposes.
+TEST(Group, TakesTensorsThatAreNotTheirMemory) {
+  for (const Transport transport : {Transport::automatic, Transport::gloo}) {
+    test::on_transport(3, transport, [](Group& group) {
+      const std::vector<int64_t> sizes = {2, 0, 3};
+      const int rank = group.rank();
+      const Tensor numbers = at::complex(at::arange(15, at::kDouble), at::ones({15}, at::kDouble));
+      const Tensor conjugate = (numbers.view({3, 5}) * (rank + 1)).conj();
+      const std::vector<Tensor> all = {at::_efficientzerotensor({5, 3}, at::kDouble),
+                                       at::_efficientzerotensor({5, 3}, at::kComplexDouble),
+                                       conjugate.t(), at::imag(conjugate).t(),
+                                       at::real(conjugate).t()};
+      EXPECT_TRUE(all[0]._is_zerotensor() && all[2].is_conj() && all[3].is_neg());
+      for (const Tensor& tensor : all) {
+        const Tensor real = tensor.clone(at::MemoryFormat::Contiguous).resolve_conj().resolve_neg();
+        const auto part = [&](const Tensor& t) { return t.narrow(0, 0, sizes[rank]); };
+        EXPECT_TRUE(at::equal(group.all_reduce(tensor), group.all_reduce(real.clone())));
+        EXPECT_TRUE(
+            at::equal(group.start_all_reduce(tensor).wait(), group.all_reduce(real.clone())));
+        EXPECT_TRUE(at::equal(group.all_gather(part(tensor), 0, sizes),
+                              group.all_gather(part(real), 0, sizes)));
+        EXPECT_TRUE(at::equal(group.reduce_scatter(tensor, 0, sizes),
+                              group.reduce_scatter(real, 0, sizes)));
+        if (rank == 0) group.send(tensor, 2);
+        if (rank == 2) {
+          EXPECT_EQ(group.receive(0)[0].sizes(), tensor.sizes());
+        }
+        EXPECT_EQ(content_digest(tensor), content_digest(real));
+      }
+    });
+  }
 }
 
 TEST(Group, PartsThatDoNotFitTheLayoutAreRefused) {

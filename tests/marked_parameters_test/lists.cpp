@@ -134,5 +134,38 @@ TEST(MarkedParameters, LbfgsIsRefusedByName) {
   }
 }
 
+// Whether an out= tensor is a part is said by its mark, on every rank alike: its sizes are those of
+// rank 0's part (2 rows of 5), of the whole, or of what one rank holds alone.
+TEST(MarkedParameters, OutTensorsArePartsByTheirMark) {
+  on_ranks(3, [](const MPU& mpu) {
+    const torch::NoGradGuard no_grad;
+    for (const int64_t unit : {1, 5}) {
+      const Tensor whole = numbers({5, 3}), p = marked_by_units(whole, mpu, unit);
+      for (const int64_t rows : {0, 1, 2, 5}) {
+        const Tensor plain = torch::zeros({rows, 3}, torch::kDouble);
+        EXPECT_THAT(error_of([&] { torch::mul_out(const_cast<Tensor&>(plain), p, p); }),
+                    HasSubstr("aten::mul.out writes to an out= tensor"));
+        EXPECT_THAT(error_of([&] { torch::mul_out(const_cast<Tensor&>(p), plain, plain); }),
+                    HasSubstr("aten::mul.out writes to an out= tensor"));
+      }
+      Tensor out = torch::zeros_like(p);  // an optimizer's state
+      torch::mul_out(out, p, p);
+      expect_close(out, whole * whole, "out of parts");
+    }
+  });
+}
+
+// The gradient of sgn is zeros without memory: the second one of abs, and what a parameter gets of
+// it, which is averaged over ranks by hand.
+TEST(MarkedParameters, GradientsHaveMemory) {
+  on_ranks(3, [](const MPU& mpu) {
+    const Tensor p = marked_by_units(numbers({5, 3}), mpu, 1);
+    p.sgn().sum().backward();
+    ASSERT_TRUE(p.grad().defined());
+    EXPECT_FALSE(p.grad()._is_zerotensor());
+    expect_close(p.grad(), torch::zeros({5, 3}, torch::kDouble), "gradient");
+  });
+}
+
 }  // namespace
 }  // namespace oslo

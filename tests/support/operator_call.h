@@ -85,10 +85,30 @@ struct Prepared {
       }
       stack.push_back(std::move(value));
     }
-    visit_tensors(stack, arguments, [&](at::Tensor& tensor, const std::string& of) {
-      operands.push_back(tensor);
-      operand_names.push_back(of);
-    });
+    find_operands();
+  }
+
+  /// Without the optional tensors (weight and bias of a norm, a mask).
+  Prepared bare() const {
+    Prepared other = *this;
+    const auto& schema = handle.schema().arguments();
+    for (size_t i = 0; i < schema.size(); ++i) {
+      if (*schema[i].type() == *c10::OptionalType::create(c10::TensorType::get())) {
+        other.stack[i] = c10::IValue();
+      }
+    }
+    other.find_operands();
+    return other;
+  }
+
+  /// With one operand whose gradient is recorded.
+  Prepared recording(size_t operand) const {
+    Prepared other = *this;
+    for (size_t i = 0; i < other.operands.size(); ++i) {
+      other.operands[i] =
+          operands[i].detach().set_requires_grad(i == operand && operands[i].requires_grad());
+    }
+    return other;
   }
 
   Stack call(const Tensors& with) const {
@@ -98,6 +118,16 @@ struct Prepared {
                   [&](at::Tensor& tensor, const std::string&) { tensor = with[next++]; });
     handle.callBoxed(&arguments);
     return arguments;
+  }
+
+ private:
+  void find_operands() {
+    operands.clear();
+    operand_names.clear();
+    visit_tensors(stack, arguments, [&](at::Tensor& tensor, const std::string& of) {
+      operands.push_back(tensor);
+      operand_names.push_back(of);
+    });
   }
 };
 
@@ -129,12 +159,37 @@ struct Expected {
   Tensors results, operands, gradients;
   std::string plain;  ///< results that are no tensors
   bool backward = false;
+  Tensors second;  ///< second_gradients; empty where the operator has none
 };
+
+/// Of results that were computed from these leaves: the gradients of what `go_backward` gives them,
+/// with a graph of their own. Those that do not lead to a leaf are undefined; empty: none does.
+inline Tensors second_gradients(const Tensors& results, const Tensors& leaves) {
+  const auto gradients_of = [&](const Tensors& of, const Tensors& from, bool again) {
+    Tensors outputs, upstream;
+    for (const at::Tensor& tensor : of) {
+      if (!tensor.defined() || !tensor.requires_grad()) continue;
+      outputs.push_back(tensor);
+      upstream.push_back(upstream_of(tensor));
+    }
+    if (outputs.empty()) return Tensors();
+    return torch::autograd::grad(outputs, from, upstream, /*retain_graph=*/true,
+                                 /*create_graph=*/again, /*allow_unused=*/true);
+  };
+  Tensors recorded;
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.requires_grad()) recorded.push_back(leaf);
+  }
+  if (recorded.empty()) return {};
+  return gradients_of(gradients_of(results, recorded, true), recorded, false);
+}
 
 /// The operands as leaves, and as they are given to the operator: what is written is a copy.
 inline Tensors given(const Prepared& op, const Tensors& leaves) {
   Tensors operands = leaves;
-  if (op.in_place && operands[0].requires_grad()) operands[0] = operands[0].clone();
+  const bool recorded = std::any_of(leaves.begin(), leaves.end(),
+                                    [](const at::Tensor& leaf) { return leaf.requires_grad(); });
+  if (op.in_place && recorded) operands[0] = operands[0].clone();
   return operands;
 }
 
@@ -153,7 +208,7 @@ inline Expected on_one_device(const Prepared& op) {
   }
   const Tensors operands = given(op, leaves);
   const Stack returned = op.call(operands);
-  Expected expected{tensors_of(returned), {}, {}, plain_text(returned)};
+  Expected expected{tensors_of(returned), {}, {}, plain_text(returned), false, {}};
   try {
     expected.backward = go_backward(expected.results);
   } catch (const std::exception&) {  // not differentiable
@@ -161,6 +216,21 @@ inline Expected on_one_device(const Prepared& op) {
   for (at::Tensor& result : expected.results) result = result.detach();
   for (const at::Tensor& operand : operands) expected.operands.push_back(operand.detach());
   for (const at::Tensor& leaf : leaves) expected.gradients.push_back(leaf.grad());
+  return expected;
+}
+
+/// The same with the second derivatives, where it has them.
+inline Expected twice_on_one_device(const Prepared& op) {
+  Expected expected = on_one_device(op);
+  if (!expected.backward) return expected;
+  Tensors leaves;
+  for (const at::Tensor& operand : op.operands) {
+    leaves.push_back(operand.detach().clone().set_requires_grad(operand.requires_grad()));
+  }
+  try {
+    expected.second = second_gradients(tensors_of(op.call(given(op, leaves))), leaves);
+  } catch (const std::exception&) {  // once only
+  }
   return expected;
 }
 

@@ -4,12 +4,14 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "mpu/error.h"
+#include "mpu/parts.h"
 
 namespace oslo::shared_memory {
 namespace {
 
 bool in_one_piece(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() &&
+         !tensor._is_zerotensor();
 }
 
 }  // namespace
@@ -27,7 +29,7 @@ Buffer Buffer::input(const at::Tensor& tensor) {
   buffer.tensor_ = tensor;
   if (!in_one_piece(tensor)) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    buffer.tensor_ = tensor.resolve_conj().resolve_neg().contiguous();
+    buffer.tensor_ = parts::plain(tensor);
   }
   buffer.data_ = static_cast<std::byte*>(const_cast<void*>(buffer.tensor_.const_data_ptr()));
   buffer.bytes_ = tensor.nbytes();
@@ -36,6 +38,8 @@ Buffer Buffer::input(const at::Tensor& tensor) {
 
 Buffer Buffer::output(const at::Tensor& tensor, bool with_content) {
   check_movable(tensor);
+  OSLO_CHECK(!tensor._is_zerotensor(), "a collective writes to a tensor of shape ", tensor.sizes(),
+             " that is zeros without memory, as the gradient of sgn is; give it a clone()");
   Buffer buffer;
   buffer.tensor_ = tensor;
   const at::Tensor* memory = &tensor;

@@ -45,7 +45,9 @@ class AccumulateMarked final : public Node {
     if (!impl || !gradients[0].defined()) return {};
     const at::Tensor parameter(std::move(impl));
     if (!parameter.requires_grad()) return {};
-    const at::Tensor local = local_in(std::move(gradients[0]), layout_);
+    at::Tensor local = local_in(std::move(gradients[0]), layout_);
+    // Zeros without memory (sgn's gradient) could not be averaged over ranks, nor added to.
+    if (local._is_zerotensor()) local = local.clone();
     const std::lock_guard<std::mutex> lock(mutex_);
     at::Tensor& kept = parameter.mutable_grad();
     // What a user assigned, `p.mutable_grad() = p.grad() * 0.5`, is a value of the global shape.

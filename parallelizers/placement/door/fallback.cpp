@@ -34,18 +34,21 @@ bool has_marked(const c10::IValue& argument) {
 }  // namespace
 
 void decompose(const OperatorEntry& op, torch::jit::Stack& stack) {
-  if (op.on_each) {  // nothing but the operator on each of a list, which may write it
+  const size_t base = stack.size() - op.arguments;
+  if (op.on_each && op.in_place) {  // nothing but the operator on each of a list, which it writes
     op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);
     return;
   }
-  const size_t base = stack.size() - op.arguments;
   const c10::IValue first = stack[base];
-  // Definitions read sizes. One that gives its target another shape must meet the parameter itself.
+  // Definitions read sizes (_foreach_norm of an infinite order asks for elements). One that gives
+  // its target another shape must meet the parameter itself.
   const size_t begin = base + (op.handle.hasTag(at::Tag::inplace_view) ? 1 : 0);
   for (size_t i = begin; i < stack.size(); ++i) {
     if (has_marked(stack[i])) stack[i] = with_tensors_in(stack[i], with_global_sizes);
   }
-  op.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  op.handle.callBoxedForDispatchKey(op.on_each ? c10::DispatchKey::CompositeExplicitAutograd
+                                               : c10::DispatchKey::CompositeImplicitAutograd,
+                                    stack);
   if (op.in_place) stack.back() = first;
 }
 

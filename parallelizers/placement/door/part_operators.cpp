@@ -58,8 +58,10 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
   stack.back() = itself ? tensor : marked_with_history(result, tensor, device);
 }
 
-/// Whether all tensors are parts of the layout of the first marked one.
-bool lie_alike(const torch::jit::Stack& stack, size_t base) {
+/// Whether all tensors are parts of the layout of the first marked one. An ordinary tensor of a
+/// part's sizes is taken for one, unless the operator writes out=: beside parts of other sizes that
+/// is refused, and the ranks' parts have several.
+bool lie_alike(const OperatorEntry& op, const torch::jit::Stack& stack, size_t base) {
   const Mark* mark = nullptr;
   for (size_t i = base; i < stack.size(); ++i) {
     if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) return false;
@@ -77,7 +79,9 @@ bool lie_alike(const torch::jit::Stack& stack, size_t base) {
     if (mark_of(tensor) != nullptr) continue;
     // What is written by a part that pipeline stages hold becomes theirs.
     if (i == base && mark->layout->resident()) return false;
-    if (tensor.dim() > 0 && tensor.sizes() != c10::IntArrayRef(mark->local_sizes)) return false;
+    const bool is_out = op.writes_out && op.schema->arguments()[i - base].alias_info() != nullptr;
+    if (tensor.dim() == 0 && !is_out) continue;
+    if (op.writes_out || tensor.sizes() != c10::IntArrayRef(mark->local_sizes)) return false;
   }
   return true;
 }
@@ -135,7 +139,7 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
   refuse_ambiguous_target(op, stack, base);
   // A result of operators on a parameter (a clone) has a place in the graph to keep.
   if (recorded && !stack[base].toTensor().is_leaf()) return false;
-  if (!lie_alike(stack, base) || records_beyond_target(stack, base)) return false;
+  if (!lie_alike(op, stack, base) || records_beyond_target(stack, base)) return false;
   // torch::nn::init::dirac_ clears a convolution's weight before it writes its ones.
   if (on_marked && op.clears && may_be_initialized(stack[base].toTensor())) {
     refuse_initializers_of_parts(stack[base].toTensor());

@@ -68,7 +68,8 @@ class AxisResolver {
 
   Resolution::Axis of_first() const {
     const char letter = letter_of(0);
-    return can_stay(letter) ? Resolution::Axis{letter, shared_cut(0, letter)} : Resolution::Axis();
+    CutPtr cut = can_stay(letter) ? shared_cut(0, letter) : nullptr;
+    return cut ? Resolution::Axis{letter, std::move(cut)} : Resolution::Axis();
   }
 
   /// Whether the operands can be cut on it. Of a sparse tensor that is whole no part can be taken.
@@ -101,11 +102,12 @@ class AxisResolver {
     return cost;
   }
 
-  /// Where the plan's weight has the letter of a result, that is kept.
+  /// Where the plan's weight has the letter of a result, in whole units, that is kept.
   Resolution::Axis cheapest() const {
     if (weight_ >= 0) {
       const char letter = letter_of(weight_);
-      if (can_stay(letter) && in_results(letter)) return {letter, shared_cut(weight_, letter)};
+      CutPtr cut = can_stay(letter) && in_results(letter) ? shared_cut(weight_, letter) : nullptr;
+      if (cut) return {letter, std::move(cut)};
     }
     Resolution::Axis best;
     int64_t best_cost = std::numeric_limits<int64_t>::max();

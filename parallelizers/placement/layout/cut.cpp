@@ -125,7 +125,8 @@ CutPtr Cut::repeated(int64_t count) const {
 }
 
 at::Tensor Cut::by_rank(const at::Tensor& whole, int64_t dim) const {
-  if (contiguous()) return whole;
+  // Of nothing but empty vectors cat makes no graph.
+  if (contiguous() || whole.size(dim) == 0) return whole;
   std::vector<std::vector<at::Tensor>> parts(ranks());
   int64_t start = 0;
   for (const Run& run : runs_) {
@@ -142,7 +143,7 @@ at::Tensor Cut::by_rank(const at::Tensor& whole, int64_t dim) const {
 }
 
 at::Tensor Cut::in_order(const at::Tensor& joined, int64_t dim) const {
-  if (contiguous()) return joined;
+  if (contiguous() || joined.size(dim) == 0) return joined;
   std::vector<int64_t> next(ranks(), 0);
   for (int r = 1; r < ranks(); ++r) next[r] = next[r - 1] + sizes_[r - 1];
   std::vector<at::Tensor> pieces;

@@ -5,9 +5,24 @@
 #include "parallelizers/placement/layout/cut_requests.h"
 
 namespace oslo {
+namespace {
+
+at::Tensor lent_elements(Lent what, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  at::Tensor elements = at::zeros(sizes, options);
+  if (what == Lent::zeros) return elements;
+  return elements + at::linspace(0.5, 1.5, elements.numel(), options).view(sizes);
+}
+
+}  // namespace
+
+at::Tensor joined(std::vector<at::Tensor> parts, int64_t dim) {
+  if (parts.front().dim() != 1) return at::cat(parts, dim);
+  for (at::Tensor& part : parts) part = part.unsqueeze(0);
+  return at::cat(parts, 1).squeeze(0);
+}
 
 std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::Tensor> local,
-                                     const Call::LocalFunction& function) {
+                                     const Call::LocalFunction& function, Lent what) {
   c10::SmallVector<at::Tensor, 4> operands(local.begin(), local.end());
   std::string lent;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -18,7 +33,7 @@ std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::
       if (operand.size(d) != 0 || contains(map.whole, letter)) continue;
       std::vector<int64_t> sizes = operand.sizes().vec();
       sizes[d] = map.factor(i, letter);
-      operand = at::cat({operand, at::zeros(sizes, operand.options())}, d);
+      operand = joined({operand, lent_elements(what, sizes, operand.options())}, d);
       lent += letter;
     }
   }

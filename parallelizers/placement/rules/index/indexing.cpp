@@ -4,6 +4,7 @@
 
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/rules/arithmetic.h"
+#include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {
 namespace {
@@ -96,7 +97,7 @@ at::Tensor never_empty(const at::Tensor& part, int64_t dim) {
   if (part.size(dim) > 0) return part;
   std::vector<int64_t> sizes = part.sizes().vec();
   sizes[dim] = 1;
-  return at::cat({part, part.new_zeros(sizes)}, dim);
+  return joined({part, part.new_zeros(sizes)}, dim);
 }
 
 }  // namespace oslo

@@ -155,15 +155,19 @@ void against_list(Call& call) {
 }
 
 /// How many classes there are when the call does not say: one more than the largest index.
-int64_t classes_of(const at::Tensor& indices) {
-  return indices.numel() == 0 ? 0 : indices.max().item<int64_t>() + 1;
+int64_t classes_of(const Call& call) {
+  // The whole's: of a parallel parameter the tensor itself has this rank's sizes.
+  for (const int64_t size : call.value(0).sizes()) {
+    if (size == 0) return 0;
+  }
+  return call.tensor(0).max().item<int64_t>() + 1;
 }
 
 /// one_hot(self, num_classes).
 void one_hot(Call& call) {
   const std::string own = call.letters(0);
   int64_t classes = call.integer(1);
-  if (classes < 0) classes = classes_of(call.tensor(0));
+  if (classes < 0) classes = classes_of(call);
   call.run({{own}, {own + "-"}}, [&](c10::ArrayRef<at::Tensor> local) {
     return call.call_with({local[0], classes});
   });
@@ -173,7 +177,7 @@ void one_hot(Call& call) {
 void bincount(Call& call) {
   const Value self = call.value(0), weights = call.value(1);
   if (self.dim() != 1 || (weights.defined() && weights.dim() != 1)) return call.gather("no vector");
-  const int64_t bins = std::max(call.integer(2), classes_of(call.tensor(0)));
+  const int64_t bins = std::max(call.integer(2), classes_of(call));
   DimensionMap map{{"a"}, {""}};
   if (weights.defined()) map.operands.push_back("a");
   const at::ScalarType type = !weights.defined()                          ? at::kLong

@@ -64,26 +64,32 @@ Operands operands_of(const Call& call) {
   return {call.value(0), call.value(1), call.value(2), call.value(3), call.value(4)};
 }
 
-/// What a rank without elements makes of them: nothing, by weight and bias, which get a gradient of
-/// zero. Lent elements would all be alike, and have no deviation to divide by.
-at::Tensor of_nothing(const Operands& operands) {
-  at::Tensor y = operands[0].local;
-  if (operands[1].defined()) y = y * per_channel(operands[1].local, y.dim());
-  if (operands[2].defined()) y = y + per_channel(operands[2].local, y.dim());
-  return y.to(operands[0].local.scalar_type());
-}
-
-/// The operator itself on this rank's part, and on copies of the running statistics.
-Normalized run_below(Call& call, const Operands& operands) {
+/// The operator itself on this rank's part, and on copies of the running statistics. Many formulas
+/// leave parts without elements out of the graph, which ranks that hold some have in theirs.
+Normalized run_below(Call& call, const Operands& operands, DimensionMap map) {
   c10::SmallVector<at::Tensor, 5> local;
   for (const Value& operand : operands) local.push_back(operand.local);
-  for (const size_t buffer : {3, 4}) {
-    if (local[buffer].defined()) local[buffer] = local[buffer].clone();
+  const auto function = [&](c10::ArrayRef<at::Tensor> own) {
+    std::vector<c10::IValue> arguments = call.arguments().vec(), results;
+    for (size_t i = 0; i < own.size(); ++i) arguments[i] = or_none(own[i]);
+    c10::SmallVector<at::Tensor, 2> running;
+    for (const size_t buffer : {3, 4}) {
+      if (!own[buffer].defined()) continue;
+      running.push_back(own[buffer].clone());
+      arguments[buffer] = running.back();
+    }
+    results.push_back(call.call_with(std::move(arguments))[0]);
+    results.insert(results.end(), running.begin(), running.end());
+    return results;
+  };
+  map.results.resize(3, kChannels);
+  const auto results = on_elements(map, local, function, Lent::distinct);
+  Normalized done{results[0].toTensor(), {}, {}};
+  if (results.size() == 3) {
+    done.mean = results[1].toTensor();
+    done.variance = results[2].toTensor();
   }
-  if (local[0].numel() == 0) return {of_nothing(operands), local[3], local[4]};
-  std::vector<c10::IValue> arguments = call.arguments().vec();
-  for (size_t i = 0; i < local.size(); ++i) arguments[i] = or_none(local[i]);
-  return {call.call_with(std::move(arguments))[0].toTensor(), local[3], local[4]};
+  return done;
 }
 
 /// Batch norm by its formula, with statistics over all ranks of `axes` (forward and backward).
@@ -170,10 +176,9 @@ void batch_norm(Call& call) {
   const DimensionMap map = map_of(operands);
   const Resolution resolution = resolve(map, operands);
   const Axes axes = resolution.axes_beside(kChannels);
-  // A rank without channels has nothing to take statistics of, but a part in backward.
-  const bool by_hand = training && (!axes.empty() || operands[0].local.numel() == 0);
-  const Normalized done =
-      by_hand ? by_definition(call, operands, axes, resolution.mesh()) : run_below(call, operands);
+  const bool by_hand = training && !axes.empty();
+  const Normalized done = by_hand ? by_definition(call, operands, axes, resolution.mesh())
+                                  : run_below(call, operands, map);
   call.result(resolution.finish(done.y, map.results[0]));
   if (!training || !done.mean.defined()) return;
   const VersionsKept as_before(call);
@@ -188,7 +193,7 @@ void instance_norm(Call& call) {
   DimensionMap map = map_of(operands);
   if (training) map.whole = map.results[0].substr(2);
   const Resolution resolution = resolve(map, operands);
-  Normalized done = run_below(call, operands);
+  Normalized done = run_below(call, operands, map);
   call.result(resolution.finish(done.y, map.results[0]));
   if (!training || !done.mean.defined()) return;
   // The running statistics move by the mean over all images.
@@ -268,15 +273,17 @@ void group_norm(Call& call) {
     return call.result(resolution.finish(
         group_norm_over(operands, axes, resolution, groups, count, call.number(4)), all));
   }
-  if (operands[0].local.numel() == 0) {
-    return call.result(resolution.finish(of_nothing(operands), all));
-  }
-  std::vector<c10::IValue> arguments = call.arguments().vec();
-  arguments[0] = operands[0].local;
-  arguments[1] = operands[0].local.size(1) / each;
-  arguments[2] = or_none(operands[1].local);
-  arguments[3] = or_none(operands[2].local);
-  call.result(resolution.finish(call.call_with(std::move(arguments))[0].toTensor(), all));
+  const auto below = [&](c10::ArrayRef<at::Tensor> own) {
+    std::vector<c10::IValue> arguments = call.arguments().vec();
+    arguments[0] = own[0];
+    arguments[1] = own[0].size(1) / each;
+    arguments[2] = or_none(own[1]);
+    arguments[3] = or_none(own[2]);
+    return call.call_with(std::move(arguments));
+  };
+  const at::Tensor local[] = {operands[0].local, operands[1].local, operands[2].local};
+  const auto results = on_elements(map, local, below, Lent::distinct);
+  call.result(resolution.finish(results[0].toTensor(), all));
 }
 
 /// Puts what LibTorch's kernels, whose schemas do not say so, have written into copies of the

@@ -21,7 +21,7 @@ template <size_t Dim>
 void along(Call& call) {
   const int64_t dims = call.dim(0);
   const std::string own = letters(dims);
-  call.run({{own}, {own}, std::string(1, own[call.dimension(Dim, dims)])});
+  run_on_elements(call, {{own}, {own}, std::string(1, own[call.dimension(Dim, dims)])});
 }
 
 /// The same for results without that dimension, or with one element there (argument Dim + 1).
@@ -92,6 +92,23 @@ struct Product {
   static at::Tensor join(const at::Tensor& x, const at::Tensor& y) { return x * y; }
 };
 
+/// The same where no rank has more than its own: along a dimension that is whole.
+template <typename Operation>
+void cumulate_parts(Call& call, const DimensionMap& map, int64_t dim) {
+  if (!call.op().in_place) return run_on_elements(call, map);
+  run_in_place(
+      call, [&](c10::ArrayRef<Value>) { return map; },
+      [&](c10::ArrayRef<at::Tensor> local) {
+        if (local[0].numel() > 0) return call.call_below(local);
+        const auto cumulated = [&](c10::ArrayRef<at::Tensor> some) {
+          return std::vector<c10::IValue>{
+              Operation::cumulated(some[0], dim, some[0].scalar_type())};
+        };
+        const auto results = on_elements(map, local, cumulated);
+        return std::vector<c10::IValue>{local[0].copy_(results[0].toTensor())};
+      });
+}
+
 /// cumsum, cumprod (self, dim, dtype). Along a cut every rank starts from what the ranks before it
 /// come to: one total a rank is exchanged. One device goes on from totals that it never rounds.
 template <typename Operation>
@@ -104,7 +121,7 @@ void cumulate(Call& call) {
     if (in_place && x.cut_at(dim)) return gather_in_place(call, "needs the whole dimension");
     const std::string own = letters(x.dim());
     const DimensionMap map{{own}, {own}, std::string(1, own[dim])};
-    return in_place ? run_in_place(call, [&](c10::ArrayRef<Value>) { return map; }) : call.run(map);
+    return cumulate_parts<Operation>(call, map, dim);
   }
   std::optional<at::ScalarType> type;
   if (!call.none(2)) type = call.argument(2).toScalarType();

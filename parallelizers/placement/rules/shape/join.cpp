@@ -9,6 +9,7 @@
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {
 namespace {
@@ -86,14 +87,14 @@ void cat(Call& call) {
       resolve(map, operands, joined_axis >= 0 ? Keep::first_operand : Keep::cheapest);
   std::vector<at::Tensor> local;
   for (Value& operand : operands) local.push_back(std::move(operand.local));
-  Value joined = resolution.finish(at::cat(local, dim), own);
+  Value all = resolution.finish(joined(std::move(local), dim), own);
   if (joined_axis >= 0) {
-    auto layout = joined.layout ? std::make_shared<Layout>(*joined.layout)
-                                : std::make_shared<Layout>(resolution.mesh());
+    auto layout = all.layout ? std::make_shared<Layout>(*all.layout)
+                             : std::make_shared<Layout>(resolution.mesh());
     (*layout)[joined_axis] = {dim, std::make_shared<Cut>(std::move(runs))};
-    joined.layout = std::move(layout);
+    all.layout = std::move(layout);
   }
-  joined_result(call, std::move(joined));
+  joined_result(call, std::move(all));
 }
 
 void stack(Call& call) {
