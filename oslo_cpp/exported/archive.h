@@ -36,6 +36,7 @@ class Archive {
   /// Python had for one tensor are one tensor here, and those of one storage share theirs.
   at::Tensor tensor(const std::string& name);
   std::vector<int64_t> sizes(const std::string& name) const { return described(name).sizes; }
+  c10::ScalarType type(const std::string& name) const { return described(name).type; }
 
  private:
   struct Description {

@@ -7,7 +7,6 @@
 #include <map>
 #include <new>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "checkpoint/storage/outside_text.h"
@@ -15,11 +14,10 @@
 #include "mpu/random_states.h"
 #include "mpu/text.h"
 #include "oslo_cpp/exported/archive.h"
-#include "oslo_cpp/exported/build_graph.h"
 #include "oslo_cpp/exported/copy_state.h"
-#include "oslo_cpp/exported/input_check.h"
 #include "oslo_cpp/exported/module_builder.h"
 #include "oslo_cpp/exported/module_uses.h"
+#include "oslo_cpp/exported/program.h"
 #include "oslo_cpp/exported/signature.h"
 #include "oslo_cpp/initialized_tag.h"
 
@@ -28,70 +26,32 @@ namespace oslo {
 using exported::Archive;
 using exported::Document;
 using exported::ModuleBuilder;
+using exported::Program;
 using exported::Signature;
 using Kind = exported::Signature::Kind;
 
 struct ExportedModule::State {
-  struct Input {
-    Kind kind;
-    ParameterSlot slot;  ///< of parameters, buffers and constants
-  };
+  /// The program that `model` runs in the mode that it is in. A model of which a part is in
+  /// training (dropout behind eval(), to sample) is run by the program of training, which asks each
+  /// module.
+  const Program& chosen(const ExportedModule& model) const;
 
-  void add_tensors(ModuleBuilder& builder, Archive& archive, const Signature& signature);
-  exported::Values inputs_of_graph(const std::vector<c10::IValue>& given) const;
-
-  std::vector<Input> inputs;  ///< one for each of the graph's
-  std::vector<std::string> input_names, output_names;
-  std::shared_ptr<const exported::Graph> graph;
-  std::optional<exported::InputCheck> check;
-  /// The modules whose members `inputs` points to, also when others stand in the tree for them.
+  Program training;
+  std::optional<Program> evaluation;
+  /// What the programs' inputs are, by name.
+  std::map<std::string, ParameterSlot> slots;
+  /// The modules whose members the slots point to, also when others stand in the tree for them.
   std::map<std::string, std::shared_ptr<torch::nn::Module>> modules;
   bool evaluation_only = false;
-  std::filesystem::path path;
+  std::filesystem::path path, evaluation_path;
 };
 
-void ExportedModule::State::add_tensors(ModuleBuilder& builder, Archive& archive,
-                                        const Signature& signature) {
-  for (const Signature::Input& input : signature.inputs) {
-    Input added{input.kind, {}};
-    switch (input.kind) {
-      case Kind::parameter:
-        added.slot = builder.add_parameter(input.name, archive.tensor(input.name));
-        break;
-      case Kind::buffer:
-        added.slot.registered =
-            builder.add_buffer(input.name, archive.tensor(input.name), input.saved);
-        break;
-      case Kind::constant:
-        added.slot.registered = archive.tensor(input.name);
-        break;
-      case Kind::user:
-        input_names.push_back(input.name);
-        break;
-      case Kind::fixed:
-        break;
-    }
-    inputs.push_back(std::move(added));
+const Program& ExportedModule::State::chosen(const ExportedModule& model) const {
+  if (!evaluation || model.is_training()) return training;
+  for (const torch::nn::Module* asked : training.notes.asked) {
+    if (asked->is_training()) return training;
   }
-}
-
-exported::Values ExportedModule::State::inputs_of_graph(
-    const std::vector<c10::IValue>& given) const {
-  exported::Values values;
-  values.reserve(inputs.size());
-  size_t next = 0;
-  for (const Input& input : inputs) {
-    if (input.kind == Kind::user) {
-      values.push_back(given[next++]);
-    } else if (input.kind == Kind::fixed) {
-      values.emplace_back();
-    } else {
-      // A typed member is what the layer computes with, as in a model in C++.
-      values.emplace_back(input.slot.member != nullptr ? *input.slot.member
-                                                       : input.slot.registered);
-    }
-  }
-  return values;
+  return *evaluation;
 }
 
 namespace {
@@ -118,22 +78,104 @@ std::map<std::string, std::string> weight_paths(const Signature& signature) {
   return paths;
 }
 
-/// The counters of batch norms, which evaluation leaves as they are.
-std::set<std::string> batch_counters(const Signature& signature) {
-  std::set<std::string> counters;
-  for (const Signature::Input& input : signature.inputs) {
-    const bool counts = exported::split_name(input.name).second == "num_batches_tracked";
-    if (input.kind == Kind::buffer && counts) counters.insert(input.value);
-  }
-  return counters;
-}
-
 /// Python's modules in their order, those without tensors, too.
 void add_modules(ModuleBuilder& builder, const Document& graph_module) {
   for (const Document& entry : graph_module.member("module_call_graph").items()) {
     const std::string& path = entry.member("fqn").text();
     if (path.find('@') == std::string::npos) builder.add_module(path);  // "h.0@1": called again
   }
+}
+
+/// The program's inputs, whose parameters and buffers are registered in the tree.
+void add_tensors(ModuleBuilder& builder, Archive& archive, const Signature& signature,
+                 std::map<std::string, ParameterSlot>& slots, Program& program) {
+  for (const Signature::Input& input : signature.inputs) {
+    Program::Input added{input.kind, {}};
+    switch (input.kind) {
+      case Kind::parameter:
+        slots[input.name] = added.slot =
+            builder.add_parameter(input.name, archive.tensor(input.name));
+        break;
+      case Kind::buffer:
+        added.slot.registered =
+            builder.add_buffer(input.name, archive.tensor(input.name), input.saved);
+        slots[input.name] = added.slot;
+        break;
+      case Kind::constant:
+        added.slot.registered = archive.tensor(input.name);
+        break;
+      case Kind::user:
+      case Kind::fixed:
+        break;
+    }
+    program.inputs.push_back(std::move(added));
+  }
+}
+
+/// The inputs of a second program of the model: its parameters and buffers are those of the tree.
+/// Throws `Error` where they are not by name, size and type.
+void share_tensors(Archive& archive, const Signature& signature,
+                   const std::map<std::string, ParameterSlot>& slots, const std::string& other,
+                   Program& program) {
+  size_t shared = 0;
+  for (const Signature::Input& input : signature.inputs) {
+    Program::Input added{input.kind, {}};
+    if (input.kind == Kind::constant) added.slot.registered = archive.tensor(input.name);
+    if (input.kind == Kind::parameter || input.kind == Kind::buffer) {
+      const auto known = slots.find(input.name);
+      OSLO_CHECK(known != slots.end(), archive.file(), " has '", printable(input.name), "', which ",
+                 other, " has not; export the same model twice, in training and in evaluation");
+      const at::Tensor& tensor = known->second.in_use();
+      OSLO_CHECK(tensor.sizes() == c10::IntArrayRef(archive.sizes(input.name)) &&
+                     tensor.scalar_type() == archive.type(input.name),
+                 archive.file(), " has '", printable(input.name), "' as ", archive.type(input.name),
+                 " ", c10::IntArrayRef(archive.sizes(input.name)), ", ", other, " as ",
+                 tensor.scalar_type(), " ", tensor.sizes(),
+                 "; export the same model twice, in training and in evaluation");
+      added.slot = known->second;
+      ++shared;
+    }
+    program.inputs.push_back(std::move(added));
+  }
+  OSLO_CHECK(shared == slots.size(), archive.file(), " has ", shared, " of the ", slots.size(),
+             " parameters and buffers of ", other,
+             "; export the same model twice, in training and in evaluation");
+}
+
+std::string in_brackets(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + printable(name);
+  return "(" + text + ")";
+}
+
+/// The forward of evaluation, from the file of its own, on the tensors of the model of `other`.
+Program read_evaluation(const std::filesystem::path& path, const std::string& other,
+                        const std::map<std::string, ParameterSlot>& slots, const Program& training,
+                        const exported::ModuleAt& module_at) {
+  Archive archive(path);
+  const Document written = archive.program();
+  const Document graph_module = written.member("graph_module").at(archive.file());
+  const Signature signature = exported::read_signature(graph_module.member("signature"));
+  Program program;
+  share_tensors(archive, signature, slots, other, program);
+  exported::read_graph(graph_module, written, signature, module_at, /*as_written=*/true, program);
+  OSLO_CHECK(program.notes.flags_off > 0 || program.notes.flags_on == 0, archive.file(),
+             " was exported in training; the second file is that of evaluation: call model.eval() "
+             "in Python before torch.export.export");
+  OSLO_CHECK(program.input_names == training.input_names, archive.file(), " takes the inputs ",
+             in_brackets(program.input_names), ", ", other, " takes ",
+             in_brackets(training.input_names), "; export both with the same example");
+  return program;
+}
+
+/// Throws what went wrong with a file, led by its name.
+template <typename Read>
+auto led_by(const std::filesystem::path& path, const Read& read) try {
+  return read();
+} catch (const c10::Error& error) {
+  fail(printable_path(path), " cannot be read: ", first_line(error.what_without_backtrace()));
+} catch (const std::bad_alloc&) {
+  fail(printable_path(path), " takes more memory than there is");
 }
 
 }  // namespace
@@ -144,20 +186,22 @@ ExportedModule::ExportedModule(std::unique_ptr<State> state)
 ExportedModule::~ExportedModule() = default;
 
 std::vector<c10::IValue> ExportedModule::example_inputs() const {
-  return state_->check->examples();
+  return state_->chosen(*this).check->examples();
 }
 
 const std::vector<std::string>& ExportedModule::input_names() const {
-  return state_->input_names;
+  return state_->training.input_names;
 }
 
 const std::vector<std::string>& ExportedModule::output_names() const {
-  return state_->output_names;
+  return state_->chosen(*this).output_names;
 }
 
 c10::IValue ExportedModule::forward(const std::vector<c10::IValue>& inputs) {
-  state_->check->check(inputs);
-  std::vector<c10::IValue> outputs = state_->graph->run(state_->inputs_of_graph(inputs));
+  const Program& program = state_->chosen(*this);
+  program.check->check(inputs);
+  exported::check_draws(program.notes.draws);
+  std::vector<c10::IValue> outputs = program.run(inputs);
   if (outputs.size() == 1) return std::move(outputs.front());
   return c10::ivalue::Tuple::create(std::move(outputs));
 }
@@ -173,40 +217,17 @@ std::shared_ptr<torch::nn::Module> ExportedModule::clone(
     const std::optional<torch::Device>& device) const {
   OSLO_CHECK(!is_initialized(ModelView(*this)),
              "clone: the model is parallel; clone it before initialize");
-  auto copy = load_exported(state_->path);
+  auto copy = read(state_->path, state_->evaluation_path);
   exported::copy_state(*this, *copy, printable_path(state_->path));
   if (device) copy->to(*device);
   return copy;
 }
 
-std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path) try {
-  Archive archive(path);
-  const Document program = archive.program();
-  const Document graph_module = program.member("graph_module").at(archive.file());
-  const Document graph = graph_module.member("graph").at(archive.file());
-  const Signature signature = exported::read_signature(graph_module.member("signature"));
-  const exported::ModuleUses uses = exported::read_module_uses(graph, weight_paths(signature));
-
-  auto state = std::make_unique<ExportedModule::State>();
+std::shared_ptr<ExportedModule> ExportedModule::read(const std::filesystem::path& path,
+                                                     const std::filesystem::path& evaluation) {
+  auto state = std::make_unique<State>();
   std::shared_ptr<ExportedModule> model(new ExportedModule(nullptr));
-  ModuleBuilder builder(*model, archive.file(), uses, sizes_by_module(archive, signature));
-  {
-    const RandomStates as_before({at::detail::getDefaultCPUGenerator()});
-    add_modules(builder, graph_module);
-    state->add_tensors(builder, archive, signature);
-  }
-  state->modules = builder.modules();
-  const auto root = uses.find("");
-  if (root != uses.end()) {
-    model->set_written_class(exported::short_class_name(root->second.class_name));
-  }
-
-  exported::FlagCount flags;
-  exported::GraphContext context;
-  std::set<std::string> counters = batch_counters(signature);
-  context.counters = &counters;
-  context.flags = &flags;
-  context.module_at = [&](std::string at) -> const torch::nn::Module& {
+  const exported::ModuleAt module_at = [&](std::string at) -> const torch::nn::Module& {
     while (!at.empty()) {
       const auto found = state->modules.find(at);
       if (found != state->modules.end()) return *found->second;
@@ -214,21 +235,55 @@ std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path)
     }
     return *model;
   };
-  state->graph = exported::build_graph(graph, context);
-  OSLO_CHECK(state->graph->inputs() == signature.inputs.size(), archive.file(), ": its graph has ",
-             state->graph->inputs(), " inputs and its signature ", signature.inputs.size());
-  state->check.emplace(graph, program.find("range_constraints"), state->input_names);
-  state->output_names = exported::output_names(graph_module, state->graph->outputs());
+  const std::string file = led_by(path, [&] {
+    Archive archive(path);
+    const Document program = archive.program();
+    const Document graph_module = program.member("graph_module").at(archive.file());
+    const Signature signature = exported::read_signature(graph_module.member("signature"));
+    const exported::ModuleUses uses = exported::read_module_uses(
+        graph_module.member("graph").at(archive.file()), weight_paths(signature));
+    ModuleBuilder builder(*model, archive.file(), uses, sizes_by_module(archive, signature));
+    {
+      const RandomStates as_before({at::detail::getDefaultCPUGenerator()});
+      add_modules(builder, graph_module);
+      add_tensors(builder, archive, signature, state->slots, state->training);
+    }
+    state->modules = builder.modules();
+    const auto root = uses.find("");
+    if (root != uses.end()) {
+      model->set_written_class(exported::short_class_name(root->second.class_name));
+    }
+    exported::read_graph(graph_module, program, signature, module_at, /*as_written=*/false,
+                         state->training);
+    return archive.file();
+  });
+  exported::GraphNotes& notes = state->training.notes;
+  state->evaluation_only = notes.flags_off > 0 && notes.flags_on == 0;
+  if (state->evaluation_only) notes.draws.clear();  // they are what evaluation does
   state->path = path;
-  state->evaluation_only = flags.off > 0 && flags.on == 0;
+  state->evaluation_path = evaluation;
+  if (!evaluation.empty()) {
+    OSLO_CHECK(!state->evaluation_only, file,
+               " was exported in evaluation; the first file is that of training: call "
+               "model.train() in Python before torch.export.export");
+    state->evaluation = led_by(evaluation, [&] {
+      return read_evaluation(evaluation, file, state->slots, state->training, module_at);
+    });
+  }
   const bool training = !state->evaluation_only;
   model->state_ = std::move(state);
   model->train(training);
   return model;
-} catch (const c10::Error& error) {
-  fail(printable_path(path), " cannot be read: ", first_line(error.what_without_backtrace()));
-} catch (const std::bad_alloc&) {
-  fail(printable_path(path), " takes more memory than there is");
+}
+
+std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path) {
+  return ExportedModule::read(path, {});
+}
+
+std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& training,
+                                              const std::filesystem::path& evaluation) {
+  OSLO_CHECK(!evaluation.empty(), "load_exported: the path of the file of evaluation is empty");
+  return ExportedModule::read(training, evaluation);
 }
 
 }  // namespace oslo

@@ -35,7 +35,9 @@ class ExportedModule : public PythonModule {
   /// tuple of all results, flattened in the same way (`output_names`).
   ///
   /// Throws `Error` for another number of inputs, and for types and sizes that the program was not
-  /// exported for. A floating-point input may be of any precision.
+  /// exported for. A floating-point input may be of any precision. Throws `Error`, too, in
+  /// evaluation, where the program draws random numbers that it does not say the end of
+  /// (stochastic depth as a bare `bernoulli_`): such a one needs a file for evaluation.
   c10::IValue forward(const std::vector<c10::IValue>& inputs);
 
   template <typename... Rest>
@@ -47,12 +49,14 @@ class ExportedModule : public PythonModule {
   /// `initialize`.
   std::vector<c10::IValue> example_inputs() const;
   const std::vector<std::string>& input_names() const;
+  /// Of the forward in the mode that the model is in, where evaluation has a file of its own.
   const std::vector<std::string>& output_names() const;
 
   /// Training or evaluation, of one file: dropout, batch norms and attention's dropout ask the
   /// module that they were in. A flag that was off in a program exported in training stays off (a
-  /// norm that Python had frozen). Throws `Error` where the program was exported in evaluation and
-  /// so says nothing of training.
+  /// norm that Python had frozen). With a file for evaluation, that is what runs when no module
+  /// that the program of training asks is in training. Throws `Error` where the program was
+  /// exported in evaluation and so says nothing of training.
   void train(bool on = true) override;
 
   /// A model of its own with the same values, modes and types, on `device` or where this one is. It
@@ -64,7 +68,12 @@ class ExportedModule : public PythonModule {
  private:
   struct State;
   explicit ExportedModule(std::unique_ptr<State> state);
+  /// An empty path of evaluation: none.
+  static std::shared_ptr<ExportedModule> read(const std::filesystem::path& path,
+                                              const std::filesystem::path& evaluation);
   friend std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path);
+  friend std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& training,
+                                                       const std::filesystem::path& evaluation);
 
   std::unique_ptr<State> state_;
 };
@@ -79,5 +88,13 @@ class ExportedModule : public PythonModule {
 /// Tensors are on the CPU. Random generators are as before. Memory: the tensors, and while it reads
 /// some 10 times the graph's text. Time is linear in the file.
 std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& path);
+
+/// A model of two files: as it is in training, and the same exported behind `model.eval()`, for
+/// programs that do more in training than flags of operators say (draws of their own, branches on
+/// `self.training`). Tensors are those of the first file, and one: modules, parameters and buffers
+/// must be the same in both by name, size and type, and the inputs by name. `forward` runs the
+/// second as it is written when the model is in evaluation.
+std::shared_ptr<ExportedModule> load_exported(const std::filesystem::path& training,
+                                              const std::filesystem::path& evaluation);
 
 }  // namespace oslo

@@ -171,28 +171,46 @@ void check_outputs(const Node& node, const c10::FunctionSchema& schema) {
   }
 }
 
-std::optional<EvaluationValue> evaluation_of(const Node& node, const c10::FunctionSchema& schema,
+/// Notes a node that does what it does in training whatever its module is in.
+void note_draw(const Node& node, const GraphContext& context) {
+  if (context.as_written) return;
+  const torch::nn::Module& module = context.module_at(node.module_path);
+  context.notes->draws.push_back({node.where, node.module_path, &module});
+  context.notes->asked.insert(&module);
+}
+
+std::optional<EvaluationValue> evaluation_of(const Node& node, const c10::OperatorHandle& operation,
                                              const std::vector<BoundArgument>& arguments,
                                              const GraphContext& context) {
-  const TrainingFlag* flag = training_flag(schema.name());
-  if (flag == nullptr) return std::nullopt;
+  const c10::FunctionSchema& schema = operation.schema();
+  const std::optional<TrainingFlag> flag = training_flag(operation);
+  if (!flag) {
+    if (may_draw(operation)) note_draw(node, context);
+    return std::nullopt;
+  }
   const auto constant_of = [&](std::string_view name) -> const c10::IValue* {
     const auto index = schema.argumentIndexWithName(name);
     return index ? arguments[*index].constant() : nullptr;
   };
   const c10::IValue* written = constant_of(flag->argument);
-  if (written == nullptr) return std::nullopt;  // another overload, or computed
+  if (written == nullptr || written->isNone()) {  // computed when the model runs, or not said
+    if (may_draw(operation)) note_draw(node, context);
+    return std::nullopt;
+  }
   if (!flag->needs.empty()) {
     const c10::IValue* needed = constant_of(flag->needs);
     if (needed != nullptr && needed->isNone()) return std::nullopt;
   }
   const bool on = flag->probability ? written->toDouble() > 0 : written->toBool();
   if (!on) {
-    context.flags->off += flag->probability ? 0 : 1;
+    context.notes->flags_off += flag->probability ? 0 : 1;
     return std::nullopt;
   }
-  ++context.flags->on;
-  return EvaluationValue{&context.module_at(node.module_path),
+  ++context.notes->flags_on;
+  if (context.as_written) return std::nullopt;
+  const torch::nn::Module& module = context.module_at(node.module_path);
+  context.notes->asked.insert(&module);
+  return EvaluationValue{&module,
                          static_cast<size_t>(*schema.argumentIndexWithName(flag->argument)),
                          flag->probability ? c10::IValue(0.0) : c10::IValue(false)};
 }
@@ -215,7 +233,7 @@ std::unique_ptr<Step> make_operator_step(const Node& node, Names& names,
   const c10::FunctionSchema& schema = operation.schema();
   std::vector<BoundArgument> arguments = bind_arguments(node, schema, names);
   check_outputs(node, schema);
-  auto evaluation = evaluation_of(node, schema, arguments, context);
+  auto evaluation = evaluation_of(node, operation, arguments, context);
   const bool counts = counts_batches(node, schema, context);
   const int counter = counts ? arguments.front().slots().front() : -1;
   auto outputs = define_outputs(node, names);
@@ -223,6 +241,7 @@ std::unique_ptr<Step> make_operator_step(const Node& node, Names& names,
   auto step = std::make_unique<OperatorStep>(node.where, operation, std::move(arguments),
                                              std::move(outputs), std::move(evaluation));
   if (!counts) return step;
+  context.notes->asked.insert(&context.module_at(node.module_path));
   // A norm that is called again counts on what its first call gave.
   context.counters->insert(node.outputs.front().choice().second.member("name").text());
   return std::make_unique<CountStep>(std::move(step), context.module_at(node.module_path), counter,

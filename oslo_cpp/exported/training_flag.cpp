@@ -1,37 +1,37 @@
 #include "oslo_cpp/exported/training_flag.h"
 
+#include <ATen/core/enum_tag.h>
+
 namespace oslo::exported {
 namespace {
 
-constexpr TrainingFlag kFlags[] = {
-    {"aten::dropout", "train"},
-    {"aten::dropout_", "train"},
-    {"aten::native_dropout", "train"},
-    {"aten::feature_dropout", "train"},
-    {"aten::feature_dropout_", "train"},
-    {"aten::alpha_dropout", "train"},
-    {"aten::alpha_dropout_", "train"},
-    {"aten::feature_alpha_dropout", "train"},
-    {"aten::feature_alpha_dropout_", "train"},
-    {"aten::rrelu", "training"},
-    {"aten::rrelu_", "training"},
-    {"aten::scaled_dot_product_attention", "dropout_p", true},
-    // Without running statistics a norm takes the batch's, in evaluation, too.
-    {"aten::batch_norm", "training", false, "running_mean"},
-    {"aten::instance_norm", "use_input_stats", false, "running_mean"},
-    {"aten::lstm", "train"},
-    {"aten::gru", "train"},
-    {"aten::rnn_tanh", "train"},
-    {"aten::rnn_relu", "train"},
+struct Norm {
+  std::string_view operator_name, argument;
+};
+
+// Without running statistics a norm takes the batch's, in evaluation, too.
+constexpr Norm kNorms[] = {
+    {"aten::batch_norm", "training"},
+    {"aten::instance_norm", "use_input_stats"},
 };
 
 }  // namespace
 
-const TrainingFlag* training_flag(std::string_view operator_name) {
-  for (const TrainingFlag& flag : kFlags) {
-    if (flag.operator_name == operator_name) return &flag;
+bool may_draw(const c10::OperatorHandle& operation) {
+  return operation.hasTag(at::Tag::nondeterministic_seeded);
+}
+
+std::optional<TrainingFlag> training_flag(const c10::OperatorHandle& operation) {
+  const c10::FunctionSchema& schema = operation.schema();
+  for (const Norm& norm : kNorms) {
+    if (norm.operator_name == schema.name()) return {{norm.argument, false, "running_mean"}};
   }
-  return nullptr;
+  if (!may_draw(operation)) return std::nullopt;
+  for (const std::string_view name : {"train", "training"}) {
+    if (schema.argumentIndexWithName(name)) return {{name}};
+  }
+  if (schema.argumentIndexWithName("dropout_p")) return {{"dropout_p", true}};
+  return std::nullopt;
 }
 
 }  // namespace oslo::exported

@@ -177,6 +177,58 @@ class Twice(nn.Module):
         return self.mix(x) * self.again["gain"]
 
 
+class DropPath(nn.Module):
+    """Stochastic depth as timm and transformers have it: it asks `training`, and no operator says so."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.share = share
+
+    def forward(self, x):
+        if not self.training:
+            return x
+        keep = 1 - self.share
+        return x * x.new_empty(x.size(0), 1, 1).bernoulli_(keep).div_(keep)
+
+
+class DepthBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 20), nn.GELU(), nn.Dropout(0.1),
+                                 nn.Linear(20, width))
+        self.drop_path = DropPath(0.4)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        x = x + self.drop_path(self.attn(y, y, y, need_weights=False)[0])
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class Depth(nn.Module):
+    """Stochastic depth, and a head of training only."""
+
+    def __init__(self, width=12, heads=3):
+        super().__init__()
+        self.patches = nn.Linear(6, width)
+        self.blocks = nn.ModuleList([DepthBlock(width, heads)])
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 7)
+        self.aside = nn.Linear(width, 7)
+        self.register_buffer("shift", torch.linspace(-0.1, 0.1, 12), persistent=False)
+
+    def forward(self, x):
+        x = self.patches(x) + self.shift
+        for block in self.blocks:
+            x = block(x)
+        x = self.norm(x.mean(1))
+        if self.training:
+            return self.head(x) + 0.3 * self.aside(x)
+        return self.head(x)
+
+
 def flat_outputs(output):
     leaves = torch.utils._pytree.tree_leaves(output)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -215,6 +267,10 @@ MODELS = {
     "twice": (Twice,
               lambda g: ((torch.randn(BATCH, 6, generator=g),), torch.randn(BATCH, 6, generator=g)),
               mean_square, None),
+    "depth": (Depth,
+              lambda g: ((torch.randn(BATCH, 5, 6, generator=g),),
+                         torch.randint(7, (BATCH,), generator=g)),
+              cross_entropy, lambda b: ({0: b},)),
     # The roundings of bfloat16 are those of a CPU: compared with what the same one gave, and not kept.
     "mixed": (Mixed,
               lambda g: ((torch.randn(BATCH, 7, generator=g, dtype=torch.float32),),
@@ -270,6 +326,11 @@ def write(name, folder):
     export(model, batches[0][0], dynamic and dynamic(torch.export.Dim("batch", min=1, max=64)),
            folder / f"{name}.pt2")
     train(copy.deepcopy(model), batches, loss_of, folder / f"{name}.bin")
+    if name == "depth":  # the same in evaluation, in a file of its own; and how it trains there
+        model.eval()
+        export(model, batches[0][0], dynamic(torch.export.Dim("batch", min=1, max=64)),
+               folder / "depth_evaluation.pt2")
+        train(model, batches, loss_of, folder / "depth_still.bin")
     if name == "mlp":  # ranks that are threads share a generator, and cannot draw alike
         model.drop.eval()
         train(model, batches, loss_of, folder / "mlp_without_dropout.bin")

@@ -29,7 +29,16 @@ class PythonRun {
 
   /// Ranks that are threads share the generator that layers draw from when they are made.
   std::shared_ptr<ExportedModule> load() const {
-    return make_seeded(1, [&] { return load_exported(program_); });
+    return make_seeded(1, [&] {
+      return evaluation_.empty() ? load_exported(program_) : load_exported(program_, evaluation_);
+    });
+  }
+
+  /// The same with a program of its own for evaluation.
+  PythonRun evaluated_by(const std::string& program) const {
+    PythonRun run = *this;
+    run.evaluation_ = program_.parent_path() / (program + ".pt2");
+    return run;
   }
 
   std::vector<at::Tensor> inputs(int step) const { return numbered(prefix(step) + "input"); }
@@ -49,7 +58,7 @@ class PythonRun {
     return found;
   }
 
-  std::filesystem::path program_;
+  std::filesystem::path program_, evaluation_;
   StateDict told_;
 };
 
