@@ -29,7 +29,7 @@ at::Tensor plain(const at::Tensor& tensor) {
 }
 
 at::Tensor as_real(const at::Tensor& tensor) {
-  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+  return (tensor.is_complex() ? at::view_as_real(tensor) : tensor).detach();
 }
 
 std::vector<at::Tensor> as_real_parts(const at::Tensor& whole, int64_t dim,

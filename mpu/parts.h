@@ -21,7 +21,10 @@ at::Tensor resized(const at::Tensor& like, int64_t dim, int64_t size);
 /// a null pointer that says `_is_zerotensor()`.)
 at::Tensor plain(const at::Tensor& tensor);
 
-/// Backends know no complex numbers: the same memory as pairs of real ones.
+/// What backends get: the same memory, complex numbers as pairs of real ones, which they know. A
+/// tensor of its own, without the history that the other one has or will have: a backend's thread
+/// lets go of it when it gets round to that, and with a graph it would let go of the group's last
+/// owner, while no thread of a group can end it.
 at::Tensor as_real(const at::Tensor& tensor);
 
 /// The ranks' parts of `whole`, as views of it.

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
@@ -16,6 +17,7 @@ namespace oslo {
 namespace {
 
 using torch::autograd::Engine;
+using torch::autograd::ReadyQueue;
 using torch::autograd::SavedVariableHooks;
 
 thread_local const SavedTensorScope* innermost = nullptr;
@@ -73,7 +75,7 @@ class PackedTensor final : public SavedVariableHooks {
 /// LibTorch asks the default engine what to do with each tensor that an operator saves. This is the
 /// only way in from C++: LibTorch's own list of default hooks holds Python objects. It is also
 /// where `torch::autograd::grad` comes by: inside a pipeline's forward, which all ranks run, they
-/// would not find the same.
+/// would not find the same. And it is where a backward pass that throws comes by.
 class HookingEngine final : public Engine {
  public:
   ~HookingEngine() override { stop(); }
@@ -83,12 +85,26 @@ class HookingEngine final : public Engine {
                                          bool keep_graph, bool create_graph, bool accumulate_grad,
                                          const torch::autograd::edge_list& outputs) override {
     if (StageCarrier::current() != nullptr) refuse_roots_of_stages(roots);
-    return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    try {
+      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    } catch (...) {
+      forget_tasks();
+      throw;
+    }
   }
 
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     if (innermost == nullptr) return nullptr;
     return std::make_unique<PackedTensor>(innermost->pack());
+  }
+
+ private:
+  /// A pass that throws leaves the nodes that it had not come to in the queue of its thread, for as
+  /// long as that starts no other pass. They would hold model and groups, and a rank that failed
+  /// alone would not be missed by the others.
+  void forget_tasks() {
+    const bool inside_another_pass = torch::autograd::get_current_graph_task_id() != -1;
+    if (!inside_another_pass) init_local_ready_queue(std::make_shared<ReadyQueue>());
   }
 };
 

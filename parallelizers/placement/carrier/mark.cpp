@@ -12,6 +12,7 @@
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/mark_end.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/split_backward.h"
@@ -152,6 +153,7 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
   set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  end_mark_with(parameter);
   if (layout->here()) {
     set_accumulator(parameter, *mark);
   } else {  // no gradient arrives; the planner puts back the one that the parameter had
