@@ -15,6 +15,7 @@
 #include "checkpoint/pretrained/load_pretrained.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/read_together.h"
+#include "checkpoint/resume/resumed_state.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/key.h"
@@ -123,8 +124,7 @@ void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
 void load_state(const ModelView& model, const std::filesystem::path& path,
                 const LoadOptions& options) {
   if (is_pretrained_folder(path)) {
-    OSLO_CHECK(options.extra() == nullptr, printable_path(path),
-               " is a folder of Hugging Face's, which has no ", kExtraName, ": load it without");
+    check_pretrained(path, options);
     load_pretrained(model, path, PretrainedOptions().convert(options.convert()));
     return;
   }
@@ -136,7 +136,7 @@ void load_state(const ModelView& model, const std::filesystem::path& path,
   }
   std::optional<CheckpointFolder> folder;
   std::vector<at::Tensor> values;
-  nlohmann::json extra;
+  std::optional<ResumedState> resumed;
   const auto open = [&] {
     folder.emplace(path);
     return folder->identity();
@@ -145,11 +145,11 @@ void load_state(const ModelView& model, const std::filesystem::path& path,
     folder->verify();
     if (!folder->warning().empty()) std::cerr << "oslo: " << folder->warning() << std::endl;
     values = read_state(state, *folder, options.convert());
-    if (options.extra() != nullptr) extra = folder->read_extra();
+    resumed.emplace(model, state, MPU(World::alone()), *folder, options);
   };
   read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read});
   copy_into(state, values);
-  if (options.extra() != nullptr) *options.extra() = std::move(extra);
+  resumed->commit();
 }
 
 }  // namespace oslo

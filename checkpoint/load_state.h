@@ -18,7 +18,9 @@ namespace oslo {
 /// optimizers made before keep theirs. Reads everything before it writes anything: it succeeds, or
 /// throws `Error` naming file and tensor and changes nothing. A folder that this library saved is
 /// also checked by its hashes; where the index that has them is gone, a line on standard error says
-/// so.
+/// so. Optimizer, scheduler and random states are read as `load_parallelized` reads them on one
+/// rank: random generators go on from those of the first rank of the run that saved, this rank's
+/// own.
 void load_state(const ModelView& model, const std::filesystem::path& path,
                 const LoadOptions& options = {});
 

@@ -13,29 +13,13 @@
 #include "checkpoint/pretrained/load_pretrained.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/read_together.h"
-#include "checkpoint/resume/optimizer_load.h"
-#include "checkpoint/resume/random_record.h"
-#include "checkpoint/resume/scheduler_steps.h"
+#include "checkpoint/resume/resumed_state.h"
 #include "checkpoint/save_job.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/agreement.h"
 #include "mpu/error.h"
 
 namespace oslo {
-namespace {
-
-int64_t steps_of_scheduler(const CheckpointFolder& folder) {
-  const std::optional<int64_t>& steps = folder.index().scheduler_steps;
-  OSLO_CHECK(steps, "the checkpoint ", printable_path(folder.path()),
-             " has no scheduler; save it with SaveOptions().scheduler(&scheduler), or load it "
-             "without");
-  OSLO_CHECK(*steps <= int64_t{UINT32_MAX}, "the checkpoint ", printable_path(folder.path()),
-             " says that its scheduler has made ", *steps, " steps, more than it can count");
-  return *steps;
-}
-
-}  // namespace
-
 void save_parallelized(const ModelView& model, const MPU& mpu, const std::string& directory,
                        const SaveOptions& options) {
   SaveJob job(model, mpu, directory, options);
@@ -65,20 +49,14 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
     return std::string(is_pretrained_folder(directory) ? "pretrained" : "checkpoint");
   });
   if (kind == "pretrained") {
-    OSLO_CHECK(options.extra() == nullptr && options.optimizer() == nullptr &&
-                   options.scheduler() == nullptr && !options.random_states(),
-               printable_path(directory), " is a folder of Hugging Face's, which has no ",
-               kExtraName, ", optimizer, scheduler or random states: load it without");
+    check_pretrained(directory, options);
     load_pretrained(model, mpu, directory, PretrainedOptions().convert(options.convert()));
     return;
   }
   std::optional<ModelState> state;
   std::optional<CheckpointFolder> folder;
   std::vector<at::Tensor> values;
-  nlohmann::json extra;
-  std::optional<OptimizerLoad> optimizer;
-  std::optional<RandomLoad> random;
-  int64_t scheduler_steps = 0;
+  std::optional<ResumedState> resumed;
   const auto read = [&] {
     folder->verify(world.rank(), world.size());
     if (world.rank() == 0 && !folder->warning().empty()) {
@@ -86,15 +64,10 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
     }
     try {
       values = read_state(*state, *folder, options.convert());
-      if (options.optimizer() != nullptr) {
-        optimizer.emplace(*options.optimizer(), model, *state, *folder);
-      }
     } catch (const Error& error) {
       fail(error.what(), " (this run: ", describe(mpu.grid()), ")");
     }
-    if (options.random_states()) random.emplace(*state, mpu, *folder);
-    if (options.scheduler() != nullptr) scheduler_steps = steps_of_scheduler(*folder);
-    if (options.extra() != nullptr) extra = folder->read_extra();
+    resumed.emplace(model, *state, mpu, *folder, options);
   };
   const auto open = [&] {
     if (!state) state.emplace(model);
@@ -105,12 +78,7 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
       world, "from_parallelized", directory,
       {open, [&] { return !folder->hashed().empty(); }, [&] { return folder->in_place(); }, read});
   copy_into(*state, values);
-  if (optimizer) optimizer->commit();
-  if (random) random->commit();
-  if (options.scheduler() != nullptr) {
-    SchedulerSteps::of(*options.scheduler()) = static_cast<unsigned>(scheduler_steps);
-  }
-  if (options.extra() != nullptr) *options.extra() = std::move(extra);
+  resumed->commit();
 }
 
 }  // namespace oslo

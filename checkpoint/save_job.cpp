@@ -82,6 +82,10 @@ SaveJob::SaveJob(const ModelView& model, const MPU& mpu, const std::string& dire
       [&] {
         state.emplace(model);
         check_names(*state);
+        OSLO_CHECK(!merge || options.parallel_config().is_null(),
+                   "SaveOptions().parallel_config(...) lies beside the parts of a parallel "
+                   "checkpoint, and a merged one is cut in no way; leave it out, or put it into "
+                   "extra(...)");
         if (merge) follow_config(model, *state);
         if (options.optimizer() != nullptr) optimizer.emplace(*options.optimizer(), model, *state);
         return sha256(state->describe());

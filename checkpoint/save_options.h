@@ -37,8 +37,8 @@ class SaveOptions {
   SaveOptions& config(nlohmann::json config);
 
   /// What the model was parallelized with, written beside the parts as parallel_config.json; a
-  /// merged checkpoint has none. `ParallelModel::save_parallelized` gives its own config where none
-  /// was given. Within the same limits.
+  /// merged checkpoint has none, and refuses it. `ParallelModel::save_parallelized` gives its own
+  /// config where none was given. Within the same limits.
   SaveOptions& parallel_config(nlohmann::json config);
 
   /// What else a program resumes from (a step, an epoch), written as extra.json into the same

@@ -8,12 +8,14 @@
 #include "mpu/agreement.h"
 #include "mpu/error.h"
 #include "mpu/text.h"
+#include "mpu/transport/counted_process_group.h"
 #include "oslo_cpp/agreement.h"
 #include "oslo_cpp/check_devices.h"
 #include "oslo_cpp/find_rates.h"
 #include "oslo_cpp/initialize_stages.h"
 #include "oslo_cpp/initialized_tag.h"
 #include "oslo_cpp/little_cut.h"
+#include "oslo_cpp/memory_limit.h"
 #include "oslo_cpp/never_seeded.h"
 #include "oslo_cpp/plan_entries.h"
 #include "oslo_cpp/plan_only.h"
@@ -91,6 +93,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
   OSLO_CHECK(!is_deferred(model), "initialize: example_inputs could not be run on shapes (", reason,
              "), and a model that was constructed under DeferredInit has no content to run it on; "
              "construct it without, or leave example_inputs out");
+  check_limit_is_seen(options.memory_limit, reason);
   std::vector<MemberKeeper::Computed> computed;
   try {
     computed = try_example(model, example, writes);
@@ -106,17 +109,6 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
                      reason + "\n";
   }
   return {};
-}
-
-/// Throws where the plan expects a rank to need more memory than the user allows.
-void check_memory_limit(const PlanForecast& forecast) {
-  const int64_t needed = forecast.parameter_bytes + forecast.kept_bytes;
-  OSLO_CHECK(forecast.memory_limit == 0 || needed <= forecast.memory_limit,
-             "initialize: a rank needs ", byte_text(forecast.parameter_bytes),
-             " for parameters and gradients and up to ", byte_text(forecast.kept_bytes),
-             " for what waits for backward; InitializeOptions::memory_limit is ",
-             byte_text(forecast.memory_limit),
-             "; use more tensor ranks or smaller batches, or raise it");
 }
 
 /// Throws when an earlier initialize cut some of the model's parameters over other ranks.
@@ -193,6 +185,20 @@ MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
   return MpuOptions().axes(axes);
 }
 
+/// A config's micro-batches are those of a PipelineSchedule: DistributedDataParallel has none.
+void refuse_undivided_batches(const MPU& mpu, const ConfigValues& values) {
+  if (values.num_accumulation_steps == 1) return;
+  auto* group = dynamic_cast<CountedProcessGroup*>(mpu.group("data")->process_group().get());
+  if (group == nullptr) return;
+  const char* key = values.dialect == ConfigDialect::libai ? "train." : "";
+  group->refuse_undivided(c10::str(
+      "DistributedDataParallel: '", key,
+      "num_accumulation_steps' = ", values.num_accumulation_steps,
+      " in the config, by which an oslo::PipelineSchedule divides a batch, and this forward would "
+      "take it whole; train with oslo::PipelineSchedule and the model itself, or divide batches by "
+      "hand, the first ones under ddp.no_sync(), or set it to 1"));
+}
+
 MpuOptions::PrepareMesh prepared(c10::Device device, const ConfigValues& values) {
   return [stages = prepared_for_stages(device, pipeline_shape(values)),
           fusion = values.kernel_fusion](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
@@ -220,10 +226,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                       .random_mode(options.random_mode)
                       .seed(options.seed)
                       .prepare_mesh(prepared(device_of(view), config.values()));
-    const RankGrid grid = mpu_options.grid(world.size());
-    for (const Axis& axis : grid.axes()) {
-      if (axis.name == "pipeline" && axis.size > 1) check_takes_stages(view);
-    }
+    const int stages = mpu_options.grid(world.size()).size("pipeline");
+    if (stages > 1) check_takes_stages(view);
+    check_search_limits({options.memory_limit, options.rates, options.example_inputs}, stages);
     OSLO_CHECK(
         !is_all_initialized(view),
         "initialize: this model is parallel already; initialize it once, on the whole model");
@@ -240,6 +245,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     taken = agree_on_model(world, grid, view, default_generators(view));
   }
   MPU mpu(world, mpu_options);
+  refuse_undivided_batches(mpu, config.values());
   if (!sizes.enabled) {
     if (!world.plan_only()) fill(view);
     ParallelModel whole(std::move(model), std::move(mpu), config, {});
@@ -262,7 +268,11 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     check_decided_over(view, mpu.tensor_mesh());
     layers = plan_layers(view, config, options, axes);
     stages = stages_of(view, config, options.stages, mpu.size("pipeline"));
-    if (axes.ranks() == 1 && !pipeline) return;
+    if (axes.ranks() == 1 && !pipeline) {
+      check_memory_of_one_rank(view, layers,
+                               {options.memory_limit, options.rates, options.example_inputs});
+      return;
+    }
     check_divides(layers, mpu.tensor_mesh());
     if (axes.ranks() > 1 && options.example_inputs) {
       forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);

@@ -41,12 +41,15 @@ struct InitializeOptions {
   /// A file of rates (docs/plan.md), in place of this machine's own, by which the search counts
   /// seconds. Empty: the file that OSLO_RATES names; else those kept in the user's cache folder;
   /// else they are measured, once, which takes a second or two. Ranks that are threads, or are
-  /// pretended, measure nothing and keep nothing: without a file they take nominal ones.
+  /// pretended, measure nothing and keep nothing: without a file they take nominal ones. Refused
+  /// without `example_inputs`; nothing is searched, and it is not read, where no rank cuts.
   std::string rates;
 
   /// The bytes that a rank may use for parameters, gradients and what waits for backward, as the
   /// search expects them (an optimizer's states come on top); 0: no limit. Layers that would stay
-  /// whole are cut where that is needed. Throws where it does not suffice, with the figures.
+  /// whole are cut where that is needed. Throws where it does not suffice, with the figures, on one
+  /// rank too. Refused where nothing shows what a rank needs: without `example_inputs`, with one
+  /// that cannot be run on shapes, and over pipeline stages.
   int64_t memory_limit = 0;
 
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the

@@ -101,7 +101,8 @@ struct ParallelModel::State {
   }
   SaveOptions with_config(const SaveOptions& options) const {
     SaveOptions all = options;
-    if (all.parallel_config().is_null()) all.parallel_config(config.to_json());
+    if (!all.merge_checkpoints() && all.parallel_config().is_null())
+      all.parallel_config(config.to_json());
     return all;
   }
 };

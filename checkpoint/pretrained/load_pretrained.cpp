@@ -36,6 +36,7 @@ class PretrainedMatch {
         family_(options.family_of(folder_.config(), printable_path(path / kConfigName))),
         convert_(options.convert()),
         transposed_(transposed_matrices(family_, model, state_)) {
+    options.check_loading();
     find_sources(options.ignored());
     for (size_t i = 0; i < sources_.size(); ++i) check(i);
     for (size_t i = 0; i < sources_.size(); ++i) check_ties(i);

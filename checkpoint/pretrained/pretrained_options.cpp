@@ -35,6 +35,26 @@ PretrainedOptions& PretrainedOptions::max_shard_bytes(int64_t bytes) {
   return *this;
 }
 
+void PretrainedOptions::check_loading() const {
+  OSLO_CHECK(
+      !config_,
+      "load_pretrained: PretrainedOptions().config(...) is for save_pretrained; a load reads "
+      "the folder's config.json, leave it out");
+  OSLO_CHECK(!max_shard_bytes_,
+             "load_pretrained: PretrainedOptions().max_shard_bytes(...) is for save_pretrained; "
+             "leave it out");
+}
+
+void PretrainedOptions::check_saving() const {
+  OSLO_CHECK(ignored_.empty(), "save_pretrained: PretrainedOptions().ignore(\"",
+             ignored_.empty() ? "" : ignored_.front(),
+             "\") is for load_pretrained, and a save writes all of the model; leave it out");
+  OSLO_CHECK(
+      !convert_,
+      "save_pretrained: PretrainedOptions().convert(true) is for load_pretrained, and a save "
+      "writes the types that the model has; convert the model with to(), and leave it out");
+}
+
 const PretrainedFamily& PretrainedOptions::family_of(const nlohmann::json& config,
                                                      const std::string& where) const {
   if (family_) return *family_;

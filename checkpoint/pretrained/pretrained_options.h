@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,8 @@
 
 namespace oslo {
 
-/// What `load_pretrained` and `save_pretrained` may be told. Every setter returns the object.
+/// What `load_pretrained` and `save_pretrained` may be told. Every setter returns the object. What
+/// is of one direction is refused in the other.
 class PretrainedOptions {
  public:
   /// The table of a family that is not known, or another one than config.json's model_type names.
@@ -37,7 +39,11 @@ class PretrainedOptions {
   bool convert() const { return convert_; }
   /// Null where none was given.
   const nlohmann::json* config() const { return config_.get(); }
-  int64_t max_shard_bytes() const { return max_shard_bytes_; }
+  int64_t max_shard_bytes() const { return max_shard_bytes_.value_or(5'000'000'000); }
+
+  /// Throw `Error` for what was given and is of the other direction, which would not be read.
+  void check_loading() const;
+  void check_saving() const;
 
   /// The family that a config.json names. Throws `Error`, listing the known ones, where it names
   /// none or another; `where` begins the message.
@@ -48,7 +54,7 @@ class PretrainedOptions {
   std::vector<std::string> ignored_;
   bool convert_ = false;
   std::shared_ptr<const nlohmann::json> config_;
-  int64_t max_shard_bytes_ = 5'000'000'000;
+  std::optional<int64_t> max_shard_bytes_;
 };
 
 }  // namespace oslo

@@ -58,6 +58,7 @@ void name_dtype(nlohmann::json& config, const ModelState& state) {
 
 PretrainedPlan plan_of(const ModelView& model, const ModelState& state, const fs::path& folder,
                        const PretrainedOptions& options) {
+  options.check_saving();
   OSLO_CHECK(options.config() != nullptr || fs::exists(folder / kConfigName),
              "save_pretrained needs the model's config.json, which ", printable_path(folder),
              " has not; give it: PretrainedOptions().config(json)");

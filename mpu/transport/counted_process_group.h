@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 #include <vector>
@@ -34,6 +35,11 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
     device_messages_ = std::move(messages);
   }
 
+  /// Why gradients must not be averaged over this group after one pass over a batch; empty: they
+  /// may. A config can say that batches are divided.
+  const std::string& undivided_refused() const { return undivided_refused_; }
+  void refuse_undivided(std::string why) { undivided_refused_ = std::move(why); }
+
   void abort() override;
 
   /// LibTorch's keeps its tensor in a static variable, which ranks that are threads of one process
@@ -44,6 +50,7 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::vector<int> ranks_;
   std::chrono::milliseconds timeout_;
   std::unique_ptr<DeviceMessages> device_messages_;
+  std::string undivided_refused_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "mpu/error.h"
+#include "mpu/transport/counted_process_group.h"
 #include "parallelizers/data/gradient_hook.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sparse_gradients.h"
@@ -307,6 +308,13 @@ void DataParallelCore::State::check_finished() const {
            ? "let every output of forward take part in the loss"
            : "let every parameter take part in the loss, freeze those that do not, or set "
              "DDPOptions().find_unused_parameters(true)");
+}
+
+void DataParallelCore::check_divided() {
+  divides_ = divides_ || !synchronizes_;
+  if (divides_ || !c10::GradMode::is_enabled()) return;
+  const auto* group = dynamic_cast<const CountedProcessGroup*>(group_->process_group().get());
+  OSLO_CHECK(group == nullptr || group->undivided_refused().empty(), group->undivided_refused());
 }
 
 bool DataParallelCore::finds_unused() const {

@@ -26,6 +26,10 @@ class DataParallelCore {
   bool active() const { return state_ != nullptr; }
   /// Whether `after_forward` needs to see the outputs.
   bool finds_unused() const;
+  /// Throws where the group's config divides batches (num_accumulation_steps) and this forward is
+  /// of a whole one: outside of `no_sync`, by which a program divides them itself. In a group of
+  /// one rank too.
+  void check_divided();
   void before_forward();
   /// `outputs`: the tensors that forward returned, where `finds_unused()`.
   void after_forward(const std::vector<at::Tensor>& outputs);
@@ -41,6 +45,7 @@ class DataParallelCore {
   std::shared_ptr<Group> group_;
   std::unique_ptr<State> state_;
   bool synchronizes_ = true;
+  bool divides_ = false;  ///< a forward under no_sync has been
 };
 
 /// While alive, backward passes add up gradients without exchanging them. See

@@ -74,6 +74,7 @@ class DistributedDataParallel {
   auto forward(Args&&... args) {
     Impl& module = *Of::pointer(module_);
     using Output = decltype(module.forward(std::forward<Args>(args)...));
+    core_->check_divided();
     if (!core_->active()) return module.forward(std::forward<Args>(args)...);
     core_->before_forward();
     std::vector<at::Tensor> tensors;

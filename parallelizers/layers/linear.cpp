@@ -34,6 +34,14 @@ void mark_like(const at::Tensor& parameter, const LayoutPtr& kept, const char* n
 
 }  // namespace
 
+LinearOptions LinearOptions::cut(const std::string& parallel) const {
+  OSLO_CHECK(parallel_ == "data" || parallel_ == parallel, "parallel(\"", parallel_,
+             "\") was given to a ",
+             parallel == "col" ? "ColumnParallelLinear" : "RowParallelLinear", ", which is \"",
+             parallel, "\"; leave it out, or use oslo::nn::Linear");
+  return LinearOptions(*this).parallel(parallel);
+}
+
 LinearImpl::LinearImpl(const LinearOptions& options, const MPU& mpu)
     : torch::nn::LinearImpl(checked(options)),
       parallel_(options.parallel()),

@@ -18,8 +18,12 @@ struct LinearOptions : torch::nn::LinearOptions {
   LinearOptions& bias(bool on) { return torch::nn::LinearOptions::bias(on), *this; }
   bool bias() const { return torch::nn::LinearOptions::bias(); }
 
+  /// These, of a layer that is cut so by its class. Throws `Error` where they say otherwise.
+  LinearOptions cut(const std::string& parallel) const;
+
   /// "col": the output features are cut (Megatron-LM's column parallel); "row": the input features;
-  /// "data": nothing, each rank holds the whole layer. Only `oslo::nn::Linear` reads it.
+  /// "data": nothing, each rank holds the whole layer. For `oslo::nn::Linear`; the classes that say
+  /// it by their names refuse another one.
   TORCH_ARG(std::string, parallel) = "data";
 
   /// The axis of the grid over which it is cut, as `MPU::group` takes it: "row", or "tensor".
@@ -78,7 +82,7 @@ TORCH_MODULE(Linear);
 class ColumnParallelLinearImpl final : public LinearImpl {
  public:
   ColumnParallelLinearImpl(const LinearOptions& options, const MPU& mpu)
-      : LinearImpl(LinearOptions(options).parallel("col"), mpu) {}
+      : LinearImpl(options.cut("col"), mpu) {}
   ColumnParallelLinearImpl(int64_t in_features, int64_t out_features, const MPU& mpu)
       : ColumnParallelLinearImpl(LinearOptions(in_features, out_features), mpu) {}
   /// Stands in for `original`, whose parameters it shares, however they are or will be marked.
@@ -94,7 +98,7 @@ TORCH_MODULE(ColumnParallelLinear);
 class RowParallelLinearImpl final : public LinearImpl {
  public:
   RowParallelLinearImpl(const LinearOptions& options, const MPU& mpu)
-      : LinearImpl(LinearOptions(options).parallel("row"), mpu) {}
+      : LinearImpl(options.cut("row"), mpu) {}
   RowParallelLinearImpl(int64_t in_features, int64_t out_features, const MPU& mpu)
       : RowParallelLinearImpl(LinearOptions(in_features, out_features), mpu) {}
   /// Stands in for `original`, whose parameters it shares, however they are or will be marked.

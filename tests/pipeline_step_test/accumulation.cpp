@@ -1,6 +1,7 @@
 // Gradient accumulation: num_accumulation_steps of every dialect, at pipeline size 1 and beyond.
 #include <gmock/gmock.h>
 
+#include "tests/support/error_of.h"
 #include "tests/support/pipeline_parity.h"
 
 namespace oslo::test {
@@ -60,23 +61,51 @@ TEST(Accumulation, NumAccumulationStepsOfEveryDialectIsOneStepOfTheWholeBatch) {
   }
 }
 
-/// A program that calls backward itself accumulates by no_sync: the number says nothing to it.
-TEST(Accumulation, APlainBackwardIsThatOfItsOwnBatch) {
-  const auto step_with = [](const char* text) {
-    torch::Tensor gradient;
-    run_as_threads(2, [&](World world) {
-      auto model = make_seeded(4, [] { return torch::nn::Linear(3, 2); });
-      InitializeOptions how;
-      how.world = world;
-      const ParallelModel parallel = initialize(model, Config::parse(text), how);
-      DistributedDataParallel<torch::nn::Linear> ddp(model,
-                                                     parallel.mpu().get_data_parallel_group());
-      ddp.forward(torch::full({4, 3}, 0.5 + world.rank())).sum().backward();
-      if (world.rank() == 0) gradient = model->weight.grad().clone();
-    });
-    return gradient;
-  };
-  EXPECT_TRUE(torch::equal(step_with("{}"), step_with(R"({"num_accumulation_steps": 4})")));
+using Ddp = DistributedDataParallel<torch::nn::Linear>;
+
+/// A gradient of two data ranks' model, of what `step` does.
+torch::Tensor gradient_of(const char* config, int ranks,
+                          const std::function<void(Ddp& ddp, const torch::Tensor& x)>& step) {
+  torch::Tensor gradient;
+  run_as_threads(ranks, [&](World world) {
+    auto model = make_seeded(4, [] { return torch::nn::Linear(3, 2); });
+    InitializeOptions how;
+    how.world = world;
+    const ParallelModel parallel = initialize(model, Config::parse(config), how);
+    Ddp ddp(model, parallel.mpu().get_data_parallel_group());
+    step(ddp, torch::full({4, 3}, 0.5 + world.rank()));
+    if (world.rank() == 0) gradient = model->weight.grad().clone();
+  });
+  return gradient;
+}
+
+/// A loop of DistributedDataParallel does not divide batches, in groups of any size.
+TEST(Accumulation, ADdpLoopThatDoesNotDivideIsRefused) {
+  const auto whole = [](Ddp& ddp, const torch::Tensor& x) { ddp.forward(x).sum().backward(); };
+  for (const int ranks : {1, 2}) {
+    for (const char* text :
+         {R"({"num_accumulation_steps": 2})", R"({"train": {"num_accumulation_steps": 2}})"}) {
+      EXPECT_THAT(test::error_of([&] { gradient_of(text, ranks, whole); }),
+                  testing::AllOf(testing::HasSubstr("num_accumulation_steps' = 2"),
+                                 testing::HasSubstr("oslo::PipelineSchedule"),
+                                 testing::HasSubstr("ddp.no_sync()")));
+    }
+    // One that divides them by hand is right, and so is an evaluation.
+    const auto by_hand = [](Ddp& ddp, const torch::Tensor& x) {
+      {
+        const torch::NoGradGuard no_grad;
+        ddp.forward(x);
+      }
+      const auto parts = x.chunk(2);
+      {
+        const auto waits = ddp.no_sync();
+        ddp.forward(parts[0]).sum().backward();
+      }
+      ddp.forward(parts[1]).sum().backward();
+    };
+    EXPECT_TRUE(torch::equal(gradient_of("{}", ranks, whole),
+                             gradient_of(R"({"num_accumulation_steps": 2})", ranks, by_hand)));
+  }
 }
 
 }  // namespace
