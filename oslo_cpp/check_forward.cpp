@@ -1,5 +1,7 @@
 #include "oslo_cpp/check_forward.h"
 
+#include <optional>
+
 #include "mpu/error.h"
 #include "parallelizers/pipeline/schedule/check.h"
 #include "parallelizers/plan/forward_survey.h"
@@ -8,9 +10,14 @@ namespace oslo {
 
 ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StepModels& models,
                            const std::function<void()>& forward) {
+  const auto shown = models.surveys();
+  const auto survey_of = [&](bool stands) {
+    if (shown) return stands ? shown->standing : shown->leaving;
+    return survey_forward(models.stages(), models.mesh()->stage_ranks, models.view(),
+                          PlanAxes(models.mpu().grid()), forward, stands);
+  };
   const auto checked = [&](bool stands) -> ForwardNeeds {
-    const auto survey = survey_forward(models.stages(), models.mesh()->stage_ranks, models.view(),
-                                       PlanAxes(models.mpu().grid()), forward, stands);
+    const std::optional<ForwardSurvey> survey = survey_of(stands);
     if (!survey) return {};
     OSLO_CHECK(survey->refusal.empty(), "schedule ", schedule.kind, " (", schedule.chunks,
                " stages a rank) cannot run this model: ", survey->refusal,

@@ -14,7 +14,8 @@ struct ForwardNeeds {
   ForwardWrites writes;          ///< what the forward writes of the model
 };
 
-/// From a run of `forward` on shapes; nothing where it cannot be run on shapes. A forward that
+/// From what the model's example showed; without one, and for several models, from a run of
+/// `forward` on shapes. Nothing where it cannot be run on shapes. A forward that
 /// waits inside one of a rank's stages holds up the others, so a program that comes back to early
 /// stages may not be able to run under the lists: throws then, on every rank and before anything is
 /// sent.

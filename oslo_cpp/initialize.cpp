@@ -31,6 +31,7 @@
 #include "parallelizers/plan/apply_plan.h"
 #include "parallelizers/plan/automatic_plan.h"
 #include "parallelizers/plan/example_run.h"
+#include "parallelizers/plan/forward_survey.h"
 #include "parallelizers/plan/role.h"
 #include "parallelizers/plan/structural_plan.h"
 
@@ -311,11 +312,16 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                    options.cut_own_parameters);
     if (!line.empty()) std::cerr << line << std::endl;
   }
+  std::shared_ptr<const ForwardSurveys> surveys;
+  if (mpu.tensor_mesh()->stage_ranks.several() && options.example_inputs) {
+    surveys = std::make_shared<ForwardSurveys>(survey_forward(
+        stages.tensors, mpu.tensor_mesh()->stage_ranks, view, axes, options.example_inputs));
+  }
   PlanPipeline told = pipeline_of(stages, std::move(stage_seconds));
   Config saved = saved_config(config, told);
   ParallelModel parallel(std::move(model), std::move(mpu), std::move(saved), std::move(entries),
                          std::move(forecast), static_cast<bool>(options.example_inputs),
-                         std::move(told), std::move(replaced));
+                         std::move(told), std::move(replaced), std::move(surveys));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }

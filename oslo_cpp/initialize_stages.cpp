@@ -23,7 +23,7 @@ MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineSha
     mesh.stages = pipeline;
     mesh.device = device;
     mesh.shapes = std::make_shared<KnownShapes>();
-    mesh.evaluation = std::make_shared<EvaluationCarrier>(pipeline);
+    mesh.evaluation = std::make_shared<EvaluationCarrier>(pipeline, mesh.stage_ranks);
   };
 }
 

@@ -88,6 +88,7 @@ struct ParallelModel::State {
   bool had_example = false;
   PlanPipeline pipeline;
   std::vector<ReplacedLayer> replaced;
+  std::shared_ptr<const ForwardSurveys> surveys;
   std::vector<Cut> cut;
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
@@ -110,7 +111,8 @@ struct ParallelModel::State {
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                              std::vector<PlanEntry> entries, PlanForecast forecast,
                              bool had_example, PlanPipeline pipeline,
-                             std::vector<ReplacedLayer> replaced)
+                             std::vector<ReplacedLayer> replaced,
+                             std::shared_ptr<const ForwardSurveys> surveys)
     : state_(std::make_shared<State>(State{std::move(module),
                                            std::move(mpu),
                                            std::move(config),
@@ -119,6 +121,7 @@ ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu,
                                            had_example,
                                            std::move(pipeline),
                                            std::move(replaced),
+                                           std::move(surveys),
                                            {},
                                            false,
                                            {},
@@ -141,6 +144,10 @@ const Config& ParallelModel::config() const {
 }
 bool ParallelModel::had_example() const {
   return state_->had_example;
+}
+
+const std::shared_ptr<const ForwardSurveys>& ParallelModel::surveys() const {
+  return state_->surveys;
 }
 
 void ParallelModel::wrong_class(const std::string& wanted) const {

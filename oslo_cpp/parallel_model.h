@@ -21,6 +21,7 @@ namespace oslo {
 
 class PendingSave;
 class StateTransfer;
+struct ForwardSurveys;
 struct InitializeOptions;
 
 /// A model that `initialize` made parallel: a handle with everything that is not the model's own
@@ -30,7 +31,8 @@ class ParallelModel {
   ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                 std::vector<PlanEntry> entries, PlanForecast forecast = {},
                 bool had_example = false, PlanPipeline pipeline = {},
-                std::vector<ReplacedLayer> replaced = {});
+                std::vector<ReplacedLayer> replaced = {},
+                std::shared_ptr<const ForwardSurveys> surveys = nullptr);
 
   const std::shared_ptr<torch::nn::Module>& module() const;
   /// The model by its own class (an Impl). Throws naming both classes when it is another.
@@ -47,6 +49,9 @@ class ParallelModel {
   const Config& config() const;
   /// Whether `initialize` had a forward to run.
   bool had_example() const;
+  /// What that showed a schedule with several stages a rank; null where there was none, or a rank
+  /// has one stage.
+  const std::shared_ptr<const ForwardSurveys>& surveys() const;
 
   /// What became of each parameter, the gathers left, and the collectives counted since
   /// `initialize`, or in the last `count`ed call.

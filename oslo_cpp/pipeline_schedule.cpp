@@ -12,6 +12,7 @@
 #include "mpu/error.h"
 #include "mpu/rank_check.h"
 #include "oslo_cpp/check_forward.h"
+#include "oslo_cpp/check_step.h"
 #include "oslo_cpp/step_models.h"
 #include "oslo_cpp/stray_parameter.h"
 #include "parallelizers/data/gradient_average.h"
@@ -194,6 +195,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
              "criterion apart");
   const FirstStepCheck compared;
   const MPU& mpu = state_->mpu();
+  check_step(batch, default_generators(state_->models.view()), *mpu.group("model"));
   MicroBatches micro_batches = split_batch(batch, state_->schedule.micro_batches);
   const bool trains = !options.forward_only() && c10::GradMode::is_enabled();
   OSLO_CHECK(trains || options.forward_only(),
@@ -232,14 +234,15 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
     if (has_whole_graphs && found.defined()) check_learns_only(found, own);
     return found;
   };
-  ScheduleRun run(mpu.tensor_mesh(),
-                  {loss_of, micro_batches.weights, !trains, std::to_string(state_->steps++), notes,
-                   state_->stands_at_reads, state_->streams(), state_->writes,
-                   state_->models.other_meshes(), trains ? &strays : nullptr,
-                   [&](const pipeline::Action& action) {
-                     if (last && action == *last) state_->last_pass_begins(average, action.stage);
-                   }},
-                  state_->threads);
+  ScheduleRun run(
+      mpu.tensor_mesh(),
+      {loss_of, micro_batches.weights, !trains, std::to_string(state_->steps++), notes,
+       state_->stands_at_reads, state_->streams(), state_->writes, state_->models.other_meshes(),
+       trains ? &strays : nullptr, state_->models.groups(),
+       [&](const pipeline::Action& action) {
+         if (last && action == *last) state_->last_pass_begins(average, action.stage);
+       }},
+      state_->threads);
   run.run(list, mpu.world());
   StepResult result;
   // Later stages are through their lists sooner: they average while earlier ones still compute.
@@ -247,6 +250,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
     return c10::str("pipeline stage ", mpu.rank("pipeline"), ", end of step");
   };
   run.named(place, mpu.world(), [&] {
+    run.check_ways();
     if (trains) state_->finish_gradients(strays, copied, average, notes);
     result.loss = state_->shared_loss(run);
   });

@@ -36,7 +36,7 @@ namespace oslo {
 /// data replicas the parameters and buffers of the first. A pipeline's steps are collective over
 /// all ranks of a model: call them with the same batch on all of those, as with tensor parallelism.
 /// What goes wrong in a step is thrown with the stage, the micro-batch and the pass in front, and
-/// on the other ranks within the time limit of their groups with what went wrong first.
+/// on the other ranks at once with what went wrong first.
 ///
 /// GPipe: Huang et al. 2019 (arXiv 1811.06965); 1F1B and interleaved stages: Narayanan et al. 2021
 /// (arXiv 2104.04473); zero bubble: Qi et al. 2023 (arXiv 2401.10241); ZB-V: Qi et al. 2024 (arXiv

@@ -61,6 +61,15 @@ std::vector<MeshPtr> StepModels::other_meshes() const {
   return meshes;
 }
 
+std::vector<std::shared_ptr<Group>> StepModels::groups() const {
+  std::vector<std::shared_ptr<Group>> groups;
+  for (const ParallelModel& model : models_) {
+    const auto& own = model.mpu().groups();
+    groups.insert(groups.end(), own.begin(), own.end());
+  }
+  return groups;
+}
+
 ModelView StepModels::view() const {
   if (models_.size() == 1) return ModelView(first().module());
   std::vector<ModuleView> modules;

@@ -24,6 +24,8 @@ class StepModels {
   const MeshPtr& mesh() const { return mpu().tensor_mesh(); }
   /// The meshes of all but the first.
   std::vector<MeshPtr> other_meshes() const;
+  /// All that the models have: a rank may wait for others in each.
+  std::vector<std::shared_ptr<Group>> groups() const;
 
   /// Modules, parameters and buffers of all, one model behind the other.
   ModelView view() const;
@@ -34,6 +36,11 @@ class StepModels {
   /// Where those are.
   StageMap stages() const;
 
+  /// What the example of a model that is alone showed of it; null without one. Which of its values
+  /// another model computes with no example of its own shows.
+  std::shared_ptr<const ForwardSurveys> surveys() const {
+    return models_.size() == 1 ? first().surveys() : nullptr;
+  }
   /// Whether `initialize` has seen which parameters the step uses on which stages.
   bool know_uses() const { return models_.size() == 1 && first().had_example(); }
 

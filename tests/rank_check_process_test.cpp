@@ -10,6 +10,7 @@
 
 #include "mpu/rank_check.h"
 #include "oslo_cpp/agreement.h"
+#include "oslo_cpp/check_step.h"
 #include "tests/models/small.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"
@@ -133,6 +134,53 @@ TEST(RankCheck, VerifyCompares) {
     verify(parallel, alone, batch(world.rank()));
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("on ranks 1 "), HasSubstr("same batch"))));
+}
+
+/// A step of a schedule compares all ranks of one copy, those of pipeline stages too, and no copies
+/// with each other.
+TEST(RankCheck, AStepComparesBatchesOverTheRanksOfOneCopy) {
+  for (const char* sizes : {R"("pipeline_parallel_size": 2)", R"("tensor_parallel_size": 2)"}) {
+    const auto told = [&](const std::function<torch::Tensor(int rank)>& labels, bool checks) {
+      return errors_of(4, [&](World world) {
+        Mlp model = make_seeded(1, [] { return Mlp(); });
+        const auto config =
+            Config::parse(c10::str(R"({"model_parallelism": {"enable": true, )", sizes, "}}"));
+        PipelineSchedule schedule(initialize(model, config, test::in(world)));
+        const RankCheckScope on(checks);
+        schedule.forward_backward_step({batch(), labels(world.rank())}, [&](const auto& micro) {
+          return torch::mse_loss(model(micro[0]), micro[1]);
+        });
+      });
+    };
+    const auto of_replica = [&](int rank) {
+      return batch(std::string(sizes).find("pipeline") == std::string::npos ? rank / 2 : rank % 2);
+    };
+    EXPECT_THAT(told(of_replica, true), Each(std::string())) << sizes;
+    const auto of_rank = [](int rank) { return batch(rank == 3 ? 1 : 0); };
+    const auto errors = told(of_rank, true);
+    EXPECT_THAT(errors[3], AllOf(HasSubstr("OSLO_CHECK: forward_backward_step, a tensor of the "
+                                           "batch of shape [5, 8] and type float"),
+                                 HasSubstr("on ranks 3 "), HasSubstr("same batch")))
+        << sizes;
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), errors[3]), 2) << sizes;
+  }
+}
+
+TEST(RankCheck, AStepComparesGenerators) {
+  const auto told = [](const std::function<uint64_t(int)>& seed_of) {
+    return errors_of(4, [&](World world) {
+      const RankGrid grid = MpuOptions().pipeline_parallel_size(2).grid(4);
+      const auto copy = world.make_group("model", grid.groups("model")[world.rank() % 2]);
+      const RankCheckScope on;
+      check_step({}, {at::detail::createCPUGenerator(seed_of(world.rank()))}, *copy);
+    });
+  };
+  EXPECT_THAT(told([](int rank) { return rank % 2; }), Each(std::string()));
+  const auto errors = told([](int rank) { return rank == 3 ? 6 : 5; });
+  EXPECT_THAT(errors[1], AllOf(HasSubstr("OSLO_CHECK: the state of the default generator"),
+                               HasSubstr("on ranks 3 what it is on rank 1")));
+  EXPECT_EQ(errors[3], errors[1]);
+  EXPECT_EQ(errors[0] + errors[2], "");
 }
 
 /// A rank of the jobs below.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "parallelizers/pipeline/crossing.h"
+#include "parallelizers/pipeline/generator_state.h"
 
 namespace oslo {
 namespace {
@@ -21,24 +22,44 @@ at::Tensor EvaluationCarrier::carry(const at::Tensor& tensor, const Value& value
   const auto known = carried_.find(key);
   if (known != carried_.end() && known->second.version == version) return known->second.there;
   std::erase_if(carried_, [](const auto& entry) { return entry.second.tensor.expired(); });
-  const StageRanks& ranks = mesh.stage_ranks;
-  const int from = ranks.rank_of(ranks.source_of(value.layout->stages(), to));
-  const int receiver = ranks.rank_of(to);
+  const int from = ranks_.rank_of(ranks_.source_of(value.layout->stages(), to));
+  const int receiver = ranks_.rank_of(to);
   at::Tensor there;
-  if (from == receiver && ranks.rank() == from) {
-    there = value.local.detach().contiguous();
+  if (from == receiver && ranks_.rank() == from) {
+    there = dense(value.local);
   } else {
     there = place_for(value, to);
-    if (ranks.rank() == from && from != receiver) {
-      stages_->send({value.local.detach().contiguous()}, receiver, kEvaluationTag);
-    } else if (ranks.rank() == receiver) {
-      there = stages_->receive(from, kEvaluationTag, {there}).front();
+    if (ranks_.rank() == from && from != receiver) {
+      stages_->send(message_of(value.local), receiver, kEvaluationTag);
+    } else if (ranks_.rank() == receiver) {
+      there = expected_of_message(stages_->receive(from, kEvaluationTag), there);
     }
   }
   carried_.insert_or_assign(
       key,
       Carried{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), there, version});
   return there;
+}
+
+void EvaluationCarrier::note_from_gradients(const at::Tensor& value) {
+  std::erase_if(from_gradients_, [](const auto& entry) { return entry.second.expired(); });
+  from_gradients_.insert_or_assign(
+      value.unsafeGetTensorImpl(),
+      c10::weak_intrusive_ptr<c10::TensorImpl>(value.getIntrusivePtr()));
+}
+
+bool EvaluationCarrier::is_from_gradients(const at::Tensor& value) const {
+  const auto found = from_gradients_.find(value.unsafeGetTensorImpl());
+  return found != from_gradients_.end() && !found->second.expired();
+}
+
+void EvaluationCarrier::share_generator(StageSet owners, const at::Generator& generator) {
+  const int from = ranks_.rank_of(owners.first());
+  if (ranks_.rank() == from) {
+    send_state(generator, *stages_, ranks_, owners, kEvaluationTag);
+  } else if (!ranks_.holds(owners)) {
+    set_state(generator, stages_->receive(from, kEvaluationTag).at(0));
+  }
 }
 
 }  // namespace oslo

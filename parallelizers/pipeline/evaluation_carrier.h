@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mpu/group.h"
+#include "mpu/stage_ranks.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 
 namespace oslo {
@@ -17,9 +18,13 @@ namespace oslo {
 class EvaluationCarrier final : public StageCarrier {
  public:
   /// `stages`: the ranks that have this one's place on the stages, by stage.
-  explicit EvaluationCarrier(std::shared_ptr<Group> stages) : stages_(std::move(stages)) {}
+  EvaluationCarrier(std::shared_ptr<Group> stages, StageRanks ranks)
+      : stages_(std::move(stages)), ranks_(std::move(ranks)) {}
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
+  void share_generator(StageSet owners, const at::Generator& generator) override;
+  void note_from_gradients(const at::Tensor& value) override;
+  bool is_from_gradients(const at::Tensor& value) const override;
 
  private:
   struct Carried {
@@ -29,7 +34,9 @@ class EvaluationCarrier final : public StageCarrier {
   };
 
   std::shared_ptr<Group> stages_;
+  const StageRanks ranks_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;
+  std::map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> from_gradients_;
 };
 
 }  // namespace oslo

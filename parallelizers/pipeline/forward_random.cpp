@@ -5,20 +5,9 @@
 #include <mutex>
 #include <utility>
 
+#include "parallelizers/pipeline/generator_state.h"
+
 namespace oslo {
-namespace {
-
-at::Tensor state_of(at::Generator& generator) {
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_state(at::Generator& generator, const at::Tensor& state) {
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
-}  // namespace
 
 ForwardRandom::ForwardRandom(std::vector<at::Generator> generators, uint64_t seed, int micro_batch)
     : generators_(std::move(generators)) {

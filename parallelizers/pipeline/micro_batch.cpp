@@ -6,8 +6,10 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "mpu/digest.h"
 #include "mpu/error.h"
 #include "parallelizers/pipeline/crossing.h"
+#include "parallelizers/pipeline/generator_state.h"
 #include "parallelizers/pipeline/read_message.h"
 #include "parallelizers/pipeline/recorded_step.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -70,6 +72,9 @@ void MicroBatch::keep_order(const ForwardWrites& writes, UseOrder& uses) {
 void MicroBatch::use(const at::Tensor& parameter, StageSet held, bool /*writes*/) {
   if (strays_ != nullptr) strays_->use(parameter);
   if (uses_ == nullptr) return;
+  if (met_.insert(parameter.unsafeGetTensorImpl()).second) {
+    way_ += digest_of(mark_of(parameter)->name);
+  }
   const std::vector<int>* const places = writes_->places(parameter);
   for (size_t rank = 0; places != nullptr && rank < places->size(); ++rank) {
     order_.go_on(static_cast<int>(rank), (*places)[rank]);
@@ -125,12 +130,12 @@ at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int t
     // Nothing moves, and a shape is all that this rank has.
   } else if (sender == ranks_.rank()) {
     const During sends(recorder_, Doing::send);
-    stages_->send({local.detach().contiguous()}, receiver, tag);
+    stages_->send(message_of(local), receiver, tag);
     ++messages_sent_;
     sent_.push_back({ranks_.home_of(owners), edge_of(local), at::Tensor(), local.sizes().vec(),
                      there.options().device(local.device()), receiver, tag});
   } else if (receiver == ranks_.rank()) {
-    there = receive_recorded(*stages_, sender, tag, {there}, recorder_).front();
+    there = expected_of_message(receive_recorded(*stages_, sender, tag, {}, recorder_), there);
     ++messages_received_;
     received_.push_back({to, there, sender, tag});
   }
@@ -139,10 +144,10 @@ at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int t
   return there;
 }
 
-/// A leaf on the value's memory, contiguous as what comes in messages is.
+/// A leaf on the value's memory, dense as what comes in messages is.
 at::Tensor MicroBatch::linked(const Value& value) {
   const at::Tensor& local = value.local;
-  at::Tensor leaf = local.detach().contiguous();
+  at::Tensor leaf = dense(local);
   leaf.set_requires_grad(local.requires_grad());
   if (local.requires_grad()) {
     const int stage = ranks_.home_of(value.layout->stages());
@@ -176,6 +181,18 @@ std::vector<c10::IValue> MicroBatch::share_read(StageSet owners, std::vector<c10
   return results;
 }
 
+void MicroBatch::share_generator(StageSet owners, const at::Generator& generator) {
+  const int tag = new_tag(), own = ranks_.rank(), from = ranks_.rank_of(owners.first());
+  order_.read(owners);
+  if (own == from) {
+    const During sends(recorder_, Doing::send);
+    send_state(generator, *stages_, ranks_, owners, tag);
+  } else if (!ranks_.holds(owners)) {
+    wait_for(order_.standing(own));
+    set_state(generator, receive_recorded(*stages_, from, tag, {}, recorder_).at(0));
+  }
+}
+
 int MicroBatch::new_tag() {
   const int tag = next_tag_;
   next_tag_ += 2;
@@ -193,10 +210,10 @@ void MicroBatch::backward(int stage, const at::Tensor& loss) {
   }
   for (const Sent& sent : sent_) {
     if (sent.stage != stage || !sent.edge.is_valid()) continue;
-    const at::Tensor gradient =
-        sent.leaf.defined()
-            ? sent.leaf.grad()
-            : receive_recorded(*stages_, sent.to_rank, sent.tag + 1, {}, recorder_).at(0);
+    const at::Tensor gradient = sent.leaf.defined()
+                                    ? sent.leaf.grad()
+                                    : value_of_message(receive_recorded(
+                                          *stages_, sent.to_rank, sent.tag + 1, {}, recorder_));
     if (!gradient.defined()) continue;
     OSLO_CHECK(sent.leaf.defined() ||
                    (gradient.sizes() == sent.sizes && gradient.dtype() == sent.options.dtype()),
@@ -220,8 +237,7 @@ void MicroBatch::backward(int stage, const at::Tensor& loss) {
     // then.
     const at::Tensor& gradient = leaf.grad();
     const During sends(recorder_, Doing::send);
-    stages_->send({gradient.defined() ? gradient.contiguous() : gradient}, received.from_rank,
-                  received.tag + 1);
+    stages_->send(message_of(gradient), received.from_rank, received.tag + 1);
   }
   std::erase_if(received_, [&](const Received& received) { return received.stage == stage; });
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,9 @@ class MicroBatch final : public StageCarrier {
   std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results) override;
   bool shares_reads() const override { return true; }
 
+  /// Likewise, of the generator's state.
+  void share_generator(StageSet owners, const at::Generator& generator) override;
+
   /// The forward has returned, or thrown: what only that needs is let go. On the forward's thread.
   void end_forward();
 
@@ -80,6 +84,10 @@ class MicroBatch final : public StageCarrier {
   void backward(int stage, const at::Tensor& loss = {});
   /// With `split_backward`: what `backward` left of that stage, the gradients of its parameters.
   void backward_of_weights(int stage);
+
+  /// A digest of which parameters the forward used, where it is one of several under way: the same
+  /// on all ranks if their forwards took one way.
+  int64_t way() const { return static_cast<int64_t>(way_); }
 
   // Messages of the forward pass, of this rank.
   int64_t sent() const { return messages_sent_; }
@@ -129,6 +137,8 @@ class MicroBatch final : public StageCarrier {
   int next_tag_;
   pipeline::Recorder* recorder_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;
+  std::set<const c10::TensorImpl*> met_;  ///< parameters that the forward used
+  uint64_t way_ = 0;
   std::vector<Sent> sent_;
   std::vector<Received> received_;
   int64_t messages_sent_ = 0, messages_received_ = 0;

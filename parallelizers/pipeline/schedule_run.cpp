@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include <algorithm>
 #include <deque>
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/ledger.h"
 #include "mpu/text.h"
 #include "parallelizers/placement/carrier/access.h"
 
@@ -53,6 +56,12 @@ class ForwardScope {
   StageCarrier::Scope carries_;
 };
 
+void check_trains(const at::Tensor& loss) {
+  OSLO_CHECK(loss.requires_grad(),
+             "the loss of a micro-batch requires no gradient; use forward_only, or let it depend "
+             "on parameters that do");
+}
+
 const char* name_of(Pass pass) {
   switch (pass) {
     case Pass::forward:
@@ -73,7 +82,8 @@ ScheduleRun::ScheduleRun(MeshPtr mesh, Work work, CallThreads& idle)
     : mesh_(std::move(mesh)),
       work_(std::move(work)),
       idle_(idle),
-      under_way_(work_.weights.size()) {
+      under_way_(work_.weights.size()),
+      ways_(work_.weights.size()) {
   if (!work_.generators.empty()) seed_ = ForwardRandom::draw_seed(work_.generators);
 }
 
@@ -114,7 +124,43 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
     // Stages that wait for nobody are a step ahead of others. No step follows a failed one there.
     const std::string where = mesh_->stages ? "pipeline" : "pipeline/" + work_.step;
     const std::string first = world.first_failure(where, own);
+    if (mesh_->stages) leave_groups();
     fail(own, first == own ? "" : "; the first to fail was " + first);
+  }
+}
+
+void ScheduleRun::check_ways() const {
+  if (!mesh_->stages || !mesh_->stage_ranks.several()) return;
+  const RuleScope scope("pipeline schedule");
+  const auto count = static_cast<int64_t>(ways_.size());
+  const int ranks = mesh_->stages->size();
+  const at::Tensor all =
+      mesh_->stages->all_gather(at::tensor(ways_, at::kLong), 0, std::vector(ranks, count));
+  const auto* ways = all.const_data_ptr<int64_t>();
+  for (int rank = 1; rank < ranks; ++rank) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (ways[rank * count + i] == ways[i]) continue;
+      fail("the forward of micro-batch ", i, " used other parameters on pipeline rank ", rank,
+           " than on rank 0. Several micro-batches are under way where a rank has several stages, "
+           "in "
+           "another order on each: what decides which layers run (a std::mt19937 or a counter of "
+           "the "
+           "program's own) has to be asked at the top of the forward, which micro-batches begin in "
+           "order, or be drawn from the default generator (torch::rand), of which each micro-batch "
+           "has "
+           "a stream of its own; or take a schedule with one stage a rank, such as 1f1b");
+    }
+  }
+}
+
+/// Behind the note of what failed, which those who are woken by it look for.
+void ScheduleRun::leave_groups() const {
+  for (const std::shared_ptr<Group>& group : work_.groups) {
+    try {
+      if (group->process_group()) group->process_group()->abort();
+    } catch (const std::exception&) {
+      // It has failed already, or its transport cannot: its ranks wait until the time limit.
+    }
   }
 }
 
@@ -210,7 +256,10 @@ void ScheduleRun::call_forward(int micro_batch) {
     const ForwardScope scope(own.crossings.get());
     own.loss = checked_loss(work_.loss(micro_batch), micro_batch);
   }
-  if (own.crossings) sent_ += own.crossings->sent();
+  if (own.crossings) {
+    sent_ += own.crossings->sent();
+    ways_[micro_batch] = own.crossings->way();
+  }
   if (own.loss.defined()) {
     const at::Tensor share = own.loss.detach();
     loss_ = loss_.defined() ? loss_ + share : share;
@@ -233,6 +282,7 @@ at::Tensor ScheduleRun::checked_loss(const at::Tensor& loss, int micro_batch) {
   loss_stages_ = loss_stages_ | StageSet::of(stage);
   loss_options_ = at::TensorOptions(loss.dtype()).device(mesh_->device);
   if (!mesh_->holds(StageSet::of(stage))) return {};
+  if (!work_.forward_only) check_trains(local_tensor(loss));
   return local_tensor(loss) * work_.weights[micro_batch];
 }
 
@@ -247,9 +297,7 @@ void ScheduleRun::backward(int stage, int micro_batch) {
   }
   if (!is_first(stage)) return;
   const at::Tensor loss = std::exchange(own.loss, at::Tensor());
-  OSLO_CHECK(loss.requires_grad(),
-             "the loss of a micro-batch requires no gradient; use forward_only, or let it depend "
-             "on parameters that do");
+  check_trains(loss);
   loss.backward();
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "mpu/group.h"
 #include "mpu/mesh.h"
 #include "mpu/stage_set.h"
 #include "mpu/world.h"
@@ -48,6 +49,8 @@ class ScheduleRun {
     /// The meshes of other models that the step is of as well, over the same ranks.
     std::vector<MeshPtr> other_meshes = {};
     StrayGradients* strays = nullptr;  ///< told of the parameters that forwards use; may be null
+    /// The groups in which other ranks may wait for this one. One that fails leaves them at once.
+    std::vector<std::shared_ptr<Group>> groups = {};
     /// Told of each action before it runs; may be empty.
     std::function<void(const pipeline::Action& action)> before = {};
   };
@@ -75,8 +78,13 @@ class ScheduleRun {
   /// a time, at most: until all of it has run, the weights' part too.
   int peak() const { return peak_; }
 
+  /// Where a rank has several stages: throws on every rank where the forwards of a micro-batch took
+  /// different ways on different ranks. One small collective over the stages.
+  void check_ways() const;
+
   /// Runs a part of the step; what it throws is thrown on, led by `place` and the rank, and
-  /// followed by what the first rank that failed said.
+  /// followed by what the first rank that failed said. Where the model has stages no other step
+  /// follows, and ranks that wait for this one are told at once.
   void named(const std::function<std::string()>& place, const World& world,
              const std::function<void()>& part) const;
 
@@ -98,6 +106,7 @@ class ScheduleRun {
   void call_forward(int micro_batch);
   void backward(int stage, int micro_batch);
   void backward_of_weights(int stage, int micro_batch);
+  void leave_groups() const;
   bool is_first(int stage) const;
   bool is_last(int stage) const;
   at::Tensor checked_loss(const at::Tensor& loss, int micro_batch);
@@ -108,6 +117,7 @@ class ScheduleRun {
   uint64_t seed_ = 0;  ///< of the micro-batches' streams
   UseOrder uses_;      ///< this rank's, of what forwards write
   std::vector<UnderWay> under_way_;
+  std::vector<int64_t> ways_;  ///< of the forwards, by micro-batch
   at::Tensor loss_;
   StageSet loss_stages_;
   at::TensorOptions loss_options_;

@@ -207,6 +207,7 @@ DryCost DryRun::run_once() {
     mesh_->gathers().clear();
     for (int axis = 0; axis < mesh_->axes(); ++axis) mesh_->axis(axis)->ledger().clear();
     calls_->clear();
+    content_->begin_run();
     leave_graph();
     {
       WorkMeter meter(rates_);

@@ -69,6 +69,19 @@ class SurveyCarrier final : public StageCarrier {
   }
 
   std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results) override {
+    note_read(owners);
+    return results;
+  }
+  bool shares_reads() const override { return true; }
+  void share_generator(StageSet owners, const at::Generator&) override { note_read(owners); }
+
+  ForwardSurvey take() {
+    survey_.writes.keep_written();
+    return std::move(survey_);
+  }
+
+ private:
+  void note_read(StageSet owners) {
     order_.read(owners);
     const int read_in = order_.standing(ranks_.rank_of(owners.first()));
     for (int rank = 0; rank < ranks_.ranks(); ++rank) {
@@ -84,16 +97,7 @@ class SurveyCarrier final : public StageCarrier {
         add_once(graph().reads, {read_in, stands});
       }
     }
-    return results;
   }
-  bool shares_reads() const override { return true; }
-
-  ForwardSurvey take() {
-    survey_.writes.keep_written();
-    return std::move(survey_);
-  }
-
- private:
   pipeline::Graph& graph() { return survey_.graph; }
 
   const StageRanks& ranks_;
@@ -144,6 +148,13 @@ std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageR
     if (!survey || survey->writes == known) return survey;
     known = survey->writes;
   }
+}
+
+ForwardSurveys survey_forward(const StageMap& stages, const StageRanks& ranks,
+                              const ModelView& model, const PlanAxes& axes,
+                              const std::function<void()>& forward) {
+  return {survey_forward(stages, ranks, model, axes, forward, /*stands_at_reads=*/false),
+          survey_forward(stages, ranks, model, axes, forward, /*stands_at_reads=*/true)};
 }
 
 }  // namespace oslo

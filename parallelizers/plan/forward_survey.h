@@ -24,6 +24,12 @@ struct ForwardSurvey {
   ForwardWrites writes;
 };
 
+/// Where a rank has several stages: of a forward on the two ways to go on behind a look at a value
+/// (see ForwardOrder). Nothing where it cannot be run on shapes.
+struct ForwardSurveys {
+  std::optional<ForwardSurvey> leaving, standing;
+};
+
 /// From a run of the forward on shapes. `ranks` says where stages are; the run itself moves nothing
 /// and leaves no trace. Nothing where the forward cannot be run on shapes. What it reads there are
 /// zeros, so that a forward that branches on values is seen on one of its ways. `stands_at_reads`:
@@ -32,5 +38,8 @@ std::optional<ForwardSurvey> survey_forward(const StageMap& stages, const StageR
                                             const ModelView& model, const PlanAxes& axes,
                                             const std::function<void()>& forward,
                                             bool stands_at_reads);
+ForwardSurveys survey_forward(const StageMap& stages, const StageRanks& ranks,
+                              const ModelView& model, const PlanAxes& axes,
+                              const std::function<void()>& forward);
 
 }  // namespace oslo

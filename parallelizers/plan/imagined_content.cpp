@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "mpu/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/engine/shape_call.h"
@@ -14,6 +15,9 @@ namespace oslo {
 
 std::vector<c10::IValue> ImaginedContent::read(const OperatorEntry& op,
                                                std::vector<c10::IValue> arguments) {
+  OSLO_CHECK(++reads_ <= kMostReads, "the forward read more than ", kMostReads,
+             " values, which are zeros there (the last one by ", op.name,
+             "): a loop that values end, such as while (h.norm().item<float>() < 20)");
   if (std::find(readers_.begin(), readers_.end(), op.name) == readers_.end()) {
     readers_.push_back(op.name);
   }

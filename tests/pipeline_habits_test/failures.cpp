@@ -23,8 +23,10 @@ struct Failed {
   Errors first, second;
 };
 
+/// Ranks that wait for one that fails, and lives on, are told long before the `limit`.
 Failed failed(const char* kind, const std::function<Tensors(int rank)>& batch,
-              const std::function<Loss(int rank)>& loss_of) {
+              const std::function<Loss(int rank)>& loss_of,
+              std::chrono::seconds limit = std::chrono::minutes(4)) {
   Failed failed{Errors(kStages), Errors(kStages)};
   run_as_threads(
       kStages,
@@ -48,7 +50,7 @@ Failed failed(const char* kind, const std::function<Tensors(int rank)>& batch,
           }
         }
       },
-      std::chrono::seconds(2));
+      limit);
   return failed;
 }
 
@@ -68,7 +70,6 @@ Loss mean_of_output() {
   };
 }
 
-/// The others wait for a time limit each time: some of all schedules and ranks.
 const std::vector<std::pair<const char*, int>> kPlaces{
     {"naive", 2}, {"gpipe", 0}, {"1f1b", 3}, {"zero_bubble", 1}};
 
@@ -144,7 +145,8 @@ TEST(PipelineFailures, ARankWithAnotherLossFunction) {
           const Tensor loss = through_all(net, micro[0]).mean();
           return call < 0 ? loss : loss + (net.layer(0, micro[0]) * loss).mean();
         };
-      });
+      },
+      std::chrono::seconds(2));
   EXPECT_THAT(seen.first[3], HasSubstr("pipeline stage 3, forward of micro-batch 0"));
   EXPECT_THAT(seen.first, Each(HasSubstr("pipeline stage")));
 }
@@ -178,6 +180,19 @@ TEST(PipelineFailures, WhatOneStageCannotGiveIsRefusedOnAll) {
   };
   EXPECT_THAT(failed("1f1b", needing_gradient, [](int) { return mean_of_output(); }).first,
               Each(AllOf(HasSubstr("tensor 0 of the batch"), HasSubstr("detach()"))));
+}
+
+/// It would train nothing, on one device as here.
+TEST(PipelineFailures, ALossWithoutAGradientIsToldToAll) {
+  const Failed seen = failed(
+      "1f1b", [](int) { return ones(); },
+      [](int) -> Loss {
+        return [](HabitNetImpl& net, const Tensors& micro, int) {
+          return through_all(net, micro[0]).detach().mean();
+        };
+      });
+  EXPECT_THAT(seen.first, Each(AllOf(HasSubstr("pipeline stage 3, forward of micro-batch 0"),
+                                     HasSubstr("requires no gradient"))));
 }
 
 /// Each stage has its part of the graph: the first would find the derivative, the others nothing.

@@ -1,6 +1,8 @@
 // Which gradients come over the stages, and to whom, each against one device.
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "tests/pipeline_habits_test/habit_net.h"
 #include "tests/support/error_of.h"
 
@@ -208,6 +210,115 @@ TEST(PipelineGradients, AWeightTwiceOnOnePath) {
     expect_product(kind, last, "0");
     expect_product(kind, last, std::to_string(last));
     expect_product(kind, last, c10::str("[0, ", last, "]"));
+  }
+}
+
+/// Each rank has the gradients of its own stages alone. Every way to a number of them is refused,
+/// though a rank asks only those that are defined; ours gives the model's.
+TEST(PipelineGradients, NumbersOfThemThatARankReadsAreRefused) {
+  using Read = std::function<double(const std::vector<Tensor>& gradients)>;
+  const std::vector<std::pair<const char*, Read>> reads{
+      {"a norm by hand",
+       [](const auto& gradients) {
+         double sum = 0;
+         for (const Tensor& each : gradients) sum += std::pow(each.norm().item().toDouble(), 2);
+         return std::sqrt(sum);
+       }},
+      {"a sum of squares",
+       [](const auto& gradients) {
+         Tensor sum = torch::zeros({}, torch::kDouble);
+         for (const Tensor& each : gradients) sum = sum + each.pow(2).sum();
+         return sum.sqrt().item().toDouble();
+       }},
+      {"the same in place",
+       [](const auto& gradients) {
+         Tensor sum = torch::zeros({}, torch::kDouble);
+         for (const Tensor& each : gradients) sum += (each * each).sum();
+         return sum.sqrt().template item<double>();
+       }},
+      {"norms that are stacked",
+       [](const auto& gradients) {
+         std::vector<Tensor> norms;
+         for (const Tensor& each : gradients) norms.push_back(each.detach().norm());
+         return torch::stack(norms).norm().template item<double>();
+       }},
+      {"through data()",
+       [](const auto& gradients) {
+         return gradients[0].data().abs().max().template item<double>();
+       }},
+      {"whether all are finite",
+       [](const auto& gradients) {
+         bool finite = true;
+         for (const Tensor& each : gradients) finite &= each.isfinite().all().template item<bool>();
+         return finite ? 1. : 0.;
+       }},
+      {"the same, of tensors",
+       [](const auto& gradients) {
+         Tensor bad = torch::zeros({}, torch::kBool);
+         for (const Tensor& each : gradients) bad = bad.logical_or(each.isnan().any());
+         return bad.template item<bool>() ? 1. : 0.;
+       }},
+      {"an element",
+       [](const auto& gradients) { return gradients[0].flatten()[0].template item<double>(); }},
+      {"a copy's",
+       [](const auto& gradients) { return gradients[0].clone().sum().template item<double>(); }},
+      {"how many are not zero",
+       [](const auto& gradients) { return 1. * gradients[0].nonzero().size(0); }},
+      {"whether two are equal",
+       [](const auto& gradients) {
+         return torch::equal(gradients[0], gradients[0] * 2) ? 1. : 0.;
+       }},
+      {"a scaler's", [](const auto& gradients) {
+         Tensor found = torch::zeros({}, torch::kFloat);
+         Tensor factor = torch::ones({}, torch::kFloat);
+         std::vector<Tensor> all = gradients;
+         at::_amp_foreach_non_finite_check_and_unscale_(all, found, factor);
+         return found.template item<double>();
+       }}};
+  for (const Grid grid : {Grid{1, 1, 2}, Grid{1, 2, 2}}) {
+    run_as_threads(grid.size(), [&](World world) {
+      at::set_num_threads(1);
+      HabitNet net = make_seeded(7, [] { return HabitNet(); });
+      pipeline_parity::make_double(*net);
+      const auto loss = [&](const Tensors& micro) {
+        return torch::mse_loss(net->layer(3, torch::tanh(net->layer(0, micro[0]))), micro[1]);
+      };
+      HabitNet alone = make_seeded(7, [] { return HabitNet(); });
+      pipeline_parity::make_double(*alone);
+      const Tensors batch = make_seeded(8, [] { return habit_batch(); });
+      torch::mse_loss(alone->layer(3, torch::tanh(alone->layer(0, batch[0]))), batch[1]).backward();
+      InitializeOptions how;
+      how.world = world;
+      how.example_inputs = [&] { loss(batch); };
+      const auto parallel = initialize(net, Config::parse(habit_config(grid)), how);
+      PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+      for (int step = 0; step < 2; ++step) {  // what is refused leaves nothing behind
+        net->zero_grad();
+        schedule.forward_backward_step(batch, loss);
+        std::vector<Tensor> gradients;
+        for (const Tensor& each : net->parameters()) {
+          if (each.grad().defined()) gradients.push_back(each.grad());
+        }
+        ASSERT_FALSE(gradients.empty());
+        for (const auto& [name, read] : reads) {
+          SCOPED_TRACE(name);
+          const std::string told = error_of([&] { read(gradients); });
+          const bool in_place = name == std::string("the same in place");
+          EXPECT_THAT(
+              told, testing::HasSubstr(in_place ? "that pipeline stage"
+                                                : "reads a number of the gradients that pipeline"));
+          EXPECT_THAT(told, testing::HasSubstr("parallel.clip_grad_norm_"));
+        }
+        const double norm = parallel.clip_grad_norm_(INFINITY);
+        EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(alone->parameters(), INFINITY), 1e-9);
+        // A stage's own, by name; and what stays on its stage.
+        EXPECT_GE(local_tensor(gradients[0].norm()).item<double>(), 0);
+        const torch::NoGradGuard no_grad;
+        for (Tensor each : gradients) each.mul_(local_tensor(each.norm()));
+        const Tensor y = net->layer(3, net->layer(0, batch[0]));
+        if (is_here(y)) EXPECT_GT(y.abs().sum().item<double>(), 0);
+      }
+    });
   }
 }
 

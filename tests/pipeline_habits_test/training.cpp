@@ -150,5 +150,39 @@ TEST(PipelineTraining, ACheckpointInTheMiddle) {
   }
 }
 
+/// Counters, annealing by calls, outputs that are collected: the program's own, which nobody puts
+/// back.
+TEST(PipelineTraining, TheFunctionIsCalledOnceAMicroBatchWhereAnExampleWasGiven) {
+  constexpr int kMicroBatches = 4;
+  for (const std::string& kind : pipeline::schedule_kinds()) {
+    SCOPED_TRACE(kind);
+    run_as_threads(2, [&](World world) {
+      at::set_num_threads(1);
+      HabitNet net = make_seeded(7, [] { return HabitNet(); });
+      make_double(*net);
+      int calls = 0;
+      const auto loss = [&](const Tensors& micro) {
+        ++calls;
+        // One that counts what it computes, and looks at it.
+        const Tensor found = deep(*net, micro);
+        EXPECT_GT(found.item<double>(), -1 + 0 * net->norm(micro[0]).numel());
+        return found;
+      };
+      InitializeOptions how;
+      how.world = world;
+      how.example_inputs = [&] { loss(batch_of(0)); };
+      const ParallelModel parallel =
+          initialize(net, Config::parse(habit_config({1, 1, 2}, kind)), how);
+      PipelineSchedule schedule(parallel,
+                                PipelineOptions().num_microbatches(kMicroBatches).kind(kind));
+      for (const bool forward_only : {false, true, false}) {
+        calls = 0;
+        schedule.forward_backward_step(batch_of(1), loss, StepOptions().forward_only(forward_only));
+        EXPECT_EQ(calls, kMicroBatches);
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace oslo::test

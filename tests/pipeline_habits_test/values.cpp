@@ -1,6 +1,8 @@
 // What a forward may do with values that lie on several pipeline stages, each against one device.
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "tests/pipeline_habits_test/habit_net.h"
 
 namespace oslo::test {
@@ -109,6 +111,79 @@ TEST(PipelineValues, LoopsUntilAValueIsLargeEnough) {
     while (h.norm().item<double>() < 40 && turns++ < 6) h = h * 1.5 + net.layer(1, h);
     h = net.layer(2, h);
     if (h.sum().item<double>() > 0) h = torch::tanh(net.layer(3, h));
+    return error_of_rows(h, micro[1]);
+  });
+}
+
+/// What is drawn for a value, and how it is rounded, follows its memory.
+TEST(PipelineValues, ChannelsLastCrosses) {
+  std::atomic<int> seen = 0;
+  expect_habit([&](HabitNetImpl& net, const Tensors& micro) {
+    const Tensor pixels = micro[0].view({-1, 1, 1, kWide}) +
+                          torch::arange(15, torch::kDouble).view({1, 3, 5, 1}) / 15;
+    const Tensor image = torch::tanh(net.layer(0, pixels)).permute({0, 3, 1, 2});
+    const Tensor y = image * net.layers[3]->bias.view({1, kWide, 1, 1});
+    if (is_placed(y) && is_here(y) && !value_of(y).local.is_meta()) {
+      EXPECT_TRUE(local_tensor(y).is_contiguous(at::MemoryFormat::ChannelsLast));
+      ++seen;
+    }
+    return error_of_rows(net.layer(3, y.mean({2, 3})), micro[1]);
+  });
+  EXPECT_GT(seen, 50);
+}
+
+/// Zeros, which the run on shapes has in their place, never end these.
+TEST(PipelineValues, LoopsThatValuesAloneEnd) {
+  const std::vector<Habit> habits{
+      [](HabitNetImpl& net, const Tensors& micro) {
+        Tensor h = net.layer(0, micro[0]);
+        while (h.norm().item<double>() < 20) h = h * 1.5 + 0.1 * torch::tanh(net.layer(0, h));
+        return error_of_rows(net.layer(3, net.layer(1, h / 20)), micro[1]);
+      },
+      [](HabitNetImpl& net, const Tensors& micro) {  // a fixed point
+        const Tensor h = net.layer(0, micro[0]);
+        Tensor z = torch::zeros_like(h), before;
+        do {
+          before = z;
+          z = 0.1 * torch::tanh(net.layer(2, z)) + h;
+        } while (!torch::allclose(z, before, 1e-3, 1e-3));
+        return error_of_rows(net.layer(3, z), micro[1]);
+      },
+      [](HabitNetImpl& net, const Tensors& micro) {  // each row until it has enough
+        Tensor h = net.layer(0, micro[0]);
+        Tensor done = h.norm(2, 1) > 3;
+        while (!done.all().item<bool>()) {
+          h = torch::where(done.unsqueeze(1), h, h * 1.4 + 0.1);
+          done = done.logical_or(h.norm(2, 1) > 3);
+        }
+        return error_of_rows(net.layer(3, net.layer(2, h)), micro[1]);
+      }};
+  for (const Habit& habit : habits) {
+    for (const bool example : {true, false}) {
+      HabitTrial how;
+      how.example = example;
+      how.runs = {{{1, 1, 2}, "1f1b"}, {{1, 2, 2}, "gpipe"}, {{1, 1, 2}, "zbv"}};
+      expect_habit(habit, how);
+    }
+  }
+}
+
+/// No expert has a word in the run on shapes, where masks are empty.
+TEST(PipelineValues, ExpertsThatHaveNoWordAreLeftOut) {
+  expect_habit([](HabitNetImpl& net, const Tensors& micro) {
+    Tensor h = micro[0] + net.table(micro[2]).mean(1);
+    for (int i = 0; i < kLayers; i += 2) {
+      h = torch::tanh(net.layer(i, h));
+      const Tensor expert = h.slice(1, 0, 3).argmax(1);
+      Tensor out = torch::zeros_like(h);
+      for (int e = 0; e < 3; ++e) {
+        const Tensor mine = expert == e;
+        if (!mine.any().item<bool>()) continue;
+        const Tensor rows = mine.nonzero().squeeze(1);
+        out = out.index_add(0, rows, net.layer(i + 1, h.index_select(0, rows)) * (1 + e));
+      }
+      h = h + out;
+    }
     return error_of_rows(h, micro[1]);
   });
 }

@@ -176,11 +176,13 @@ TEST_P(RecordedSteps, AreTheListsActionForAction) {
       const auto& group = parallel.mpu().pipeline_group();
       return grid.pipeline > 1 ? group->ledger().total("all_gather").calls : 0;
     };
+    // Where a rank has several stages each step compares which ways the forwards took.
+    const int ways = grid.pipeline > 1 && pipeline::default_chunks(kind) > 1 ? 1 : 0;
     const StepResult plain = step({});
     EXPECT_FALSE(plain.measured);
-    EXPECT_EQ(gathers(), 0);
+    EXPECT_EQ(gathers(), ways);
     const StepResult recorded = step(StepOptions().record(true));
-    EXPECT_EQ(gathers(), grid.pipeline > 1 ? 4 : 0);
+    EXPECT_EQ(gathers(), grid.pipeline > 1 ? 4 + 2 * ways : 0);
     EXPECT_TRUE(torch::equal(recorded.loss, plain.loss));
     ASSERT_TRUE(recorded.measured);
     const Timeline& timeline = recorded.measured->timeline();

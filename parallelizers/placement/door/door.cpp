@@ -14,7 +14,10 @@
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
 #include "parallelizers/placement/engine/call_observer.h"
+#include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/pointwise.h"
+#include "parallelizers/placement/engine/stage_carrier.h"
+#include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
 #include "parallelizers/placement/engine/stage_value.h"
 
@@ -41,6 +44,7 @@ void run_own_rule(Call& call) {
 
 void run_rule(Call& call) {
   if (reads_for_all(call)) return read_for_all(call, [&] { run_own_rule(call); });
+  if (draws_for_all(call)) return draw_for_all(call, [&] { run_own_rule(call); });
   run_own_rule(call);
 }
 
@@ -80,6 +84,8 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
       check_plain_operands(call);
     }
   }
+  refuse_own_generator(call);
+  const bool from_gradients = computes_from_gradients(call);
   const ForeignScope foreign(call.elsewhere() && !call.mesh_of_call()->provider);
   try {
     try {
@@ -92,7 +98,19 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
     call.check_shapes();  // throws the operator's own message
     throw;
   }
+  if (from_gradients) note_from_gradients(call);
   call.finish();
+}
+
+/// Outside a step of a model on stages a value may be of gradients (gradient_number.h).
+bool may_be_from_gradients(c10::ArrayRef<c10::IValue> arguments) {
+  if (StageCarrier::current() != nullptr) return false;
+  for (const c10::IValue& argument : arguments) {
+    const auto* impl = argument.isTensor() ? placed_impl(argument.toTensor()) : nullptr;
+    const Layout* const layout = impl == nullptr ? nullptr : impl->value().layout.get();
+    if (layout != nullptr && layout->resident() && layout->mesh()->evaluation) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -101,7 +119,10 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const OperatorEntry& op = entry_of(handle);
   // A view (detach, to) has more to remember than its place: what it is a view of.
   const bool fresh = !op.in_place && !op.writes_out && !op.view;
-  if (op.pointwise && fresh && run_pointwise_fast(op, *stack)) return;
+  const c10::ArrayRef<c10::IValue> all(*stack);
+  const auto arguments = all.slice(stack->size() - op.arguments);
+  const bool fast = op.pointwise && fresh && !may_be_from_gradients(arguments);
+  if (fast && run_pointwise_fast(op, *stack)) return;
   Met met = Met::nothing;
   for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
     for_each_tensor_in((*stack)[i],

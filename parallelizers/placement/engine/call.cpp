@@ -33,7 +33,9 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
   elsewhere_ = !mesh_->holds(stages_);
   // Random numbers that another stage draws are drawn here as well, and dropped: the ranks of one
   // model go on drawing the same, for dropout as on one device, and for the program's own batches.
-  const bool drawn = elsewhere_ && !mesh_->provider && draws(op, arguments());
+  // What elements decide the number of, the stage that has them tells (stage_draw.h).
+  const bool drawn =
+      elsewhere_ && !mesh_->provider && draws(op, arguments()) == Draws::as_shapes_say;
   on_zeros_ =
       elsewhere_ && (drawn || mesh_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
   if (op.in_place && mesh_->stages && !mesh_->in_step) refuse_scale_of_stage(op, arguments());

@@ -60,9 +60,15 @@ bool gives_tensors(const OperatorEntry& op) {
   });
 }
 
+/// Numbers below a tensor's one element, which is to be on the CPU.
+bool takes_range_of_tensor(const OperatorEntry& op) {
+  return op.name.starts_with("aten::randint_like.Tensor");
+}
+
 /// A kernel of a program's own that stands for all devices, or for autograd, may read the memory
 /// that shapes do not have; LibTorch would not stop it.
 bool takes_shapes(const OperatorEntry& op) {
+  if (takes_range_of_tensor(op)) return false;
   return is_of_libtorch(op) || op.handle.hasKernelForDispatchKey(c10::DispatchKey::Meta);
 }
 
@@ -70,8 +76,11 @@ bool takes_shapes(const OperatorEntry& op) {
 /// decide (nonzero, a mask as an index) gets what makes them the most: everything counts once. So
 /// do masks in general.
 void imagine_values(const OperatorEntry& op, std::vector<c10::IValue>& arguments) {
-  // istft insists on a window that is not empty.
-  const bool decides = op.handle.hasTag(at::Tag::dynamic_output_shape) || op.name == "aten::istft";
+  // istft insists on a window that is not empty, multinomial on probabilities that are not all
+  // zero, numbers below a tensor's element on one that is not.
+  const bool decides = op.handle.hasTag(at::Tag::dynamic_output_shape) ||
+                       op.name == "aten::istft" || op.name.starts_with("aten::multinomial") ||
+                       takes_range_of_tensor(op);
   for (c10::IValue& argument : arguments) {
     if (argument.isDevice()) argument = c10::Device(at::kCPU);
     const bool counts = decides && argument.isTensor() && op.name != "aten::index.Tensor";

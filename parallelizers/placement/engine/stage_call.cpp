@@ -1,7 +1,11 @@
 #include "parallelizers/placement/engine/stage_call.h"
 
+#include <ATen/Context.h>
+
 #include <algorithm>
+#include <iterator>
 #include <string>
+#include <string_view>
 
 #include "mpu/error.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -11,23 +15,65 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
+namespace {
 
-bool draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
-  // Attention leaves it to the dropout that it is made of; which numbers multinomial needs depends
-  // on elements.
-  if (!op.random || op.name == "aten::scaled_dot_product_attention") return false;
-  if (op.name == "aten::multinomial") return false;
+/// By its name without overload and underscore. Of operators that are not listed, those of a later
+/// LibTorch too, elements may decide.
+bool draws_by_shape(std::string_view name) {
+  static constexpr std::string_view kListed[] = {"alpha_dropout",
+                                                 "bernoulli",
+                                                 "cauchy",
+                                                 "dropout",
+                                                 "exponential",
+                                                 "feature_alpha_dropout",
+                                                 "feature_dropout",
+                                                 "geometric",
+                                                 "gru",
+                                                 "log_normal",
+                                                 "lstm",
+                                                 "native_dropout",
+                                                 "normal",
+                                                 "normal_functional",
+                                                 "rand_like",
+                                                 "randint_like",
+                                                 "randn_like",
+                                                 "random",
+                                                 "rnn_relu",
+                                                 "rnn_tanh",
+                                                 "uniform"};
+  // Its range is an element.
+  if (name.starts_with("aten::randint_like.Tensor")) return false;
+  if (!name.starts_with("aten::")) return false;
+  name = name.substr(6, name.find('.', 6) - 6);
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return std::ranges::find(kListed, name) != std::end(kListed);
+}
+
+}  // namespace
+
+Draws draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  // Attention leaves it to the dropout that it is made of.
+  if (!op.random || op.name == "aten::scaled_dot_product_attention") return Draws::none;
   const bool drops = op.name.find("dropout") != std::string::npos;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = op.schema->arguments()[i].name();
     const c10::IValue& argument = arguments[i];
     if ((name == "train" || name == "training") && argument.isBool() && !argument.toBool()) {
-      return false;
+      return Draws::none;
     }
     const bool rate = name == "dropout" || (drops && name == "p");
-    if (rate && argument.isDouble() && argument.toDouble() == 0) return false;
+    if (rate && argument.isDouble() && argument.toDouble() == 0) return Draws::none;
   }
-  return true;
+  // What is drawn in place without a rule has no place to be drawn into elsewhere.
+  const bool placed = !op.in_place || op.rule != nullptr;
+  return placed && draws_by_shape(op.name) ? Draws::as_shapes_say : Draws::as_elements_say;
+}
+
+at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments, at::Device device) {
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isGenerator()) return argument.toGenerator();
+  }
+  return at::globalContext().defaultGenerator(device);
 }
 
 bool all_known(c10::ArrayRef<c10::IValue> arguments) {
@@ -62,7 +108,8 @@ void refuse_scale_of_stage(const OperatorEntry& op, c10::ArrayRef<c10::IValue> a
     fail(op.name, " changes a gradient of ", mark->name, " by a number that pipeline ",
          impl->value().layout->stages().to_string(),
          " computed, of its own gradients perhaps (torch::nn::utils::clip_grad_norm_ does so); use "
-         "parallel.clip_grad_norm_, which knows those of all stages, or take the number by item()");
+         "parallel.clip_grad_norm_, which knows those of all stages, or, where a stage's own is "
+         "meant, oslo::local_tensor of it");
   });
 }
 

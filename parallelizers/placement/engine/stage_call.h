@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
 
 #include <utility>
@@ -12,8 +13,17 @@ namespace oslo {
 
 // What pipeline stages mean for one call of an operator.
 
-/// Whether a call draws random numbers from the default generator.
-bool draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+/// How many random numbers a call draws.
+enum class Draws {
+  none,
+  as_shapes_say,    ///< whatever the elements are
+  as_elements_say,  ///< a number that is rejected is followed by one more
+};
+Draws draws(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+
+/// What such a call draws from: the generator among its arguments, else the default one of
+/// `device`.
+at::Generator generator_of(c10::ArrayRef<c10::IValue> arguments, at::Device device);
 
 /// Whether all tensors among them have content on this rank. Even elsewhere a few values are known
 /// (how long packed sequences are): what is computed from them alone is known too.

@@ -31,6 +31,14 @@ std::vector<c10::IValue> StageCarrier::share_read(StageSet, std::vector<c10::IVa
   return results;
 }
 
+void StageCarrier::share_generator(StageSet, const at::Generator&) {}
+
+void StageCarrier::note_from_gradients(const at::Tensor&) {}
+
+bool StageCarrier::is_from_gradients(const at::Tensor&) const {
+  return false;
+}
+
 StageCarrier* StageCarrier::current() {
   return current_carrier;
 }

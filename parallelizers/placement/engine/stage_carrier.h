@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
 
 #include <vector>
@@ -49,6 +50,16 @@ class StageCarrier {
   /// on with. Only where `shares_reads`: otherwise such an operator is refused elsewhere.
   virtual std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results);
   virtual bool shares_reads() const { return false; }
+
+  /// Brings `generator` on the ranks of all other stages to where it is on the first of `owners`,
+  /// the stages that drew from it as many numbers as elements said. Every rank calls it. Whoever
+  /// runs on shapes alone leaves it where it is.
+  virtual void share_generator(StageSet owners, const at::Generator& generator);
+
+  /// Outside steps: that the program computed `value` from gradients of a stage
+  /// (gradient_number.h). Held weakly.
+  virtual void note_from_gradients(const at::Tensor& value);
+  virtual bool is_from_gradients(const at::Tensor& value) const;
 
   /// That of this thread; null outside a step.
   static StageCarrier* current();

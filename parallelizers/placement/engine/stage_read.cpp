@@ -31,15 +31,6 @@ bool indexes_by_mask(const Call& call) {
   return mask;
 }
 
-bool reads(const Call& call) {
-  const OperatorEntry& op = call.op();
-  if (!reads_elements(op)) return false;
-  if (op.name == "aten::index.Tensor") return indexes_by_mask(call);
-  if (op.name == "aten::equal") return !call.tensor(0).is_same(call.tensor(1));
-  if (op.handle.hasTag(at::Tag::dynamic_output_shape)) return true;
-  return !has_kernel_for_shapes(op);
-}
-
 /// Rows by a mask keep the cut of their columns.
 bool gives_cut_tensors(const Call& call) {
   if (!call.op().handle.hasTag(at::Tag::dynamic_output_shape) &&
@@ -52,6 +43,16 @@ bool gives_cut_tensors(const Call& call) {
 }
 
 }  // namespace
+
+bool reads(const Call& call) {
+  const OperatorEntry& op = call.op();
+  if (!reads_elements(op)) return false;
+  if (op.name == "aten::index.Tensor") return indexes_by_mask(call);
+  if (op.name == "aten::equal") return !call.tensor(0).is_same(call.tensor(1));
+  if (op.name == "aten::allclose") return true;  // its kernel stands for all devices, and reads
+  if (op.handle.hasTag(at::Tag::dynamic_output_shape)) return true;
+  return !has_kernel_for_shapes(op);
+}
 
 bool reads_for_all(const Call& call) {
   if (call.stages().empty()) return false;

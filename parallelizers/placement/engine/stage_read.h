@@ -6,6 +6,9 @@
 
 namespace oslo {
 
+/// Whether the call returns, or is as large as, elements say (`item()`, `nonzero`).
+bool reads(const Call& call);
+
 /// Whether the call reads elements of a value that only some pipeline stages hold (`item()`,
 /// `nonzero`), and the thread's carrier lets all ranks know what was read. The same on all ranks.
 bool reads_for_all(const Call& call);

@@ -1,0 +1,56 @@
+#include "parallelizers/placement/engine/gradient_number.h"
+
+#include "mpu/error.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/stage_carrier.h"
+#include "parallelizers/placement/engine/stage_read.h"
+
+namespace oslo {
+namespace {
+
+/// A gradient, or a state that an optimizer keeps of it: it has the mark of a parameter, and memory
+/// of its own.
+bool is_gradient(const at::Tensor& tensor) {
+  const Mark* const mark = mark_of(tensor);
+  if (mark == nullptr || !mark->accumulator || !mark->layout->resident()) return false;
+  const at::Tensor parameter = accumulated_parameter(*mark->accumulator);
+  return parameter.defined() && !tensor.is_same(parameter) && !tensor.is_alias_of(parameter);
+}
+
+/// Beside the operators that read: whether gradients are finite, of a gradient scaler.
+bool tells_of_gradients(const Call& call) {
+  return reads(call) || call.op().name.starts_with("aten::_amp_foreach_non_finite_check");
+}
+
+}  // namespace
+
+bool computes_from_gradients(const Call& call) {
+  const Mesh& mesh = *call.mesh_of_call();
+  if (!mesh.stages || !mesh.evaluation || mesh.in_step || call.stages().empty()) return false;
+  if (StageCarrier::current() != nullptr) return false;
+  bool found = false;
+  for_each_tensor(call.arguments(), [&](const at::Tensor& tensor) {
+    found |= is_gradient(tensor) || mesh.evaluation->is_from_gradients(tensor);
+  });
+  if (!found) return false;
+  OSLO_CHECK(
+      !tells_of_gradients(call), call.name(), " reads a number of the gradients that pipeline ",
+      call.stages().to_string(),
+      " has, which is not the model's: ranks of other stages read another one. The norm of all "
+      "gradients is parallel.clip_grad_norm_(INFINITY), the same on every rank; it is not "
+      "finite where one of them is not. To look at this rank's part, take "
+      "oslo::local_tensor(gradient)");
+  return true;
+}
+
+void note_from_gradients(const Call& call) {
+  const auto& noted = call.mesh_of_call()->evaluation;
+  for (const c10::IValue& result : call.results()) {
+    for_each_tensor_in(result,
+                       [&](const at::Tensor& tensor) { noted->note_from_gradients(tensor); });
+  }
+}
+
+}  // namespace oslo

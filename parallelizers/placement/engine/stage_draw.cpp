@@ -1,0 +1,40 @@
+#include "parallelizers/placement/engine/stage_draw.h"
+
+#include "mpu/error.h"
+#include "parallelizers/placement/engine/stage_call.h"
+#include "parallelizers/placement/engine/stage_carrier.h"
+
+namespace oslo {
+
+void refuse_own_generator(const Call& call) {
+  if (!call.op().random || call.stages().empty()) return;
+  const Mesh& mesh = *call.mesh_of_call();
+  if (!mesh.stages || !mesh.in_step || !mesh.stage_ranks.several()) return;
+  for (const c10::IValue& argument : call.arguments()) {
+    OSLO_CHECK(
+        !argument.isGenerator(), call.name(), " on pipeline ", call.stages().to_string(),
+        " draws from a generator of the program's own. Where a rank has several stages, several "
+        "micro-batches are under way, and come to it in another order on each rank: leave the "
+        "generator out (each micro-batch has a stream of its own then), or take a schedule with "
+        "one stage a rank, such as 1f1b");
+  }
+}
+
+bool draws_for_all(const Call& call) {
+  return call.op().random && !call.stages().empty() &&
+         draws(call.op(), call.arguments()) == Draws::as_elements_say;
+}
+
+void draw_for_all(Call& call, const std::function<void()>& rule) {
+  const Mesh& mesh = *call.mesh_of_call();
+  // What comes from other stages comes before, and in one order on all ranks.
+  call.operands();
+  rule();
+  StageCarrier* carrier = StageCarrier::current();
+  // A hook of a backward pass is called where the gradient is, and nowhere else.
+  if (carrier == nullptr && !mesh.in_step) carrier = mesh.evaluation.get();
+  if (carrier == nullptr) return;
+  carrier->share_generator(call.stages(), generator_of(call.arguments(), mesh.device));
+}
+
+}  // namespace oslo
