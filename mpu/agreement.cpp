@@ -127,8 +127,11 @@ void agree_on_text(const World& world, const std::string& what, const std::strin
 void agree_on_text(Group& group, const std::string& text, const TellDisagreement& tell) {
   const std::vector<int64_t> digests = group.exchange(static_cast<int64_t>(digest_of(text)));
   if (std::ranges::count(digests, digests[0]) == std::ssize(digests)) return;
-  const auto seen = disagreement(gather_texts(group, text), {numbers_below(group.size())});
-  if (seen) fail(tell(*seen));
+  auto seen = disagreement(gather_texts(group, text), {numbers_below(group.size())});
+  if (!seen) return;
+  seen->first = group.ranks()[seen->first];
+  seen->rank = group.ranks()[seen->rank];
+  fail(tell(*seen));
 }
 
 }  // namespace oslo

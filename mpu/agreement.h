@@ -49,7 +49,7 @@ void agree_on_text(const World& world, const std::string& what, const std::strin
                    const std::string& fix, const std::vector<std::vector<int>>& groups = {});
 
 /// The same for the ranks of a group, by collectives: one small one where they agree. Ranks are
-/// those of the group.
+/// told by their numbers in the world.
 void agree_on_text(Group& group, const std::string& text, const TellDisagreement& tell);
 
 }  // namespace oslo

@@ -1,11 +1,15 @@
 #include "mpu/decision.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <exception>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/note.h"
+#include "mpu/presence.h"
 #include "mpu/text.h"
 #include "mpu/time_limit.h"
 
@@ -18,25 +22,8 @@ using std::chrono::milliseconds;
 /// after rank 0's own time is over.
 constexpr milliseconds kGrace = std::chrono::seconds(10);
 
-/// A rank's text, or rank 0's answer.
-struct Note {
-  enum class Kind : char { text = 't', refused = 'r', failed = 'f', missing = 'm' };
-  Kind kind = Kind::text;
-  int rank = 0;     ///< that failed or is missing
-  int readers = 0;  ///< of an answer: how many ranks besides rank 0 will read it
-  std::string text;
-
-  std::vector<uint8_t> bytes() const {
-    const std::string all = c10::str(static_cast<char>(kind), rank, " ", readers, "\n", text);
-    return {all.begin(), all.end()};
-  }
-  static Note parse(const std::vector<uint8_t>& bytes) {
-    const std::string all(bytes.begin(), bytes.end());
-    const size_t space = all.find(' '), line = all.find('\n');
-    return {static_cast<Kind>(all.front()), std::stoi(all.substr(1, space - 1)),
-            std::stoi(all.substr(space + 1, line - space - 1)), all.substr(line + 1)};
-  }
-};
+/// Of what `give_up` tells: it is one value.
+constexpr size_t kLongestReason = size_t{1} << 16;
 
 /// The keys of one turn.
 struct Keys {
@@ -61,14 +48,15 @@ bool present(c10d::Store& store, const std::string& key) {
     fail(here.name, " came too late (", topic, "): the others had waited for it for ",
          to_text(here.timeout));
   }
-  const std::string waited =
-      c10::str(here.name, " waited for rank ", answer.rank, " (", topic, ")");
+  const int rank = here.in_world(answer.rank);
+  const std::string waited = c10::str(here.name, " waited for rank ", rank, " (", topic, ")");
   if (answer.kind == Note::Kind::failed) {
-    fail(waited, ", but rank ", answer.rank, " failed: ", answer.text);
+    fail(waited, ", but rank ", rank, " failed: ", answer.text);
   }
-  fail(waited, " for up to ", to_text(here.timeout),
-       "; it has ended, or takes another way through the program (", answer.text, "); ",
-       kTimeLimitHint);
+  const std::string cause = here.presence == nullptr ? "" : here.presence->cause(/*patient=*/false);
+  fail(waited, " for up to ", to_text(here.timeout), "; ",
+       cause.empty() ? "it has ended, or takes another way through the program" : cause, " (",
+       answer.text, "); ", kTimeLimitHint);
 }
 
 /// Every rank's text, or who failed or is missing. Also counts the ranks that will read the answer.
@@ -90,7 +78,14 @@ Note collect(const Deciders& here, const Keys& keys, std::vector<std::string>& t
         found = {Note::Kind::missing, rank, found.readers, reason};
       continue;
     }
-    Note note = Note::parse(reason.empty() ? there[rank - 1] : here.store.get(entries[rank - 1]));
+    const std::string& key = entries[rank - 1];
+    Note note;
+    try {
+      note = reason.empty() ? Note::read(here.store, key, here.size, there[rank - 1])
+                            : Note::read(here.store, key, here.size);
+    } catch (const Error& error) {
+      note = {Note::Kind::refused, rank, 0, error.what()};
+    }
     if (note.kind == Note::Kind::text) {
       texts.push_back(std::move(note.text));
       ++found.readers;
@@ -115,7 +110,7 @@ void let_all_read(const Deciders& here, const Keys& keys, int readers) {
 /// Rank 0's part.
 std::string lead(const Deciders& here, const Keys& keys, const std::string& topic,
                  const std::string& text, const Decide& decide) {
-  here.store.set(keys.entry(0), Note{}.bytes());
+  Note{}.write(here.store, keys.entry(0));
   std::vector<std::string> texts{text};
   Note answer = collect(here, keys, texts);
   if (answer.kind == Note::Kind::text) {
@@ -126,12 +121,12 @@ std::string lead(const Deciders& here, const Keys& keys, const std::string& topi
       answer.text = message_of(error);
     }
   }
-  here.store.set(keys.answer(), answer.bytes());
+  answer.write(here.store, keys.answer());
   let_all_read(here, keys, answer.readers);
   const bool all_came = answer.readers == here.size - 1;
   if (all_came) {  // else somebody may come late and ask
-    here.store.deleteKey(keys.entry(0));
-    here.store.deleteKey(keys.answer());
+    Note{}.erase(here.store, keys.entry(0));
+    answer.erase(here.store, keys.answer());
   }
   if (answer.kind != Note::Kind::text) refuse(here, topic, answer);
   return std::move(answer.text);
@@ -143,7 +138,10 @@ Note await_answer(const Deciders& here, const Keys& keys) {
   for (const milliseconds limit : {here.timeout, here.timeout + std::min(here.timeout, kGrace)}) {
     try {
       here.store.wait({keys.answer()}, limit);
-      return Note::parse(here.store.get(keys.answer()));
+      return Note::read(here.store, keys.answer(), here.size);
+    } catch (const Error& error) {
+      // Of the store itself, or of what somebody else wrote there.
+      return {Note::Kind::missing, 0, 0, error.what()};
     } catch (const std::exception& error) {
       reason = first_line(message_of(error));
     }
@@ -155,12 +153,13 @@ Note await_answer(const Deciders& here, const Keys& keys) {
 /// Every other rank's part.
 std::string follow(const Deciders& here, const Keys& keys, const std::string& topic,
                    const std::string& text) {
-  here.store.set(keys.entry(here.rank), Note{Note::Kind::text, here.rank, 0, text}.bytes());
+  const Note own{Note::Kind::text, here.rank, 0, text};
+  own.write(here.store, keys.entry(here.rank));
   Note answer = await_answer(here, keys);
   if (answer.readers > 0) {
-    here.store.deleteKey(keys.entry(here.rank));
+    own.erase(here.store, keys.entry(here.rank));
     if (here.store.add(keys.of("readers"), 1) == answer.readers) {
-      here.store.set(keys.of("all_read"), Note{}.bytes());
+      Note{}.write(here.store, keys.of("all_read"));
     }
   }
   if (answer.kind != Note::Kind::text) refuse(here, topic, answer);
@@ -172,13 +171,18 @@ std::string follow(const Deciders& here, const Keys& keys, const std::string& to
 std::string decide_together(const Deciders& deciders, int64_t turn, const std::string& topic,
                             const std::string& text, const Decide& decide) {
   const Keys keys{turn};
-  return deciders.rank == 0 ? lead(deciders, keys, topic, text, decide)
-                            : follow(deciders, keys, topic, text);
+  try {
+    return deciders.rank == 0 ? lead(deciders, keys, topic, text, decide)
+                              : follow(deciders, keys, topic, text);
+  } catch (const c10::Error& error) {
+    fail(deciders.name, " (", topic, "): ", first_line(message_of(error)));
+  }
 }
 
 void give_up(const Deciders& deciders, int64_t turn, const std::string& what) {
   const Keys keys{turn};
-  const std::vector<uint8_t> note = Note{Note::Kind::failed, deciders.rank, 0, what}.bytes();
+  const std::vector<uint8_t> note =
+      Note{Note::Kind::failed, deciders.rank, 0, what.substr(0, kLongestReason)}.bytes();
   if (deciders.rank == 0) {
     deciders.store.set(keys.answer(), note);
     return;

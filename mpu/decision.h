@@ -12,13 +12,19 @@ class Store;
 
 namespace oslo {
 
+class Presence;
+
 /// Ranks that decide something over a store, before any collective.
 struct Deciders {
   c10d::Store& store;  ///< keys below "decision/" are used
   int rank;
   int size;
   std::chrono::milliseconds timeout;
-  std::string name;  ///< how errors name this rank: "rank 1", "group tensor: rank 1"
+  std::string name;              ///< how errors name this rank: "rank 1", "group tensor: rank 1"
+  std::vector<int> ranks = {};   ///< of the deciders in the world, for errors; empty: the same
+  Presence* presence = nullptr;  ///< who knows why a rank does not come; may be null
+
+  int in_world(int decider) const { return ranks.empty() ? decider : ranks[decider]; }
 };
 
 /// What rank 0 makes of every rank's text, in the order of the ranks.
@@ -30,7 +36,8 @@ using Decide = std::function<std::string(const std::vector<std::string>&)>;
 /// purpose in errors.
 ///
 /// When a rank does not come within the timeout, or has given up, the others throw, naming it. So
-/// nobody waits for much more than two timeouts, whoever is missing. The store may live in rank 0's
+/// nobody waits for much more than two timeouts, whoever is missing. (A store whose calls wait
+/// without a limit is to be a TimedStore.) The store may live in rank 0's
 /// process, so rank 0 returns once the others have read. Nothing is left in the store.
 std::string decide_together(const Deciders& deciders, int64_t turn, const std::string& topic,
                             const std::string& text, const Decide& decide);

@@ -49,7 +49,8 @@ Pending::Label label_of(const std::string& name, const std::vector<int>& ranks, 
   return std::make_shared<const OperationLabel>(
       OperationLabel{c10::str(" over group ", name, " (ranks ", ranks, ") failed on rank ",
                               ranks[rank], " of the world"),
-                     c10::str(kPeerFailure, limit, ", or did something else: ")});
+                     c10::str(kPeerFailure, limit, ", or did something else: "),
+                     own == nullptr ? nullptr : own->presence()});
 }
 
 }  // namespace

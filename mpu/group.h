@@ -47,6 +47,8 @@ class Group {
   const std::vector<int>& ranks() const { return ranks_; }
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return process_group_; }
   Ledger& ledger() { return *ledger_; }
+  /// How errors of this group's operations go on after the operation's name.
+  const Pending::Label& label() const { return label_; }
   SharedNodes& shared_copies() { return shared_copies_; }
 
   /// In a dry run backward does not happen: forward counts what it would move, too.

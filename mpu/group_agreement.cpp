@@ -28,7 +28,7 @@ void agree_on_success(Group& group, const std::function<void()>& step) {
     at::Tensor text = at::empty({sizes[rank]}, at::kByte);
     if (rank == group.rank()) std::memcpy(text.mutable_data_ptr(), what.data(), what.size());
     if (sizes[rank] > 0) group.broadcast(text, rank);
-    fail("rank ", rank, ": ",
+    fail("rank ", group.ranks()[rank], ": ",
          std::string(static_cast<const char*>(text.const_data_ptr()), text.numel()));
   }
 }

@@ -65,11 +65,11 @@ c10::intrusive_ptr<c10d::Work> started(std::string_view operation, const Operati
   try {
     return start();
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    fail(operation, label.where, label.suspects, reason.substr(0, reason.find('\n')));
+    fail_operation(operation, label, error);
   }
 }
 
+/// `from` in the world.
 std::string receiving(const at::Tensor& bytes, int from, int tag) {
   if (!bytes.is_cpu()) return c10::str("receive from rank ", from, " on ", bytes.device());
   return c10::str("receive from rank ", from, " with tag ", tag);
@@ -110,8 +110,9 @@ void PendingMessage::await_arrival() {
 void Messages::check(const char* operation, int peer, int tag) const {
   const auto size = static_cast<int>(group_.ranks.size());
   OSLO_CHECK(peer >= 0 && peer < size && peer != group_.rank, operation, " over group ",
-             group_.name, ": rank ", peer, peer == group_.rank ? " is this rank" : " is not in it",
-             "; it has ", size, " ranks, give another one's number in the group");
+             group_.name, ": number ", peer,
+             peer == group_.rank ? " is this rank" : " is not in it", "; it has ", size,
+             " ranks, give another one's number in the group");
   OSLO_CHECK(tag >= 0, operation, " over group ", group_.name, ": the tag ", tag, " is negative");
   OSLO_CHECK(tag < kSizesTag, operation, " over group ", group_.name, ": the tag ", tag,
              " is taken; give a smaller one");
@@ -134,7 +135,7 @@ c10::intrusive_ptr<c10d::Work> Messages::start(const at::Tensor& bytes, int to, 
 
 c10::intrusive_ptr<c10d::Work> Messages::start_to_receive(const at::Tensor& bytes, int from,
                                                           int tag) {
-  return started(receiving(bytes, from, tag), *group_.label, [&] {
+  return started(receiving(bytes, group_.ranks[from], tag), *group_.label, [&] {
     DeviceMessages* const apart = bytes.is_cpu() ? nullptr : device_messages();
     if (apart != nullptr) return apart->receive(bytes, from);
     std::vector<at::Tensor> one{bytes};
@@ -276,8 +277,9 @@ void Messages::receive(Expected& expected) {
   group_.ledger->record("receive", elements, bytes, moved);
   if (wanted.empty()) return;
   // Everything has been taken: the next message is in its place also when this one is refused.
-  const auto where = c10::str("receive over group ", group_.name, " from rank ", expected.from,
-                              " with tag ", expected.tag, " on rank ", group_.rank, ": ");
+  const auto where =
+      c10::str("receive over group ", group_.name, " from rank ", group_.ranks[expected.from],
+               " with tag ", expected.tag, " on rank ", group_.ranks[group_.rank], ": ");
   OSLO_CHECK(wanted.size() == header.tensors.size(), where, header.tensors.size(),
              " tensors came, expected were ", wanted.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -307,7 +309,7 @@ MessageHeader Messages::receive_header(int from, int tag, int64_t& moved) {
 /// Room for what is to come.
 at::Tensor Messages::place_of(const TensorHeader& header, int from) const {
   OSLO_CHECK(header.device != c10::kCUDA || at::hasCUDA(), "receive over group ", group_.name,
-             " from rank ", from,
+             " from rank ", group_.ranks[from],
              ": it sends a CUDA tensor, and there is no CUDA device here; send ", "tensor.cpu()");
   return at::empty(header.sizes, at::TensorOptions(header.device).dtype(header.dtype));
 }
@@ -326,13 +328,13 @@ void Messages::receive_from_device(const at::Tensor& bytes, int from, int64_t nu
                  },
                  [&](const at::Tensor& into) { return start_to_receive(into, from, kDeviceTag); },
                  [&](c10d::Work& work) {
-                   wait_for(work, receiving(bytes, from, kDeviceTag), *group_.label);
+                   wait_for(work, receiving(bytes, group_.ranks[from], kDeviceTag), *group_.label);
                  }});
 }
 
 void Messages::move(const at::Tensor& bytes, int from, int tag) {
   const auto work = start_to_receive(bytes, from, tag);
-  wait_for(*work, receiving(bytes, from, tag), *group_.label);
+  wait_for(*work, receiving(bytes, group_.ranks[from], tag), *group_.label);
 }
 
 }  // namespace oslo

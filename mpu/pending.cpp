@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "mpu/error.h"
+#include "mpu/presence.h"
+#include "mpu/text.h"
 
 namespace oslo {
 
@@ -11,9 +13,21 @@ void wait_for(c10d::Work& work, std::string_view operation, const OperationLabel
   try {
     work.wait();
   } catch (const std::exception& error) {
-    const std::string reason = error.what();
-    fail(operation, label.where, label.suspects, reason.substr(0, reason.find('\n')));
+    fail_operation(operation, label, error);
   }
+}
+
+void fail_operation(std::string_view operation, const OperationLabel& label,
+                    const std::exception& error) {
+  const std::string reason = first_line(message_of(error));
+  // Shared memory sees processes end; of other transports the connections are closed first.
+  const bool patient = dynamic_cast<const Error*>(&error) == nullptr;
+  const std::string cause = label.presence ? label.presence->cause(patient) : "";
+  if (cause.empty() || reason.find(cause) != std::string::npos) {
+    fail(operation, label.where, label.suspects, reason);
+  }
+  // What shared memory says is what came of it: it may name a rank that failed with the first.
+  fail(operation, label.where, label.suspects, cause, patient ? c10::str(" (", reason, ")") : "");
 }
 
 Pending::Pending(at::Tensor result) : written_(std::move(result)) {}

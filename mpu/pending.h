@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,10 +14,13 @@ class Work;
 
 namespace oslo {
 
+class Presence;
+
 /// Whose operation it is: how its errors go on after its name.
 struct OperationLabel {
   std::string where;     ///< " over group tensor (ranks 0 1) failed on rank 1 of the world"
   std::string suspects;  ///< what may be wrong with the other ranks
+  std::shared_ptr<Presence> presence = nullptr;  ///< who knows which ones are there; may be null
 };
 
 /// A collective that has been started (MPI's non-blocking operations): its result can be had from
@@ -64,5 +68,10 @@ class Pending {
 
 /// Waits; throws an `Error` that names `operation` and whose it is.
 void wait_for(c10d::Work& work, std::string_view operation, const OperationLabel& label);
+
+/// Throws that `Error` for what a transport said, with the rank whose failure came first where that
+/// is known.
+[[noreturn]] void fail_operation(std::string_view operation, const OperationLabel& label,
+                                 const std::exception& error);
 
 }  // namespace oslo

@@ -2,7 +2,6 @@
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +13,12 @@
 #include <string_view>
 
 #include "mpu/decision.h"
+#include "mpu/digest.h"
 #include "mpu/error.h"
+#include "mpu/launch/job_store.h"
 #include "mpu/launch/launch_environment.h"
+#include "mpu/note.h"
+#include "mpu/presence.h"
 #include "mpu/text.h"
 #include "mpu/transport/broken_pipes.h"
 #include "mpu/transport/process_group.h"
@@ -36,41 +39,49 @@ struct World::State {
   std::map<std::string, int64_t> groups;  ///< made so far, by name and ranks
 
   Deciders deciders() const {
-    return {*rendezvous.store, rank, size, rendezvous.timeout, c10::str("rank ", rank)};
+    return {*rendezvous.store,        rank, size, rendezvous.timeout, c10::str("rank ", rank), {},
+            rendezvous.presence.get()};
+  }
+  void join(bool launched, bool several_hosts) {
+    if (size == 1) return;
+    rendezvous.presence = std::make_shared<Presence>(
+        rendezvous.store, rank, size,
+        Presence::Options{
+            rendezvous.host.empty() ? shared_memory::host_identity() : rendezvous.host,
+            several_hosts, launched, rendezvous.timeout});
   }
 };
 
 namespace {
 
-c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch) {
+c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& launch,
+                                           std::chrono::milliseconds timeout) {
   if (launch.size == 1) return c10::make_intrusive<c10d::HashStore>();
   make_broken_pipes_errors();
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(launch.master_port);
-  options.isServer = launch.rank == 0 && !launch.store_is_hosted_elsewhere;
-  options.numWorkers = launch.size;
-  options.waitWorkers = false;
-  options.useLibUV = false;
-  const auto store = c10::make_intrusive<c10d::TCPStore>(launch.master_address, options);
-  return c10::make_intrusive<c10d::PrefixStore>("oslo" + launch.restart_prefix, store);
+  return c10::make_intrusive<c10d::PrefixStore>("oslo" + launch.restart_prefix,
+                                                join_job_store(launch, timeout));
 }
 
 /// As `oslo plan -n` has it.
 constexpr int kMostPlannedRanks = 65536;
 
 /// Texts as one, and taken apart again.
-std::string joined(const std::vector<std::string>& texts) {
+std::string joined_texts(const std::vector<std::string>& texts) {
   std::string all;
   for (const std::string& text : texts) all += c10::str(text.size(), ":", text);
   return all;
 }
-std::vector<std::string> taken_apart(const std::string& all) {
+std::vector<std::string> texts_taken_apart(std::string_view all) {
   std::vector<std::string> texts;
-  for (size_t at = 0; at < all.size();) {
-    const size_t colon = all.find(':', at);
-    const size_t size = std::stoull(all.substr(at, colon - at));
-    texts.push_back(all.substr(colon + 1, size));
-    at = colon + 1 + size;
+  while (!all.empty()) {
+    size_t size = 0;
+    const auto [stop, error] = std::from_chars(all.data(), all.data() + all.size(), size);
+    const size_t begin = stop - all.data() + 1;
+    OSLO_CHECK(
+        error == std::errc() && begin <= all.size() && *stop == ':' && size <= all.size() - begin,
+        "texts of the ranks, ", all.size(), " bytes, ", kForeignNote);
+    texts.emplace_back(all.substr(begin, size));
+    all.remove_prefix(begin + size);
   }
   return texts;
 }
@@ -117,8 +128,11 @@ World World::from_environment() {
     state->source = launch.source;
     state->rendezvous.timeout = timeout_from_environment();
     state->launched = launch.size > 1;
-    state->rendezvous.store = join_store(launch);
-    state->rendezvous.loopback = is_loopback(launch.master_address);
+    state->rendezvous.store = join_store(launch, state->rendezvous.timeout);
+    state->rendezvous.loopback = is_on_one_host(launch);
+    const char* const host = std::getenv("OSLO_HOST");
+    if (host != nullptr) state->rendezvous.host = host;
+    state->join(/*launched=*/true, !is_on_one_host(launch) || !state->rendezvous.host.empty());
     joined = std::move(state);
     if (launch.rank == 0 && std::getenv("OSLO_VERBOSE") != nullptr) {
       std::cerr << "oslo: " << World(joined).describe() << "\n";
@@ -155,6 +169,7 @@ World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int siz
       c10::make_intrusive<c10d::PrefixStore>(c10::str("oslo/world/", turn), std::move(store));
   state->rendezvous.timeout = check_timeout("the time limit", timeout);
   state->rendezvous.host = std::move(host);
+  state->join(/*launched=*/false, /*several_hosts=*/false);
   return World(state);
 }
 
@@ -189,6 +204,8 @@ std::chrono::milliseconds World::timeout() const {
 void World::set_timeout(std::chrono::milliseconds timeout) const {
   state();
   state_->rendezvous.timeout = check_timeout("the time limit", timeout);
+  // Other stores are shared by ranks of this process.
+  if (launched()) state_->rendezvous.store->setTimeout(timeout);
 }
 
 std::string World::describe() const {
@@ -210,7 +227,7 @@ std::string World::decide(const std::string& topic, const std::string& text,
 }
 
 std::vector<std::string> World::exchange(const std::string& topic, const std::string& text) const {
-  return taken_apart(decide(topic, text, joined));
+  return texts_taken_apart(decide(topic, text, joined_texts));
 }
 
 void World::report_failure(const std::string& what) const {
@@ -236,8 +253,15 @@ std::shared_ptr<Group> World::make_group(const std::string& name, std::vector<in
              rank());
   const int group_rank = static_cast<int>(here - ranks.begin());
   // The ranks keep sibling groups apart, the count keeps two meshes apart.
-  std::string key = name;
-  for (const int rank : ranks) key += c10::str(rank == ranks.front() ? "/" : ",", rank);
+  std::string members;
+  for (const int rank : ranks) members += c10::str(rank == ranks.front() ? "/" : ",", rank);
+  // LibTorch's server takes keys of 8 KiB.
+  constexpr size_t kLongest = 200;
+  if (members.size() > kLongest) {
+    members = c10::str("/", ranks.front(), "..", ranks.back(), "/", digest_of(members));
+  }
+  std::string key = name + members;
+  if (state_->rendezvous.presence) state_->rendezvous.presence->start_over();
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     key += c10::str("/", state_->groups[key]++);

@@ -3,6 +3,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 
+#include <exception>
+
+#include "mpu/presence.h"
+
 namespace oslo {
 
 c10::intrusive_ptr<c10d::Work> CountedProcessGroup::barrier(const c10d::BarrierOptions& options) {
@@ -21,7 +25,14 @@ c10::intrusive_ptr<c10d::Work> CountedProcessGroup::barrier(const c10d::BarrierO
                  options.asyncOp, options.timeout.count());
 }
 
+CountedProcessGroup::~CountedProcessGroup() {
+  if (presence_ && std::uncaught_exceptions() > 0) {
+    presence_->tell_that_this_rank("has thrown an exception");
+  }
+}
+
 void CountedProcessGroup::abort() {
+  if (presence_) presence_->tell_that_this_rank("has aborted group " + getGroupName());
   c10d::ProcessGroup::abort();
   if (device_messages_) device_messages_->abort();
 }

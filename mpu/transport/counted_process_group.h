@@ -14,20 +14,29 @@
 
 namespace oslo {
 
+class Presence;
+
 /// LibTorch's process group, with the ledger of what moves over it: whoever is handed the group
 /// (DistributedDataParallel) counts in the same book. It also says which ranks it joins.
 class CountedProcessGroup final : public c10d::ProcessGroup {
  public:
   CountedProcessGroup(c10::intrusive_ptr<c10d::Store> store, int rank, std::vector<int> ranks,
-                      std::chrono::milliseconds timeout)
+                      std::chrono::milliseconds timeout,
+                      std::shared_ptr<Presence> presence = nullptr)
       : c10d::ProcessGroup(std::move(store), rank, static_cast<int>(ranks.size())),
         ranks_(std::move(ranks)),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        presence_(std::move(presence)) {}
+  /// Tells the others where this rank is failing, before any connection closes.
+  ~CountedProcessGroup() override;
   const std::shared_ptr<Ledger>& ledger() const { return ledger_; }
   /// The members' ranks in the world, in the group's order.
   const std::vector<int>& ranks() const { return ranks_; }
   /// How long an operation may wait for other ranks.
   std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /// Which ranks of the world are there; may be null.
+  const std::shared_ptr<Presence>& presence() const { return presence_; }
 
   /// What carries messages of tensors on devices; null where their backend does it.
   DeviceMessages* device_messages() const { return device_messages_.get(); }
@@ -49,6 +58,7 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
  private:
   std::vector<int> ranks_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<Presence> presence_;
   std::unique_ptr<DeviceMessages> device_messages_;
   std::string undivided_refused_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();

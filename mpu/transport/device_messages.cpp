@@ -46,7 +46,12 @@ WorkPtr start_send(c10d::Backend& backend, const at::Tensor& tensor, int to) {
 /// where that thread waits in NCCL for a rank which never comes: nothing ends it.
 struct DeviceMessages::Pair {
   Pair(const DeviceMessages& of, int peer, c10::Device device)
-      : rank(of.rank_), peer(peer), device(device), timeout(of.timeout_), make(of.make_) {
+      : rank(of.rank_),
+        peer(peer),
+        device(device),
+        timeout(of.timeout_),
+        make(of.make_),
+        peer_in_world(of.ranks_.empty() ? peer : of.ranks_[peer]) {
     const auto name = c10::str("messages/", std::min(rank, peer), "/", std::max(rank, peer));
     // A connection of its own: NCCL waits in the store, and holds up others of the same one.
     store = c10::make_intrusive<c10d::PrefixStore>(name, of.store_->clone());
@@ -56,6 +61,7 @@ struct DeviceMessages::Pair {
   const c10::Device device;
   const std::chrono::milliseconds timeout;
   const Make make;
+  const int peer_in_world;
   StorePtr store;  ///< of the two
 
   std::mutex mutex;  ///< of what follows, and of calls of `send`
@@ -129,9 +135,9 @@ void DeviceMessages::Pair::await_peer() {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::chrono::microseconds pause(100);
   while (!store->check({here(peer)})) {
-    OSLO_CHECK(std::chrono::steady_clock::now() < deadline, "rank ", peer,
-               " of the group has not come to its first message with this one, on ", device,
-               ", within ", to_text(timeout));
+    OSLO_CHECK(std::chrono::steady_clock::now() < deadline, "rank ", peer_in_world,
+               " has not come to its first message with this one, on ", device, ", within ",
+               to_text(timeout));
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait_for(lock, pause, [this] { return aborted; });
     check_not_aborted();
@@ -183,7 +189,7 @@ void DeviceMessages::Pair::meet() {
 
 /// This and what follows are called under the mutex.
 void DeviceMessages::Pair::check_not_aborted() const {
-  OSLO_CHECK(!aborted, "messages with rank ", peer, " of the group were broken off");
+  OSLO_CHECK(!aborted, "messages with rank ", peer_in_world, " were broken off");
 }
 
 /// Throws if they do not meet, or have parted.
@@ -202,8 +208,12 @@ void DeviceMessages::Pair::break_off() {
 }
 
 DeviceMessages::DeviceMessages(StorePtr store, int rank, std::chrono::milliseconds timeout,
-                               Make make)
-    : store_(std::move(store)), rank_(rank), timeout_(timeout), make_(std::move(make)) {}
+                               Make make, std::vector<int> ranks)
+    : store_(std::move(store)),
+      rank_(rank),
+      timeout_(timeout),
+      make_(std::move(make)),
+      ranks_(std::move(ranks)) {}
 
 DeviceMessages::~DeviceMessages() {
   if (std::uncaught_exceptions() > 0) abort();

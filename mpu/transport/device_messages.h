@@ -34,7 +34,9 @@ class DeviceMessages {
 
   /// `rank` of the group, whose store is `store`. Two ranks come to their first message within
   /// `timeout` of each other, or both get an `Error`.
-  DeviceMessages(StorePtr store, int rank, std::chrono::milliseconds timeout, Make make);
+  /// `ranks`: of the group's members in the world, for errors; empty: the same.
+  DeviceMessages(StorePtr store, int rank, std::chrono::milliseconds timeout, Make make,
+                 std::vector<int> ranks = {});
   /// Returns when what has been sent is on its way, unless this rank is failing.
   ~DeviceMessages();
   DeviceMessages(const DeviceMessages&) = delete;
@@ -58,6 +60,7 @@ class DeviceMessages {
   const int rank_;
   const std::chrono::milliseconds timeout_;
   const Make make_;
+  const std::vector<int> ranks_;
   std::mutex mutex_;
   std::map<int, std::shared_ptr<Pair>> pairs_;  ///< by the other rank
 };

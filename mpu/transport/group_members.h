@@ -30,10 +30,13 @@ struct MembersMet {
   DeviceCarrier device = DeviceCarrier::nothing;
 
   std::string to_text() const;
-  static MembersMet from_text(const std::string& text);
+  /// Of `size` members. Throws where it is none of `to_text`'s.
+  static MembersMet from_text(const std::string& text, int size);
 };
 
-/// Throws when the members (by rank) want different transports, or NCCL where it cannot be.
-MembersMet what_was_met(const std::string& group, const std::vector<GroupMember>& members);
+/// Throws when the members want different transports, or NCCL where it cannot be. `ranks` are
+/// theirs in the world, for errors.
+MembersMet what_was_met(const std::string& group, const std::vector<GroupMember>& members,
+                        const std::vector<int>& ranks);
 
 }  // namespace oslo

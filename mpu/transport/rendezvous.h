@@ -12,6 +12,8 @@
 
 namespace oslo {
 
+class Presence;
+
 /// Where a rank meets the others: the store, and the network device that its groups share.
 struct Rendezvous {
   c10::intrusive_ptr<c10d::Store> store;
@@ -19,6 +21,7 @@ struct Rendezvous {
   std::string host;      ///< ranks with the same one can share memory; this machine's when empty
   bool loopback = true;  ///< all ranks on this host
   std::chrono::milliseconds timeout = kDefaultTimeout;
+  std::shared_ptr<Presence> presence;  ///< for errors; may be null
   std::shared_ptr<void> device;  ///< Gloo's device; made by the first group, shared by the rest
 };
 

@@ -79,6 +79,9 @@ std::shared_ptr<Group> wrap_group(c10::intrusive_ptr<c10d::ProcessGroup> group) 
   OSLO_CHECK(group != nullptr, "DistributedDataParallel was given no group");
   std::vector<int> ranks(group->getSize());
   std::iota(ranks.begin(), ranks.end(), 0);
+  // A group that was not made here does not say which ranks of the world it has.
+  const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.get());
+  if (counted != nullptr) ranks = counted->ranks();
   const int rank = group->getRank();
   return std::make_shared<Group>("data", std::move(ranks), rank, std::move(group));
 }

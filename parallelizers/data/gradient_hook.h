@@ -21,7 +21,7 @@ class GradientHook final : public c10d::CommHookInterface {
  private:
   std::shared_ptr<Group> group_;
   std::function<void()> last_bucket_left_;
-  std::shared_ptr<const std::string> failure_;  ///< what to say when an exchange fails
+  Pending::Label label_;  ///< what to say when an exchange fails
 };
 
 }  // namespace oslo

@@ -41,9 +41,9 @@ void check_replicas_agree(Group& group, const std::string& what,
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
   agree_on_text(group, text, [&](const Disagreement& seen) {
-    return c10::str(what, " of ", group.name(), " rank ", seen.rank, " is not that of ",
-                    group.name(), " rank 0: there ", seen.line, ", on rank 0 ", seen.first_line,
-                    "; all ranks of the group must build ", what, " alike");
+    return c10::str(what, " of rank ", seen.rank, " is not that of rank ", seen.first,
+                    ", in group ", group.name(), ": there ", seen.line, ", on rank ", seen.first,
+                    " ", seen.first_line, "; all ranks of the group must build ", what, " alike");
   });
 }
 

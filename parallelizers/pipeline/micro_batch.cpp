@@ -218,8 +218,8 @@ void MicroBatch::backward(int stage, const at::Tensor& loss) {
     OSLO_CHECK(sent.leaf.defined() ||
                    (gradient.sizes() == sent.sizes && gradient.dtype() == sent.options.dtype()),
                "the gradient of a value of shape ", sent.sizes, ", ", sent.options.dtype(),
-               ", that went to pipeline rank ", sent.to_rank, " came back as ", gradient.sizes(),
-               ", ", gradient.dtype(),
+               ", that went to rank ", stages_->ranks()[sent.to_rank], " came back as ",
+               gradient.sizes(), ", ", gradient.dtype(),
                "; every rank has to run the same forward on the same batch");
     roots.push_back(sent.edge);
     gradients.push_back(gradient);

@@ -222,8 +222,9 @@ TEST_P(Messages, OthersThanExpectedAreRefusedAndTheNextOneIsInItsPlace) {
 TEST_P(Messages, WrongArgumentsAreRefused) {
   on_transport(2, GetParam(), [](Group& group) {
     const int other = 1 - group.rank();
-    EXPECT_THAT(error_of([&] { group.send({at::ones(1)}, 2); }), HasSubstr("rank 2 is not in it"));
-    EXPECT_THAT(error_of([&] { group.receive(-1); }), HasSubstr("rank -1 is not in it"));
+    EXPECT_THAT(error_of([&] { group.send({at::ones(1)}, 2); }),
+                HasSubstr("number 2 is not in it"));
+    EXPECT_THAT(error_of([&] { group.receive(-1); }), HasSubstr("number -1 is not in it"));
     EXPECT_THAT(error_of([&] { group.receive(group.rank()); }), HasSubstr("is this rank"));
     EXPECT_THAT(error_of([&] { group.send({at::ones(1)}, other, -4); }), HasSubstr("the tag -4"));
     EXPECT_THAT(error_of([&] {

@@ -69,7 +69,7 @@ TEST(DataParallelErrors, DifferentModelsFailEverywhere) {
     const std::string error =
         error_of([&] { DistributedDataParallel<Net> ddp(net, mpu.data_group()); });
     EXPECT_EQ(error,
-              "the model of data rank 2 is not that of data rank 0: there parameter "
+              "the model of rank 2 is not that of rank 0, in group data: there parameter "
               "out.weight [5, 10] Float, on rank 0 parameter out.weight [3, 10] Float; all "
               "ranks of the group must build the model alike");
   });

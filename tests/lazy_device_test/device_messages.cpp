@@ -133,7 +133,7 @@ TEST(DeviceMessages, ARankThatDoesNotComeIsNamed) {
   DeviceMessages messages(c10::make_intrusive<c10d::HashStore>(), 0, std::chrono::milliseconds(20),
                           never);
   const auto sent = messages.send(numbers(1, 0), 1);
-  constexpr const char* kLate = "rank 1 of the group has not come to its first message with this";
+  constexpr const char* kLate = "rank 1 has not come to its first message with this";
   EXPECT_THAT(error_of([&] { sent->wait(); }), HasSubstr(kLate));
   EXPECT_THAT(error_of([&] { messages.send(numbers(1, 0), 1); }), HasSubstr(kLate));
   EXPECT_THAT(error_of([&] { received(messages, 1, 1); }), HasSubstr(kLate));
@@ -141,7 +141,7 @@ TEST(DeviceMessages, ARankThatDoesNotComeIsNamed) {
 
 /// While it waits for the other rank, and while NCCL does, which nothing ends.
 TEST(DeviceMessages, AnAbortedGroupWaitsForNobody) {
-  constexpr const char* kBroken = "messages with rank 1 of the group were broken off";
+  constexpr const char* kBroken = "messages with rank 1 were broken off";
   std::promise<void> asked, end;
   const auto waits = [&asked, ended = end.get_future().share()](
                          const DeviceMessages::StorePtr&) -> DeviceMessages::BackendPtr {

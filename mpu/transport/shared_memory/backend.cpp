@@ -26,7 +26,8 @@ std::unique_ptr<Member> join(c10d::Store& store, int rank, int size,
   std::shared_ptr<Segment> segment = options.memory;
   if (!segment) {
     const std::string host = options.host.empty() ? host_identity() : options.host;
-    const Meeting meeting{store, options.group_name, rank, size, host, options.timeout};
+    const Meeting meeting{store,           options.group_name,           rank, size, host,
+                          options.timeout, options.global_ranks_in_group};
     segment = share_segment(meeting, layout.bytes,
                             [&](Segment& memory) { Member::join(memory, layout, rank); });
   }

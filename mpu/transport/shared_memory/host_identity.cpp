@@ -50,14 +50,17 @@ ProcessId ProcessId::self() {
   return {::getpid(), fields.size() > kStartTime ? std::stoull(fields[kStartTime]) : 0};
 }
 
-bool ProcessId::alive() const {
+ProcessId::State ProcessId::state() const {
   const auto fields = status_fields(number);
   // Where /proc tells nothing (no descriptors left, not mounted) the process may still be there.
-  if (fields.size() <= kStartTime) return ::kill(number, 0) == 0 || errno != ESRCH;
-  if (start_time != 0 && std::stoull(fields[kStartTime]) != start_time) return false;
+  if (fields.size() <= kStartTime) {
+    return ::kill(number, 0) == 0 || errno != ESRCH ? State::running : State::ended;
+  }
+  if (start_time != 0 && std::stoull(fields[kStartTime]) != start_time) return State::ended;
   // The first thread may have ended before the others: then the process is no corpse yet.
   const bool corpse = fields[kState] == "Z" || fields[kState] == "X";
-  return !corpse || std::stoi(fields[kThreads]) > 1;
+  if (corpse && std::stoi(fields[kThreads]) <= 1) return State::ended;
+  return fields[kState] == "T" || fields[kState] == "t" ? State::stopped : State::running;
 }
 
 }  // namespace oslo::shared_memory

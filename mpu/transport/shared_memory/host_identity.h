@@ -17,8 +17,15 @@ struct ProcessId {
   pid_t number = 0;
   uint64_t start_time = 0;  ///< clock ticks since boot
 
+  enum class State {
+    running,
+    stopped,  ///< by SIGSTOP or a debugger
+    ended,
+  };
+
   static ProcessId self();
-  bool alive() const;
+  State state() const;
+  bool alive() const { return state() != State::ended; }
   bool operator==(const ProcessId& other) const = default;
 };
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mpu/error.h"
+#include "mpu/note.h"
 #include "mpu/text.h"
 
 namespace oslo::shared_memory {
@@ -15,15 +16,32 @@ std::string key(const std::string& what, int attempt, int rank = -1) {
   return rank < 0 ? common : c10::str(common, "/", rank);
 }
 
+bool is_verdict(const json& said) {
+  return said.is_object() && said.contains("failure") && said["failure"].is_string() &&
+         said.contains("final") && said["final"].is_boolean();
+}
+
+bool is_offer(const json& said) {
+  if (!said.is_object()) return false;
+  if (said.contains("verdict")) return is_verdict(said["verdict"]);
+  return said.contains("address") && said["address"].is_string() && said.contains("inode") &&
+         said["inode"].is_number_unsigned() && said.contains("host") && said["host"].is_string();
+}
+
 json read(const Meeting& meeting, const std::string& name, int from) {
+  std::string text;
   try {
     meeting.store.wait({name}, meeting.timeout);
-    return json::parse(meeting.store.get_to_str(name));
+    text = meeting.store.get_to_str(name);
   } catch (const std::exception& error) {
-    fail("rank ", meeting.rank, " of group ", meeting.group, " waited for rank ", from,
-         " to share memory with it, for up to ", meeting.timeout.count(), " ms (",
-         first_line(error.what()), ")");
+    fail("rank ", meeting.in_world(meeting.rank), " of group ", meeting.group, " waited for rank ",
+         meeting.in_world(from), " to share memory with it, for up to ", meeting.timeout.count(),
+         " ms (", first_line(error.what()), ")");
   }
+  json said = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  OSLO_CHECK(is_offer(said) || is_verdict(said), text.size(), " bytes of '", name, "' ",
+             kForeignNote);
+  return said;
 }
 
 void write(const Meeting& meeting, const std::string& name, const json& value) {
@@ -36,6 +54,7 @@ json verdict(const std::string& failure, bool final) {
 }
 
 bool failed(const json& verdict) {
+  OSLO_CHECK(is_verdict(verdict), "a rank's answer ", kForeignNote);
   return !verdict.at("failure").get<std::string>().empty();
 }
 
@@ -78,6 +97,7 @@ std::shared_ptr<Segment> offer(const Meeting& meeting, int attempt, size_t bytes
 std::shared_ptr<Segment> accept(const Meeting& meeting, int attempt, size_t bytes,
                                 const std::function<void(Segment&)>& prepare) {
   const json offered = read(meeting, key("offer", attempt), 0);
+  OSLO_CHECK(is_offer(offered), "the memory's offer ", kForeignNote);
   if (offered.contains("verdict")) {
     obey(offered.at("verdict"));
     return nullptr;
@@ -85,7 +105,8 @@ std::shared_ptr<Segment> accept(const Meeting& meeting, int attempt, size_t byte
   std::shared_ptr<Segment> segment;
   json reply = verdict("", false);
   if (offered.at("host") != meeting.host) {
-    reply = verdict(c10::str("ranks 0 and ", meeting.rank, " of group ", meeting.group,
+    reply = verdict(c10::str("ranks ", meeting.in_world(0), " and ", meeting.in_world(meeting.rank),
+                             " of group ", meeting.group,
                              " cannot share memory: they are on different hosts (or containers, or "
                              "users)"),
                     true);
@@ -94,7 +115,7 @@ std::shared_ptr<Segment> accept(const Meeting& meeting, int attempt, size_t byte
       segment = Segment::open(offered.at("address"), bytes, offered.at("inode"));
       prepare(*segment);
     } catch (const std::exception& error) {
-      reply = verdict(c10::str("rank ", meeting.rank, ": ", error.what()), false);
+      reply = verdict(c10::str("rank ", meeting.in_world(meeting.rank), ": ", error.what()), false);
     }
   }
   write(meeting, key("reply", attempt, meeting.rank), reply);

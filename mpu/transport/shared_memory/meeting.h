@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "mpu/transport/shared_memory/segment.h"
 
@@ -18,6 +19,9 @@ struct Meeting {
   int size;
   std::string host;  ///< see host_identity(): members with another one are refused
   std::chrono::milliseconds timeout;
+  std::vector<uint64_t> world_ranks = {};  ///< by group rank, for errors; may be empty
+
+  uint64_t in_world(int rank) const { return world_ranks.empty() ? rank : world_ranks[rank]; }
 };
 
 /// One segment of `bytes` for all members, mapped by each. Collective over them: all get it, or all

@@ -164,10 +164,8 @@ void Member::wake_everyone() const {
 }
 
 std::string Member::name_of_rank(int rank) const {
-  const bool elsewhere = static_cast<size_t>(rank) < names_.world_ranks.size() &&
-                         names_.world_ranks[rank] != static_cast<uint64_t>(rank);
-  if (!elsewhere) return c10::str("rank ", rank);
-  return c10::str("rank ", rank, " (", names_.world_ranks[rank], " of the world)");
+  const bool known = static_cast<size_t>(rank) < names_.world_ranks.size();
+  return c10::str("rank ", known ? names_.world_ranks[rank] : static_cast<uint64_t>(rank));
 }
 
 std::string Member::describe(const Heading& heading) const {
@@ -178,7 +176,7 @@ std::string Member::describe(const Heading& heading) const {
       const auto op = static_cast<c10d::ReduceOp::RedOpType>(heading.reduction);
       what += c10::str(", ", shared_memory::name_of(op));
     }
-    if (heading.root >= 0) what += c10::str(", root ", heading.root);
+    if (heading.root >= 0) what += c10::str(", root ", name_of_rank(heading.root));
     what += ")";
   }
   return c10::str(name_of(heading.kind), " number ", heading.sequence, what, " over group ",

@@ -62,6 +62,7 @@ class Member {
 
   /// "all_reduce number 17 (sum of Float, 64 bytes) over group dp".
   std::string describe(const Heading& heading) const;
+  /// By its number in the world, where that is known.
   std::string name_of_rank(int rank) const;
 
   // --- for sends and receives ---

@@ -1,0 +1,441 @@
+// A rank of a job is killed, stopped, throws or exits, at any moment: every other rank ends within
+// the time limit with an error that names that rank, by its number in the world, and no other. All
+// of: kinds of jobs, transports, victims, ways to die. OSLO_TEST_FAULTS says how many of them.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <oslo_cpp/oslo.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <random>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "mpu/launch/store_server.h"
+#include "tests/support/temporary_directory.h"
+
+namespace oslo::test {
+namespace {
+
+using torch::Tensor;
+namespace fs = std::filesystem;
+
+constexpr int kRanks = 4;
+/// So long ranks wait where one is stopped, in seconds. Enough for a start on a busy machine.
+constexpr int kTimeLimit = 12;
+
+constexpr std::array kJobs{"tensor", "data", "tensor x data", "pipeline", "save", "load"};
+constexpr std::array kTransports{"auto", "gloo", "two hosts", "a host alone"};
+constexpr std::array kWays{"kill", "stop", "throw", "exit"};
+
+struct Fault {
+  std::string job, transport, way;
+  int victim = 0;
+  int moment = 0;      ///< forwards, saves or loads before it
+  unsigned spins = 0;  ///< and a little later, from another thread
+
+  std::string to_text() const {
+    return c10::str(way, " of rank ", victim, " in ", job, " over ", transport, ", behind ", moment,
+                    " and ", spins);
+  }
+};
+
+/// All of them, in an order in which few show each of each.
+std::vector<Fault> all_faults() {
+  std::mt19937 random(24);
+  std::vector<Fault> faults, rest;
+  for (size_t job = 0; job < kJobs.size(); ++job) {
+    for (size_t transport = 0; transport < kTransports.size(); ++transport) {
+      for (size_t way = 0; way < kWays.size(); ++way) {
+        for (int victim = 0; victim < kRanks; ++victim) {
+          const Fault fault{kJobs[job],
+                            kTransports[transport],
+                            kWays[way],
+                            victim,
+                            static_cast<int>(random() % 20),
+                            static_cast<unsigned>(random() % 300'000)};
+          const bool early = transport == (job + job / 4) % kTransports.size() &&
+                             way == (job + 1) % kWays.size() &&
+                             victim == static_cast<int>((3 * job + 3) % kRanks);
+          (early ? faults : rest).push_back(fault);
+        }
+      }
+    }
+  }
+  std::shuffle(rest.begin(), rest.end(), random);
+  faults.insert(faults.end(), rest.begin(), rest.end());
+  return faults;
+}
+
+// --- one rank of the job ---
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(std::function<void()> step) : step(std::move(step)) {
+    for (int i = 0; i < kRanks; ++i) {
+      up.push_back(register_module(c10::str("up", i), torch::nn::Linear(6, 9)));
+      down.push_back(register_module(c10::str("down", i), torch::nn::Linear(9, 6)));
+    }
+  }
+  Tensor forward(Tensor x) {
+    for (int i = 0; i < kRanks; ++i) x = x + down[i](torch::relu(up[i](x)));
+    step();
+    return x;
+  }
+  std::function<void()> step;
+  std::vector<torch::nn::Linear> up, down;
+};
+TORCH_MODULE(Net);
+
+std::string text_of(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? "" : text;
+}
+
+/// Does to this process what the fault says, when `progress` has come to its moment.
+class Victim {
+ public:
+  explicit Victim(const Fault& fault) : fault_(fault) {
+    const int signal = fault.way == "kill" ? SIGKILL : fault.way == "stop" ? SIGSTOP : 0;
+    if (signal == 0) return;
+    std::thread([this, signal] {
+      while (progress_ <= fault_.moment) std::this_thread::yield();
+      for (std::atomic<unsigned> spin = 0; spin < fault_.spins; ++spin) {
+      }
+      std::ofstream(text_of("OSLO_FAULT_FOLDER") + "/died")
+          << std::chrono::steady_clock::now().time_since_epoch().count();
+      ::kill(::getpid(), signal);
+    }).detach();
+  }
+  void step() {
+    if (progress_++ != fault_.moment) return;
+    if (fault_.way == "throw") throw std::runtime_error("no more data");
+    if (fault_.way == "exit") std::exit(3);
+  }
+
+ private:
+  const Fault fault_;
+  std::atomic<int> progress_ = 0;
+};
+
+/// Steps, saves or loads until it throws.
+void work(const std::string& job, const std::function<void()>& step) {
+  torch::manual_seed(1);
+  bool started = false;
+  Net net([&] {
+    if (started) step();
+  });
+  std::string config = R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 4}})";
+  if (job == "tensor x data" || job == "save" || job == "load") {
+    config = R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 2}})";
+  }
+  if (job == "data") config = "{}";
+  if (job == "pipeline") {
+    config = R"({"model_parallelism": {"enable": true, "pipeline_parallel_size": 4}})";
+  }
+  const Tensor batch = torch::arange(48.).to(torch::kFloat).view({8, 6}) / 48;
+  InitializeOptions how;
+  how.example_inputs = [&] { net->forward(batch); };
+  const ParallelModel parallel = initialize(net, Config::parse(config), how);
+  torch::optim::SGD optimizer(net->parameters(), 0.01);
+  const fs::path folder = text_of("OSLO_FAULT_FOLDER") + "/saved";
+  if (job == "pipeline") {
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(4));
+    started = true;
+    while (true) {
+      optimizer.zero_grad();
+      schedule.forward_backward_step({batch}, [&](const std::vector<Tensor>& micro) {
+        return net->forward(micro[0]).square().sum();
+      });
+      optimizer.step();
+    }
+  }
+  if (job == "save" || job == "load") {
+    if (job == "load") parallel.save_parallelized(folder);
+    started = true;
+    while (true) {
+      step();
+      if (job == "save") parallel.save_parallelized(folder);
+      if (job == "load") parallel.from_parallelized(folder);
+    }
+  }
+  DistributedDataParallel<Net> ddp(net, parallel.mpu().get_data_parallel_group());
+  started = true;
+  while (true) {
+    optimizer.zero_grad();
+    ddp.forward(batch).square().sum().backward();
+    optimizer.step();
+  }
+}
+
+/// Run by the other test, in a process for each rank.
+TEST(Faults, DISABLED_Rank) {
+  torch::set_num_threads(1);
+  const int rank = std::stoi(text_of("RANK"));
+  const Fault fault{text_of("OSLO_FAULT_JOB"),
+                    "",
+                    text_of("OSLO_FAULT_WAY"),
+                    std::stoi(text_of("OSLO_FAULT_VICTIM")),
+                    std::stoi(text_of("OSLO_FAULT_MOMENT")),
+                    static_cast<unsigned>(std::stoul(text_of("OSLO_FAULT_SPINS")))};
+  try {
+    if (rank == fault.victim) {
+      Victim victim(fault);
+      work(fault.job, [&] { victim.step(); });
+    } else {
+      work(fault.job, [] {});
+    }
+  } catch (const std::exception& error) {
+    std::ofstream(text_of("OSLO_FAULT_FOLDER") + "/rank" + std::to_string(rank))
+        << std::chrono::steady_clock::now().time_since_epoch().count() << "\n"
+        << error.what();
+    ::_exit(7);
+  }
+}
+
+// --- the job ---
+
+class RunningJob {
+ public:
+  explicit RunningJob(const Fault& fault) : fault_(fault) {
+    int port = 0;
+    {
+      // Free a moment ago.
+      const StoreServer server(0, /*loopback=*/true);
+      port = server.port();
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      std::map<std::string, std::string> settings{
+          {"OSLO_LAUNCHER", "run"},
+          {"RANK", std::to_string(rank)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(kRanks)},
+          {"LOCAL_WORLD_SIZE", std::to_string(kRanks)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)},
+          {"OSLO_TIMEOUT", std::to_string(fault.way == "stop" ? kTimeLimit : 120)},
+          {"OSLO_FAULT_JOB", fault.job},
+          {"OSLO_FAULT_WAY", fault.way},
+          {"OSLO_FAULT_VICTIM", std::to_string(fault.victim)},
+          {"OSLO_FAULT_MOMENT", std::to_string(fault.moment)},
+          {"OSLO_FAULT_SPINS", std::to_string(fault.spins)},
+          {"OSLO_FAULT_FOLDER", folder_.path().string()}};
+      if (fault.transport == "gloo") settings["OSLO_BACKEND"] = "gloo";
+      if (fault.transport == "two hosts") settings["OSLO_HOST"] = rank < 2 ? "a" : "b";
+      if (fault.transport == "a host alone") settings["OSLO_HOST"] = rank < 3 ? "a" : "b";
+      ranks_.push_back(::fork());
+      if (ranks_.back() != 0) continue;
+      for (const auto& [name, text] : settings) ::setenv(name.c_str(), text.c_str(), 1);
+      const int log =
+          ::open((folder_ / c10::str("log", rank)).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+      ::dup2(log, STDOUT_FILENO);
+      ::dup2(log, STDERR_FILENO);
+      ::execl("/proc/self/exe", "rank", "--gtest_filter=Faults.DISABLED_Rank",
+              "--gtest_also_run_disabled_tests", nullptr);
+      ::_exit(99);
+    }
+  }
+  ~RunningJob() {
+    for (const pid_t rank : ranks_) ::kill(rank, SIGKILL);
+    for (const pid_t rank : ranks_) ::waitpid(rank, nullptr, 0);
+  }
+  RunningJob(const RunningJob&) = delete;
+  RunningJob& operator=(const RunningJob&) = delete;
+
+  /// Every rank but the victim has ended, with an error that names the victim and nobody else.
+  void check() {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == fault_.victim) continue;
+      SCOPED_TRACE(c10::str("rank ", rank));
+      ASSERT_TRUE(has_ended(ranks_[rank])) << "it waits for ever\n" << read(c10::str("log", rank));
+      const std::string told = read(c10::str("rank", rank));
+      ASSERT_FALSE(told.empty()) << "it ended without an error\n" << read(c10::str("log", rank));
+      const std::set<int> ranks = named(told);
+      EXPECT_EQ(ranks.count(fault_.victim), 1U) << told;
+      // Others only where they had ended, too.
+      for (const int other : ranks) {
+        const std::string earlier = read(c10::str("rank", other));
+        EXPECT_TRUE(other == fault_.victim ||
+                    (!earlier.empty() && std::stoll(earlier) < std::stoll(told)))
+            << "rank " << other << " was alive\n"
+            << told;
+      }
+    }
+  }
+
+  const std::vector<pid_t>& ranks() const { return ranks_; }
+  bool victim_has_ended() const {
+    siginfo_t info{};
+    ::waitid(P_PID, ranks_[fault_.victim], &info, WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid != 0;
+  }
+
+  /// The longest that a rank took to know, in milliseconds; of a rank that was killed.
+  double slowest() const {
+    const std::string died = read("died");
+    if (died.empty()) return 0;
+    double slowest = 0;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == fault_.victim) continue;
+      const std::string told = read(c10::str("rank", rank));
+      if (told.empty()) continue;
+      slowest = std::max(slowest, static_cast<double>(std::stoll(told) - std::stoll(died)) / 1e6);
+    }
+    return slowest;
+  }
+
+ private:
+  std::string read(const std::string& name) const {
+    std::ifstream file(folder_ / name);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  /// The limit only keeps a broken job from hanging the test.
+  static bool has_ended(pid_t process) {
+    const int event = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
+    pollfd waited{event, POLLIN, 0};
+    const bool ended = ::poll(&waited, 1, 120'000) == 1;
+    ::close(event);
+    return ended;
+  }
+
+  /// The ranks of which an error says that they are the cause.
+  static std::set<int> named(const std::string& error) {
+    static const std::regex cause(
+        "rank ([0-9]+)(?: \\(process [0-9]+\\) (?:has ended|is stopped)| has thrown| has aborted| "
+        "failed: |,? which it |: no more data| on another host does not answer)"
+        "|which rank ([0-9]+) hosts");
+    std::set<int> ranks;
+    for (std::sregex_iterator found(error.begin(), error.end(), cause), end; found != end;
+         ++found) {
+      ranks.insert(std::stoi((*found)[1].matched ? (*found)[1] : (*found)[2]));
+    }
+    return ranks;
+  }
+
+  const Fault fault_;
+  const TemporaryDirectory folder_;
+  std::vector<pid_t> ranks_;
+};
+
+/// The ports on which these processes listen.
+std::set<int> listening(const std::vector<pid_t>& processes) {
+  std::set<std::string> sockets;
+  for (const pid_t process : processes) {
+    // The store's descriptors are a table of their own, of its threads.
+    std::error_code gone;
+    for (const auto& thread : fs::directory_iterator(c10::str("/proc/", process, "/task"), gone)) {
+      for (const auto& entry : fs::directory_iterator(thread.path() / "fd", gone)) {
+        const std::string target = fs::read_symlink(entry.path(), gone).string();
+        if (target.rfind("socket:[", 0) == 0) sockets.insert(target.substr(8, target.size() - 9));
+      }
+    }
+  }
+  std::set<int> ports;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream fields(line);
+      std::vector<std::string> field(10);
+      for (std::string& each : field) fields >> each;
+      if (field[3] != "0A" || sockets.count(field[9]) == 0) continue;
+      ports.insert(std::stoi(field[1].substr(field[1].find(':') + 1), nullptr, 16));
+    }
+  }
+  return ports;
+}
+
+/// What they send, each over a connection of its own, which then stays open.
+const std::array<std::string, 8> kStrangers{
+    "",
+    std::string(1, '\0'),
+    "GET / HTTP/1.1\r\n\r\n",
+    std::string("\0\xce\xf7\x85\x3c\1\5\0\0\0\0\0\0\0ab", 16),                   // half a SET
+    std::string("\0\xce\xf7\x85\x3c\1\0\0\0\x80\1\0\0\0", 14),                   // a key of 6 GB
+    std::string("\0\xce\xf7\x85\x3c\1\1\0\0\0\0\0\0\0a\0\0\0\x80\1\0\0\0", 23),  // a value
+    std::string("\0\xce\xf7\x85\x3c\xff\xff\xff\xff\xff\xff\xff\xff\xff", 14),
+    std::string(4096, '\xff')};
+
+/// Strangers at every port of a job, who go on until it ends; some connections say nothing at all.
+TEST(Faults, StrangersAtEveryPortOfAJobChangeNothing) {
+  for (const char* transport : {"gloo", "auto"}) {
+    SCOPED_TRACE(transport);
+    RunningJob job({"tensor x data", transport, "throw", 2, 400, 0});
+    std::set<int> met;
+    std::vector<int> connections;
+    constexpr size_t kMost = 2000;
+    while (!job.victim_has_ended()) {
+      for (const int port : listening(job.ranks())) {
+        met.insert(port);
+        for (const std::string& text : kStrangers) {
+          const int stranger = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+          sockaddr_in address{};
+          address.sin_family = AF_INET;
+          address.sin_port = htons(static_cast<uint16_t>(port));
+          address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+          if (::connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+              ::send(stranger, text.data(), text.size(), MSG_NOSIGNAL) < 0 ||
+              connections.size() >= kMost) {
+            ::close(stranger);
+          } else {
+            connections.push_back(stranger);
+          }
+        }
+      }
+    }
+    job.check();
+    // The store, and Gloo's device on each rank.
+    EXPECT_GE(met.size(), transport == std::string("gloo") ? size_t{1 + kRanks} : size_t{1});
+    for (const int connection : connections) ::close(connection);
+  }
+}
+
+TEST(Faults, TheRankThatFailedIsNamedByEveryOther) {
+  const std::vector<Fault> all = all_faults();
+  const std::string asked = text_of("OSLO_TEST_FAULTS");
+  const size_t count = asked == "all"  ? all.size()
+                       : asked.empty() ? kJobs.size()
+                                       : std::stoul(asked);
+  double slowest = 0;
+  size_t named_rightly = 0;
+  for (size_t first = 0; first < std::min(count, all.size()); first += 3) {
+    // Jobs of ranks that are stopped mostly wait: some at a time.
+    std::vector<std::unique_ptr<RunningJob>> jobs;
+    const size_t last = std::min({first + 3, count, all.size()});
+    for (size_t i = first; i < last; ++i) jobs.push_back(std::make_unique<RunningJob>(all[i]));
+    for (size_t i = first; i < last; ++i) {
+      SCOPED_TRACE(c10::str("fault ", i, ": ", all[i].to_text()));
+      jobs[i - first]->check();
+      named_rightly += HasFailure() ? 0 : 1;
+      const bool one_host = all[i].transport == "auto" || all[i].transport == "gloo";
+      if (all[i].way == "kill" && one_host) slowest = std::max(slowest, jobs[i - first]->slowest());
+    }
+  }
+  std::cout << named_rightly << " of " << std::min(count, all.size())
+            << " faults named rightly; the slowest killed rank of one host behind " << slowest
+            << " ms\n";
+  RecordProperty("milliseconds_until_a_killed_rank_of_one_host_was_named", std::to_string(slowest));
+}
+
+}  // namespace
+}  // namespace oslo::test
