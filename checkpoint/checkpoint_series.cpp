@@ -223,10 +223,14 @@ void publish_step(const fs::path& series, int64_t step, int keep) try {
 LatestCheckpoint latest_checkpoint(const fs::path& folder) {
   if (!fs::is_directory(folder)) return {folder, ""};
   if (fs::exists(folder / kIndexName)) return {folder, ""};
-  const std::optional<std::string> named = read_latest(folder);
-  if (named) {
+  std::optional<std::string> named = read_latest(folder);
+  while (named) {
     const fs::path path = find_committed(folder / *named);
     if (fs::exists(path / kIndexName)) return {path, ""};
+    // A save may have replaced `latest`, and removed the step, between the two looks.
+    std::optional<std::string> again = read_latest(folder);
+    if (again == named) break;
+    named = std::move(again);
   }
   const std::vector<Step> steps = steps_in(folder);
   const Step* last = newest(steps, [](const Step& step) { return step.complete; });
