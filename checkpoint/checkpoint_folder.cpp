@@ -4,7 +4,9 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "checkpoint/checkpoint_series.h"
 #include "checkpoint/storage/file_hash.h"
@@ -47,6 +49,22 @@ std::set<std::string> transposed_names(const CheckpointIndex& index) {
     if (names.count(tensor) > 0) names.insert(name);
   }
   return names;
+}
+
+/// Whether something of a tensor lies in two files.
+bool lies_twice(const CheckpointIndex::Tensor& tensor) {
+  if (tensor.parts.size() < 2) return false;
+  uint64_t elements = 1, found = 0;
+  for (const int64_t size : tensor.shape) elements *= static_cast<uint64_t>(size);
+  c10::SmallVector<int64_t, 8> sizes;
+  for (const CheckpointIndex::Part& part : tensor.parts) {
+    sizes.assign(tensor.shape.begin(), tensor.shape.end());
+    for (const auto& [dim, rank, cut] : part.cuts) sizes[dim] = cut->local_size(rank);
+    uint64_t own = 1;
+    for (const int64_t size : sizes) own *= static_cast<uint64_t>(size);
+    found += own;
+  }
+  return found != elements || elements == 0;
 }
 
 }  // namespace
@@ -153,37 +171,56 @@ void CheckpointFolder::index_file(const std::string& file) {
 
 void CheckpointFolder::drop_spare_files() {
   using Part = CheckpointIndex::Part;
-  std::map<std::string, bool> there;
-  for (const auto& [name, _] : index_.files) there[name] = hashed_.count(name) > 0;
-  // Backwards, because of two equal files the first is kept: safetensors before bin.
-  for (auto file = there.rbegin(); file != there.rend(); ++file) {
-    const std::string& name = file->first;
-    const std::string* only_here = nullptr;
-    bool used = false;
-    for (const auto& [key, tensor] : index_.tensors) {
-      for (const Part& part : tensor.parts) {
-        if (part.file != name) continue;
-        used = true;
-        const auto twin =
-            std::find_if(tensor.parts.begin(), tensor.parts.end(), [&](const Part& other) {
-              return other.file != name && there[other.file] && other.cuts == part.cuts;
-            });
-        // A folder whose optimizer has been removed is a model's.
-        const bool missed = file->second || !is_optimizer_key(key);
-        if (twin == tensor.parts.end() && missed) only_here = &key;
-      }
-      if (only_here != nullptr) break;
+  struct Use {
+    bool there = false;
+    bool used = false;                       // some tensor has a part in it
+    const std::string* only_here = nullptr;  // one that has a part nowhere else
+  };
+  // One look at each part, of which there may be ranks times tensors: only tensors of which
+  // something lies in two files are compared file by file.
+  std::vector<std::pair<const std::string*, const CheckpointIndex::Tensor*>> twice;
+  for (const auto& [key, tensor] : index_.tensors) {
+    if (lies_twice(tensor)) twice.emplace_back(&key, &tensor);
+  }
+  if (twice.empty() && hashed_.size() == index_.files.size()) return;
+  std::map<std::string, Use> uses;
+  for (const auto& [name, _] : index_.files) uses[name].there = hashed_.count(name) > 0;
+  std::unordered_map<const std::string*, Use*> by_address;
+  for (const auto& [key, tensor] : index_.tensors) {
+    const bool in_two = lies_twice(tensor);
+    for (const Part& part : tensor.parts) {
+      Use*& use = by_address[&part.file.text()];
+      if (use == nullptr) use = &uses.at(part.file);
+      use->used = true;
+      // A folder whose optimizer has been removed is a model's.
+      if (!in_two && (use->there || !is_optimizer_key(key))) use->only_here = &key;
     }
-    if (only_here == nullptr && (used || !file->second)) {
-      for (auto& [_, tensor] : index_.tensors) {
-        std::erase_if(tensor.parts, [&](const Part& part) { return part.file == name; });
+  }
+  // Backwards, because of two equal files the first is kept: safetensors before bin.
+  for (auto file = uses.rbegin(); file != uses.rend(); ++file) {
+    auto& [name, use] = *file;
+    for (const auto& [key, tensor] : twice) {
+      if (use.only_here != nullptr) break;
+      for (const Part& part : tensor->parts) {
+        if (part.file != name) continue;
+        const auto twin =
+            std::find_if(tensor->parts.begin(), tensor->parts.end(), [&](const Part& other) {
+              return other.file != name && uses.at(other.file).there && other.cuts == part.cuts;
+            });
+        const bool missed = use.there || !is_optimizer_key(*key);
+        if (twin == tensor->parts.end() && missed) use.only_here = key;
       }
-      index_.files.erase(name);
-      file->second = false;
+    }
+    if (use.only_here != nullptr || (use.there && !use.used)) {
+      OSLO_CHECK(use.there, "the checkpoint ", printable_path(path_), " lacks its file ",
+                 printable(name), ", which holds '", printable(*use.only_here), "'");
       continue;
     }
-    OSLO_CHECK(file->second, "the checkpoint ", printable_path(path_), " lacks its file ",
-               printable(name), ", which holds '", printable(*only_here), "'");
+    for (auto& [_, tensor] : index_.tensors) {
+      std::erase_if(tensor.parts, [&](const Part& part) { return part.file == name; });
+    }
+    index_.files.erase(name);
+    use.there = false;
   }
   std::erase_if(index_.tensors, [](const auto& entry) { return entry.second.parts.empty(); });
 }

@@ -104,7 +104,7 @@ bool anything_is_cut(const CheckpointIndex& index) {
 /// Whether there are files of ranks, rather than one of the whole or several of another program's.
 bool lies_in_parts(const CheckpointIndex& index) {
   return std::any_of(index.tensors.begin(), index.tensors.end(), [](const auto& entry) {
-    return entry.second.parts.front().file.starts_with("pytorch_model_");
+    return entry.second.parts.front().file.text().starts_with("pytorch_model_");
   });
 }
 
@@ -130,7 +130,7 @@ FolderPlan plan_converted(const CheckpointIndex& index, const std::string& forma
   for (const auto& [name, tensor] : index.tensors) {
     for (const CheckpointIndex::Part& part : tensor.parts) {
       FolderPlan::File& file = files[part.file];
-      file.stem = std::filesystem::path(part.file).stem();
+      file.stem = std::filesystem::path(part.file.text()).stem();
       file.format = format;
       file.parts.push_back({name, part.cuts});
     }

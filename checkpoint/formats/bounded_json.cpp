@@ -188,7 +188,11 @@ void read_json_members(std::string_view text, const JsonLimits& limits,
 std::string write_json(const nlohmann::json& document, const JsonLimits& limits, int indent) {
   // Level by level, because to dump recurses.
   std::vector<const nlohmann::json*> level = {&document};
+  size_t values = 0;
   for (size_t depth = 0; !level.empty(); ++depth) {
+    values += level.size();
+    OSLO_CHECK(values <= limits.values, "it has more than the ", limits.values,
+               " values that are read at most");
     std::vector<const nlohmann::json*> below;
     for (const nlohmann::json* value : level) {
       OSLO_CHECK(!value->is_structured() || depth < limits.depth, "it is nested deeper than the ",
@@ -202,11 +206,15 @@ std::string write_json(const nlohmann::json& document, const JsonLimits& limits,
     }
     level = std::move(below);
   }
+  std::string text;
   try {
-    return document.dump(indent);
+    text = document.dump(indent);
   } catch (const nlohmann::json::exception&) {
     fail("it holds text that is not UTF-8");
   }
+  OSLO_CHECK(text.size() <= limits.bytes, "it has ", text.size(), " bytes, and at most ",
+             limits.bytes, " are read");
+  return text;
 }
 
 }  // namespace oslo

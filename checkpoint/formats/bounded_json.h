@@ -37,9 +37,9 @@ std::optional<nlohmann::ordered_json> try_read_ordered_json(std::string_view tex
 void read_json_members(std::string_view text, const JsonLimits& limits,
                        const std::function<void(std::string key, nlohmann::json value)>& take);
 
-/// The text of a document that a program made: throws `Error` where it is nested deeper than
-/// `limits.depth`, or holds text that is not UTF-8, a number that is not finite or binary data,
-/// which have no JSON text.
+/// The text of a document that a program made, which a reader with these limits takes: throws
+/// `Error` where it is beyond them, or holds text that is not UTF-8, a number that is not finite or
+/// binary data, which have no JSON text.
 std::string write_json(const nlohmann::json& document, const JsonLimits& limits, int indent = -1);
 
 }  // namespace oslo

@@ -22,8 +22,6 @@
 namespace oslo {
 namespace {
 
-// Twice what 200,000 tensors take.
-constexpr uint64_t kLargestPickle = 100'000'000;
 /// Of the records that hold a word or a number.
 constexpr uint64_t kLongestWord = 32;
 

@@ -106,6 +106,8 @@ FileContents write_safetensors(const std::filesystem::path& path, const TensorSt
     OSLO_CHECK(outline.name != kMetadata, where, "the format keeps that name for itself");
     OSLO_CHECK(name_of(outline.dtype) != nullptr, where, "safetensors has no dtype ",
                c10::toString(outline.dtype), "; convert it or save as 'bin'");
+    OSLO_CHECK(outline.shape.size() <= kMostDimensions, where, "it has ", outline.shape.size(),
+               " dimensions, and at most ", kMostDimensions, " are read");
     order.push_back(&outline);
   }
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {

@@ -17,6 +17,7 @@
 
 #include "checkpoint/formats/tensor_bytes.h"
 #include "checkpoint/formats/torch_dtypes.h"
+#include "checkpoint/formats/unpickler.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/error.h"
@@ -134,9 +135,26 @@ void cover(std::map<StorageKey, Span>& spans, const at::Tensor& tensor) {
   span.end = first ? end : std::max(span.end, end);
 }
 
+/// Throws unless readers take the program: they bound what it makes.
+void check_readable(const std::string& program, const std::filesystem::path& path) {
+  const auto storage_of = [](std::string_view, uint64_t bytes) {
+    return c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),
+                        at::DataPtr(nullptr, at::Device(at::kCPU)), nullptr, false);
+  };
+  try {
+    OSLO_CHECK(program.size() <= kLargestPickle, "its program has ", program.size(),
+               " bytes, and at most ", kLargestPickle, " are read");
+    unpickle_state_dict(program, printable_path(path), storage_of);
+  } catch (const Error& error) {
+    fail("cannot write ", printable_path(path), ", which no load could read: ", error.what(),
+         "; save fewer tensors in one file, or as 'safetensors'");
+  }
+}
+
 /// Writes an archive of torch.save: the program, and the storages that `give` makes one by one.
 FileContents write_archive(const std::filesystem::path& path, const std::string& program,
                            size_t storages, const std::function<at::Tensor(size_t number)>& give) {
+  check_readable(program, path);
   OutputFile file(path);
   // The archive writer finishes the file in its destructor, where an exception would end the
   // program: a failure is kept until it is gone.

@@ -16,12 +16,16 @@
 
 namespace oslo {
 
+/// The most bytes of a file's program: twice what 200,000 tensors take.
+inline constexpr uint64_t kLargestPickle = 100'000'000;
+
 /// Writes `state` to `path` as Python's `torch.save(dict)` would: the default
 /// `torch.load(path)` (weights_only=True) opens it as a dict of name to tensor. Names that share a
 /// storage at one dtype share it in the file and after loading; of a storage only the range that
 /// the tensors reach is written. Equal states give equal files.
 ///
-/// Throws `Error` naming file and tensor for quantized, sparse or meta tensors, or a failed write.
+/// Throws `Error` naming file and tensor for quantized, sparse or meta tensors, for more of them
+/// than a reader takes, or a failed write.
 /// Returns size and hash of the file, which may still be on its way to the disk.
 FileContents write_torch_bin(const std::filesystem::path& path, const StateDict& state);
 

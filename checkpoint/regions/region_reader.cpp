@@ -106,7 +106,7 @@ void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& 
   if (saved.transposed) std::reverse(shape.begin(), shape.end());
   const TensorFile::Entry there = file.entry(name);
   OSLO_CHECK(there.shape == shape && there.dtype == saved.dtype,
-             printable_path(folder_->path() / part.file), ": '", printable(name), "' is ",
+             printable_path(folder_->path() / part.file.text()), ": '", printable(name), "' is ",
              there.dtype, " ", c10::IntArrayRef(there.shape), ", the index says ", saved.dtype, " ",
              c10::IntArrayRef(shape));
   const uint64_t before = file.bytes_read();

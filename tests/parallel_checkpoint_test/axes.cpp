@@ -146,7 +146,9 @@ TEST(CheckpointOfAxes, FoldersFromBeforeLoad) {
       EXPECT_EQ(test::contents(folder / "new" / file), test::contents(old + "/" + file)) << file;
     }
     const auto index = [](const std::string& path) { return path + "/" + kIndexName; };
-    EXPECT_EQ(contents_of_index(index(folder / "new")), contents_of_index(index(old)));
+    // Its index says the same, in today's version.
+    CheckpointIndex::read(index(old)).write(folder / "old.json");
+    EXPECT_EQ(contents_of_index(index(folder / "new")), contents_of_index(folder / "old.json"));
   }
 }
 
