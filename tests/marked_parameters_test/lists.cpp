@@ -1,5 +1,6 @@
 // Parameters in lists: losses that broadcast, _foreach_ operators, loss scaling, LBFGS.
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include <limits>
 
@@ -165,6 +166,52 @@ TEST(MarkedParameters, GradientsHaveMemory) {
     EXPECT_FALSE(p.grad()._is_zerotensor());
     expect_close(p.grad(), torch::zeros({5, 3}, torch::kDouble), "gradient");
   });
+}
+
+// C++ compares slices with this rank's sizes before any operator runs. Where they are all of a part
+// that is seen and refused; views have the whole's sizes and do what is meant.
+TEST(MarkedParameters, SlicesInCppAreWrittenThroughViews) {
+  using torch::indexing::Slice;
+  on_ranks(2, [](const MPU& mpu) {
+    const torch::NoGradGuard no_grad;
+    const Tensor whole = numbers({8, 3}), values = numbers({4, 3}, 2.0);
+    Tensor w = leaf(whole);
+    const Tensor p = marked(whole, mpu, 0);
+    const char* const refused = "index_put_ of parallel parameter w by slices";
+    EXPECT_THAT(error_of([&] { const_cast<Tensor&>(p).index_put_({Slice(0, 4)}, values); }),
+                HasSubstr(refused));
+    EXPECT_THAT(error_of([&] { const_cast<Tensor&>(p).index_put_({Slice(0, 4)}, 0.5); }),
+                HasSubstr(refused));
+    EXPECT_THAT(error_of([&] { p.index({5}); }), HasSubstr("out of bounds"));
+    expect_close(p, w, "unchanged");
+    w.index_put_({Slice(0, 4)}, values);
+    p.slice(0, 0, 4).copy_(values);
+    expect_close(p, w, "written");
+    w.index_put_({Slice(2, 7)}, 0.5);
+    p.slice(0, 2, 7).fill_(0.5);
+    expect_close(p, w, "filled");
+    expect_close(p.select(0, 5), w.index({5}), "row 5");
+    p.copy_(local_tensor(p) * 1.0);  // a part for a part
+    expect_close(p, w, "as it was");
+  });
+}
+
+// A tangent beside cut values would be lost in collectives.
+TEST(MarkedParameters, ForwardModeDerivativesAreRefused) {
+  const uint64_t level = torch::autograd::ForwardADLevel::get_next_idx();
+  const Tensor x = numbers({5, 3});
+  const Tensor dual = at::_make_dual(x, x, static_cast<int64_t>(level));
+  on_ranks(2, [&](const MPU& mpu) {
+    const Tensor p = marked(numbers({8, 3}), mpu, 0);
+    const char* const refused = "forward-mode derivatives (at::_make_dual)";
+    EXPECT_THAT(error_of([&] { at::_make_dual(p, numbers({8, 3}), 0); }), HasSubstr(refused));
+    EXPECT_THAT(error_of([&] { torch::linear(dual, p); }), HasSubstr(refused));
+    EXPECT_THAT(error_of([&] {
+                  torch::mul(placed(numbers({5, 3}), mpu, 1), dual);
+                }),
+                HasSubstr(refused));
+  });
+  torch::autograd::ForwardADLevel::release_idx(level);
 }
 
 }  // namespace

@@ -105,4 +105,15 @@ at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
   return wrap({std::move(local), std::move(layout)});
 }
 
+bool has_tangent(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->autograd_meta() != nullptr && tensor._fw_grad(0).defined();
+}
+
+void refuse_tangents(const char* operation) {
+  fail(operation,
+       " with forward-mode derivatives (at::_make_dual) beside values that are cut over ranks: "
+       "collectives would lose them; use backward, or a double backward for products with a "
+       "Jacobian");
+}
+
 }  // namespace oslo

@@ -40,4 +40,9 @@ at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
 at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
                       const std::vector<Placement>& placements, c10::IntArrayRef global_sizes);
 
+/// Whether it carries a tangent of forward-mode differentiation. Collectives have none: beside
+/// values that are cut it would be lost.
+bool has_tangent(const at::Tensor& tensor);
+[[noreturn]] void refuse_tangents(const char* operation);
+
 }  // namespace oslo

@@ -115,6 +115,14 @@ bool may_be_initialized(const at::Tensor& marked) {
   return marked.requires_grad() || (accumulator && accumulates_for(*accumulator, marked));
 }
 
+/// What indexing in C++ ends in where it takes a part for all of a parameter.
+bool writes_plain_values(const OperatorEntry& op, const torch::jit::Stack& stack, size_t base) {
+  if (!op.in_place || !(op.name == "aten::copy_" || op.name.starts_with("aten::fill_")))
+    return false;
+  const c10::IValue& values = stack[base + 1];
+  return !values.isTensor() || mark_of(values.toTensor()) == nullptr;
+}
+
 bool run_below(const OperatorEntry& op, torch::jit::Stack& stack) {
   const BelowDoor below;
   op.handle.callBoxed(&stack);
@@ -145,6 +153,7 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
     refuse_initializers_of_parts(stack[base].toTensor());
   }
   if (!on_marked) return run_below(op, stack);
+  if (writes_plain_values(op, stack, base)) refuse_index_put_of_parts(stack[base].toTensor());
   const at::Tensor target = stack[base].toTensor();
   const Layout& layout = *mark_of(target)->layout;
   if (c10::InferenceMode::is_enabled()) layout.mesh()->count_write();

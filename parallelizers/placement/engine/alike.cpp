@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "mpu/rank_check.h"
+#include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 /// has no gradient to reduce, and nothing to cut.
 bool fits_beside(const at::Tensor& plain, const Layout& layout, int64_t dims) {
   if (plain.requires_grad() && c10::GradMode::is_enabled()) return false;
+  if (has_tangent(plain)) return false;
   if (plain.dim() > dims) return false;
   for (int axis = 0; axis < layout.axes(); ++axis) {
     if (layout[axis].whole()) continue;

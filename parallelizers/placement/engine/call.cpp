@@ -49,6 +49,7 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
 /// Beside shapes an ordinary tensor is a shape too.
 Value Call::seen(const at::Tensor& tensor) const {
   Value value = value_of(tensor);
+  if (!value.layout && has_tangent(tensor)) refuse_tangents(name());
   if (op_.use != UseKind::none && value.layout) {
     // The argument, which owns them, stays on the stack until the rule is done.
     if (const WeightUses* uses = weight_uses_of(tensor).get()) value.use = uses->of(op_.use);

@@ -3,6 +3,9 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Backtrace.h>
 
+#include <dlfcn.h>
+#include <execinfo.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -58,6 +61,25 @@ void refuse_initializers_of_parts(const at::Tensor& target) {
        c10::IntArrayRef(sizes),
        "; initialize the weights before oslo::initialize, or fill a whole tensor on every rank and "
        "let the parameter take its part: parameter.copy_(whole) under torch::NoGradGuard");
+}
+
+void refuse_index_put_of_parts(const at::Tensor& target) {
+  const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
+  if (mark == nullptr || mark->layout->whole()) return;
+  constexpr std::string_view kIndexPut =
+      "_ZN2at6Tensor10index_put_EN3c108ArrayRefINS_8indexing11TensorIndexE";
+  std::array<void*, kFrames> frames{};
+  const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  for (int i = 0; i < count; ++i) {
+    Dl_info found{};
+    if (dladdr(frames[i], &found) == 0 || found.dli_sname == nullptr) continue;
+    if (!std::string_view(found.dli_sname).starts_with(kIndexPut)) continue;
+    fail("index_put_ of parallel parameter ", mark->name,
+         " by slices or \"...\": LibTorch has compared them with the sizes of this rank's part, ",
+         target.sizes(), " of ", c10::IntArrayRef(mark->layout->global_sizes(target.sizes())),
+         ", and would write all of it; write through the view, whose sizes are the whole's: "
+         "parameter.slice(0, 0, k).copy_(values)");
+  }
 }
 
 bool resets_padded_table(const at::Tensor& target) {

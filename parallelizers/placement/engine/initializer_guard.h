@@ -13,6 +13,12 @@ namespace oslo {
 /// operators through which these functions reach a parameter; all ranks find the same.
 void refuse_initializers_of_parts(const at::Tensor& target);
 
+/// Throws where a write of a plain tensor of a part's sizes, or of one number, to a parameter that
+/// is cut comes of C++'s `parameter.index_put_({Slice(0, k)}, values)`: LibTorch compares k with
+/// this rank's size before any operator runs, and takes the part for all that is written. To ask
+/// takes some microseconds.
+void refuse_index_put_of_parts(const at::Tensor& target);
+
 /// Whether an embedding's reset_parameters is filling its table, which is cut over ranks and has a
 /// padding row: LibTorch's layer does not know of that row any more, and would leave it filled.
 bool resets_padded_table(const at::Tensor& target);

@@ -104,6 +104,8 @@ inline Family made() {
           Example("as_strided as_strided_", {constant({5, 7}), {5}, {7}})
               .checked_by(Check::refused),
           Example("set_", {constant({5, 7})}).checked_by(Check::refused),
+          Example("_make_dual _make_dual_copy", {constant({5, 7}), constant({5, 7}), 0})
+              .checked_by(Check::refused),
           Example("set_.source_Tensor resize_as_", {constant({5, 7}), constant({3})})
               .checked_by(Check::refused),
           Example("set_.source_Storage", {constant({5, 7}), c10::IValue(constant({3}).storage())})

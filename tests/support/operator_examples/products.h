@@ -26,6 +26,9 @@ inline Family products() {
           {"baddbmm baddbmm_", {x({3, 5, 6}), x({3, 5, 7}), x({3, 7, 6})}, kAdded},
           {"addbmm addbmm_", {x({5, 6}), x({3, 5, 7}), x({3, 7, 6})}, kAdded},
           {"addmv addmv_", {x({5}), x({5, 7}), x({7})}, kAdded},
+          Example("addr addr_", {mask({5, 6}), mask({5}), mask({6}), is("beta", 2), is("alpha", 3)},
+                  "factors of truth values are truth values")
+              .noted("of truth values"),
           {"addr addr_", {x({5, 6}), x({5}), x({6})}, kAdded},
           Example("addmm addmm_",
                   {below(9, {5, 6}), below(9, {5, 7}), below(9, {7, 6}), is("beta", 0.5),

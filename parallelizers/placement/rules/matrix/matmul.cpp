@@ -143,6 +143,10 @@ void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfPro
     constexpr const char* kFactors = "fractional factors of integers";
     return call.op().in_place ? gather_in_place(call, kFactors) : call.gather(kFactors);
   }
+  if (self.local.scalar_type() == at::kBool) {  // factors are truth values as well, and stay so
+    constexpr const char* kTruth = "truth values";
+    return call.op().in_place ? gather_in_place(call, kTruth) : call.gather(kTruth);
+  }
   c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& left = operands[0].local;

@@ -26,6 +26,10 @@ void refused(Call& call) {
        "storage; use reshape or slice operators, or oslo::full_tensor(t) first");
 }
 
+void refused_tangent(Call& call) {
+  refuse_tangents(call.name());
+}
+
 /// As torch::load sets a parameter to what a file holds: a tensor of the whole, of which this rank
 /// takes its part.
 void set_to(Call& call) {
@@ -50,6 +54,7 @@ void add_creation_rules(RuleTable& table) {
              "aten::set_.source_Storage_storage_offset", "aten::resize_", "aten::resize_as_"},
             refused);
   table.add({"aten::set_.source_Tensor"}, set_to);
+  table.add({"aten::_make_dual", "aten::_make_dual_copy"}, refused_tangent);
 }
 
 }  // namespace oslo
