@@ -17,8 +17,15 @@ std::vector<GroupMember> members(Transport wanted,
   return all;
 }
 
+/// Met in a group of the world's ranks 4, 5, ...
+MembersMet met_by(const std::vector<GroupMember>& members) {
+  std::vector<int> ranks;
+  for (size_t i = 0; i < members.size(); ++i) ranks.push_back(4 + static_cast<int>(i));
+  return what_was_met("g", members, ranks);
+}
+
 DeviceCarrier carrier(const std::vector<std::pair<const char*, const char*>>& places) {
-  return what_was_met("g", members(Transport::automatic, places)).device;
+  return met_by(members(Transport::automatic, places)).device;
 }
 
 TEST(Carriers, NcclWhereEachHasAGpu) {
@@ -42,13 +49,12 @@ TEST(Carriers, NothingWhereSomeHaveNoneOrShareOneAcrossHosts) {
 
 TEST(Carriers, NcclThatIsAskedForAndCannotBeIsAnError) {
   const auto refused = [](const std::vector<std::pair<const char*, const char*>>& places) {
-    return test::error_of([&] { what_was_met("g", members(Transport::nccl, places)); });
+    return test::error_of([&] { met_by(members(Transport::nccl, places)); });
   };
-  test::expect_contains(refused({{"a", "A"}, {"a", ""}, {"a", ""}}), {"ranks 1 2 have no CUDA"});
+  test::expect_contains(refused({{"a", "A"}, {"a", ""}, {"a", ""}}), {"ranks 5 6 have no CUDA"});
   test::expect_contains(refused({{"a", "A"}, {"a", "A"}, {"a", "B"}}),
                         {"the 3 ranks of group g are on 2 GPUs", "'auto'"});
-  EXPECT_EQ(what_was_met("g", members(Transport::nccl, {{"a", "A"}, {"b", "B"}})).device,
-            DeviceCarrier::nccl);
+  EXPECT_EQ(met_by(members(Transport::nccl, {{"a", "A"}, {"b", "B"}})).device, DeviceCarrier::nccl);
 }
 
 TEST(Carriers, TravelAsText) {
@@ -59,8 +65,7 @@ TEST(Carriers, TravelAsText) {
   EXPECT_EQ(member.device, "1.2.3");
   EXPECT_EQ(GroupMember::from_text(GroupMember{}.to_text()).device, "");
   const MembersMet met = MembersMet::from_text(
-      what_was_met("g", members(Transport::automatic, {{"x", "A"}, {"y", "B"}, {"x", "C"}}))
-          .to_text());
+      met_by(members(Transport::automatic, {{"x", "A"}, {"y", "B"}, {"x", "C"}})).to_text(), 3);
   EXPECT_THAT(met.host_of, ElementsAre(0, 1, 0));
   EXPECT_EQ(met.device, DeviceCarrier::nccl);
 }
