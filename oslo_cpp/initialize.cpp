@@ -259,7 +259,6 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   const bool pipeline = mpu.size("pipeline") > 1;
   std::vector<double> stage_seconds;
   const PlanAxes axes(mpu.grid());
-  const std::vector<std::string> classes = classes_of(view);
   Rates rates;
   if ((axes.ranks() > 1 || pipeline) && options.example_inputs) {
     rates = find_rates(mpu, sizes.backend, device_of(view), options.rates);
@@ -284,7 +283,6 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
         world.rank() == 0);
     check_cuttable(layers, view, stages.tensors);
   });
-  std::vector<ReplacedLayer> replaced;
   if ((axes.ranks() > 1 || pipeline) && options.example_inputs) {
     agree_on_text(world, "initialize: the plan", plan_text(layers, stages, view),
                   "hand initialize example inputs of the same shapes on every rank");
@@ -296,7 +294,6 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   if (axes.ranks() > 1 || pipeline) {
     cut_parameters(layers, mpu.tensor_mesh(), stages.tensors);
     cut_unused_parameters(layers, view);
-    if (axes.ranks() > 1) replaced = rewrite_tree(layers, view);
     place_on_stages(view, mpu.tensor_mesh(), stages.tensors);
     keep_gradients_whole(view);
   }
@@ -305,7 +302,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     if (layer.computed) set_computed(layer.weight());
   }
   set_initialized(view);
-  auto entries = entries_of(view, layers, classes);
+  auto entries = entries_of(view, layers);
   if (axes.ranks() > 1 && world.rank() == 0) {
     const std::string line =
         little_cut(entries, layers, axes.ranks(), static_cast<bool>(options.example_inputs),
@@ -321,7 +318,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   Config saved = saved_config(config, told);
   ParallelModel parallel(std::move(model), std::move(mpu), std::move(saved), std::move(entries),
                          std::move(forecast), static_cast<bool>(options.example_inputs),
-                         std::move(told), std::move(replaced), std::move(surveys));
+                         std::move(told), std::move(surveys));
   if (world.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }

@@ -73,8 +73,8 @@ struct InitializeOptions {
 };
 
 /// Parallelizes `model`, in place, as `config` says: cuts its parameters over the tensor-parallel
-/// ranks and rewrites its module tree. The model's own code is not touched and goes on being called
-/// as before. Call it on every rank with the same config and the same model (same seed, or the same
+/// ranks. Its modules keep their objects and classes, and its own code goes on being called as
+/// before. Call it on every rank with the same config and the same model (same seed, or the same
 /// file): both are compared before the first collective, and so are the states of the default
 /// generators of the ranks that will share the model. Where no rank was ever seeded all take rank
 /// 0's values, and the ranks of one model its first rank's random state; rank 0 says so in a line

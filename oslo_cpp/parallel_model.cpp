@@ -12,6 +12,7 @@
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/plan/undo_plan.h"
 
 namespace oslo {
 namespace {
@@ -87,7 +88,6 @@ struct ParallelModel::State {
   PlanForecast forecast;
   bool had_example = false;
   PlanPipeline pipeline;
-  std::vector<ReplacedLayer> replaced;
   std::shared_ptr<const ForwardSurveys> surveys;
   std::vector<Cut> cut;
   bool counted = false;
@@ -111,7 +111,6 @@ struct ParallelModel::State {
 ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                              std::vector<PlanEntry> entries, PlanForecast forecast,
                              bool had_example, PlanPipeline pipeline,
-                             std::vector<ReplacedLayer> replaced,
                              std::shared_ptr<const ForwardSurveys> surveys)
     : state_(std::make_shared<State>(State{std::move(module),
                                            std::move(mpu),
@@ -120,7 +119,6 @@ ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu,
                                            std::move(forecast),
                                            had_example,
                                            std::move(pipeline),
-                                           std::move(replaced),
                                            std::move(surveys),
                                            {},
                                            false,
@@ -237,12 +235,10 @@ std::vector<StateTransfer> ParallelModel::make_ordinary(const ReshardOptions& op
   }
   make_whole(view, state_->mpu, holders);
   clear_initialized(view);
-  restore_tree(state_->replaced);
   state_->config = Config();
   state_->entries.clear();
   state_->forecast = {};
   state_->pipeline = {};
-  state_->replaced.clear();
   state_->cut.clear();
   return states;
 }

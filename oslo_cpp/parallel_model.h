@@ -15,7 +15,6 @@
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/reshard_options.h"
 #include "parallelizers/plan/plan_report.h"
-#include "parallelizers/plan/undo_plan.h"
 
 namespace oslo {
 
@@ -31,7 +30,6 @@ class ParallelModel {
   ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu, Config config,
                 std::vector<PlanEntry> entries, PlanForecast forecast = {},
                 bool had_example = false, PlanPipeline pipeline = {},
-                std::vector<ReplacedLayer> replaced = {},
                 std::shared_ptr<const ForwardSurveys> surveys = nullptr);
 
   const std::shared_ptr<torch::nn::Module>& module() const;
@@ -80,8 +78,8 @@ class ParallelModel {
   /// parameters. Collective.
   void from_parallelized(const std::string& directory, const LoadOptions& options = {}) const;
 
-  /// Makes the model an ordinary one again on every rank: its own layers are registered,
-  /// parameters, buffers and gradients are whole plain tensors, the same objects as before, and no
+  /// Makes the model an ordinary one again on every rank: parameters,
+  /// buffers and gradients are whole plain tensors, the same objects as before, and no
   /// operator on them communicates. Collective; no file is written. Each rank then has memory for
   /// the whole model. The handle goes on as that of a model of which nothing is cut; what was made
   /// of it (PipelineSchedule, DistributedDataParallel) does not.

@@ -4,10 +4,13 @@
 #include <c10/util/accumulate.h>
 
 #include <map>
+#include <string>
+#include <utility>
 
 #include "mpu/stage_set.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/plan/parallel_class.h"
 
 namespace oslo {
 namespace {
@@ -40,8 +43,7 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
 
 }  // namespace
 
-std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers,
-                                  const std::vector<std::string>& classes_before) {
+std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers) {
   std::map<std::string, const LayerPlan*> by_path;
   for (const LayerPlan& layer : layers) by_path[layer.path] = &layer;
   std::map<const c10::TensorImpl*, std::string> first_name;
@@ -56,8 +58,9 @@ std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<Laye
     if (found == by_path.end()) found = by_path.find(entry.path);
     const LayerPlan* layer = found == by_path.end() ? nullptr : found->second;
     line.module = entry.path;
-    line.module_before = classes_before[each.module];
-    line.module_after = entry.class_name;
+    line.module_before = entry.class_name;
+    line.module_after = layer == nullptr ? "" : parallel_class(*layer);
+    if (line.module_after.empty()) line.module_after = entry.class_name;
     line.placement = placement_text(layer, parameter);
     line.why = layer == nullptr  ? "not in a layer that can be cut"
                : !layer->decided ? layer->why
@@ -92,12 +95,6 @@ std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<Laye
     entries.push_back(std::move(line));
   }
   return entries;
-}
-
-std::vector<std::string> classes_of(const ModelView& model) {
-  std::vector<std::string> classes;
-  for (const ModuleView& entry : model.modules()) classes.push_back(entry.class_name);
-  return classes;
 }
 
 }  // namespace oslo

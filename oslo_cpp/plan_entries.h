@@ -1,6 +1,5 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "parallelizers/modules/model_view.h"
@@ -9,12 +8,7 @@
 
 namespace oslo {
 
-/// The classes of a model's modules, in their order.
-std::vector<std::string> classes_of(const ModelView& model);
-
-/// What plan() tells of every parameter of a model that was cut by `layers`, whose modules were of
-/// the classes `classes_before`.
-std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers,
-                                  const std::vector<std::string>& classes_before);
+/// What plan() tells of every parameter of a model that was cut by `layers`.
+std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers);
 
 }  // namespace oslo

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
+
 #include "parallelizers/layers/layer.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -11,16 +13,26 @@
 namespace oslo::nn {
 namespace {
 
+/// Rows that every rank has; 1 at least, which LibTorch does not compare row 0 with.
+int64_t fewest_rows(const torch::nn::EmbeddingImpl& layer) {
+  const LayoutPtr kept = layout(layer.weight);
+  int64_t fewest = layer.options.num_embeddings();
+  int cuts = 0;
+  for (int axis = 0; axis < kept->axes(); ++axis) {
+    const auto& [dim, cut] = (*kept)[axis];
+    if (dim != 0) continue;
+    ++cuts;
+    for (int rank = 0; rank < kept->group(axis)->size(); ++rank) {
+      fewest = std::min(fewest, cut->local_size(rank));
+    }
+  }
+  return cuts > 1 ? 1 : std::max<int64_t>(fewest, 1);
+}
+
 /// The table will be cut in place: not the caller's own.
 torch::nn::EmbeddingOptions with_own_table(torch::nn::EmbeddingOptions options) {
   if (options._weight().defined()) options._weight(options._weight().detach().clone());
   return options;
-}
-
-std::optional<int64_t> padding_of(const torch::nn::EmbeddingImpl& layer) {
-  const Mark* mark = mark_of(layer.weight);
-  if (mark != nullptr && mark->padding_row >= 0) return mark->padding_row;
-  return layer.options.padding_idx();
 }
 
 }  // namespace
@@ -32,11 +44,6 @@ VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::Embeddin
   this->options._weight(at::Tensor());
   cut_parameter(weight, mpu.mesh({axis}), 0, "weight");
   move_padding_to_mark(*this);
-}
-
-VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::EmbeddingImpl& original)
-    : torch::nn::EmbeddingImpl(original), padding_idx_(padding_of(original)) {
-  options._weight(at::Tensor());
 }
 
 void VocabParallelEmbeddingImpl::reset() {
@@ -84,8 +91,9 @@ void VocabParallelEmbeddingImpl::pretty_print(std::ostream& stream) const {
 
 void move_padding_to_mark(torch::nn::EmbeddingImpl& layer) {
   if (!layer.options.padding_idx() || !is_placed(layer.weight)) return;
-  set_padding_row(layer.weight, *layer.options.padding_idx());
-  layer.options.padding_idx(std::nullopt);
+  const int64_t row = *layer.options.padding_idx();
+  set_padding_row(layer.weight, row);
+  if (row >= fewest_rows(layer)) layer.options.padding_idx(std::nullopt);
 }
 
 }  // namespace oslo::nn

@@ -24,10 +24,6 @@ class VocabParallelEmbeddingImpl final : public torch::nn::EmbeddingImpl {
   VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options, const MPU& mpu,
                              const std::string& axis = "tensor");
 
-  /// Stands in for `original`, whose table it shares, however it is or will be marked. Once it is,
-  /// `move_padding_to_mark` belongs on both.
-  explicit VocabParallelEmbeddingImpl(const torch::nn::EmbeddingImpl& original);
-
   /// Makes a new table, cut like the present one.
   void reset() override;
   /// Draws the table anew. Call it on this class: torch::nn::EmbeddingImpl's would zero row
@@ -48,9 +44,10 @@ class VocabParallelEmbeddingImpl final : public torch::nn::EmbeddingImpl {
 };
 TORCH_MODULE(VocabParallelEmbedding);
 
-/// `padding_idx` of an embedding layer whose table is cut goes from its options, where forward
-/// would compare it with this rank's rows, to the mark, where the rule finds it. Does nothing when
-/// the table is whole or the layer has no padding.
+/// `padding_idx` of an embedding layer whose table is cut goes to the mark, where the rule finds
+/// it. It leaves the options, on every rank, where it is no row of each rank's part: forward would
+/// compare it with this rank's rows. Does nothing when the table is whole or the layer has no
+/// padding.
 void move_padding_to_mark(torch::nn::EmbeddingImpl& layer);
 
 }  // namespace oslo::nn

@@ -56,9 +56,6 @@ LinearImpl::LinearImpl(const LinearOptions& options, const MPU& mpu)
   }
 }
 
-LinearImpl::LinearImpl(const torch::nn::LinearImpl& original, std::string parallel)
-    : torch::nn::LinearImpl(original), parallel_(std::move(parallel)) {}
-
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
   const LayoutPtr kept = layout(weight);
   const bool part = input_is_parallel_ && kept && !is_placed(input);

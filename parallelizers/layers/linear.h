@@ -63,9 +63,6 @@ class LinearImpl : public torch::nn::LinearImpl {
   void pretty_print(std::ostream& stream) const override;
 
  protected:
-  /// Stands in for `original`, whose parameters it shares.
-  LinearImpl(const torch::nn::LinearImpl& original, std::string parallel);
-
   template <typename Layer>
   static std::shared_ptr<torch::nn::Module> clone_of(const Layer& layer,
                                                      const std::optional<at::Device>& device);
@@ -85,9 +82,6 @@ class ColumnParallelLinearImpl final : public LinearImpl {
       : LinearImpl(options.cut("col"), mpu) {}
   ColumnParallelLinearImpl(int64_t in_features, int64_t out_features, const MPU& mpu)
       : ColumnParallelLinearImpl(LinearOptions(in_features, out_features), mpu) {}
-  /// Stands in for `original`, whose parameters it shares, however they are or will be marked.
-  explicit ColumnParallelLinearImpl(const torch::nn::LinearImpl& original)
-      : LinearImpl(original, "col") {}
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<at::Device>& device = std::nullopt) const override;
 };
@@ -101,9 +95,6 @@ class RowParallelLinearImpl final : public LinearImpl {
       : LinearImpl(options.cut("row"), mpu) {}
   RowParallelLinearImpl(int64_t in_features, int64_t out_features, const MPU& mpu)
       : RowParallelLinearImpl(LinearOptions(in_features, out_features), mpu) {}
-  /// Stands in for `original`, whose parameters it shares, however they are or will be marked.
-  explicit RowParallelLinearImpl(const torch::nn::LinearImpl& original)
-      : LinearImpl(original, "row") {}
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<at::Device>& device = std::nullopt) const override;
 };

@@ -4,8 +4,6 @@
 
 #include <unordered_set>
 
-#include "parallelizers/modules/module_tree.h"
-
 namespace oslo {
 namespace {
 
@@ -35,15 +33,6 @@ std::vector<NamedTensor> ModelView::in_use() const {
     found.push_back({parameter.path, tensor, parameter.computed()});
   }
   return found;
-}
-
-void ModelView::replace(const std::string& path, std::shared_ptr<torch::nn::Module> replacement) {
-  for (ModuleView& entry : modules_) {
-    if (entry.path != path) continue;
-    entry.class_name = oslo::class_name(*replacement);
-    entry.module = std::move(replacement);
-    return;
-  }
 }
 
 void set_computed(const at::Tensor& registered) {

@@ -125,9 +125,6 @@ class ModelView {
   /// The distinct parameters that the model computes with, each under its first name.
   std::vector<NamedTensor> in_use() const;
 
-  /// Takes over that `replacement` is registered at `path` now.
-  void replace(const std::string& path, std::shared_ptr<torch::nn::Module> replacement);
-
  private:
   std::vector<ModuleView> modules_;
   std::vector<ParameterView> parameters_;

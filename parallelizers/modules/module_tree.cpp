@@ -4,7 +4,6 @@
 
 #include <typeinfo>
 
-#include "mpu/error.h"
 #include "parallelizers/modules/module_traits.h"
 
 namespace oslo {
@@ -16,13 +15,6 @@ struct Access : torch::nn::Module {
 };
 
 }  // namespace
-
-void replace_child(torch::nn::Module& parent, const std::string& name,
-                   std::shared_ptr<torch::nn::Module> replacement) {
-  OSLO_CHECK(parent.named_children().contains(name), "a ", class_name(parent),
-             " has no child named '", name, "'");
-  parent.replace_module(name, std::move(replacement));
-}
 
 std::string class_name(const torch::nn::Module& module) {
   if (const auto* traits = dynamic_cast<const ModuleTraits*>(&module))

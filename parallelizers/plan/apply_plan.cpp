@@ -3,17 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 
-#include <map>
 #include <set>
 #include <utility>
 
 #include "mpu/error.h"
 #include "parallelizers/deferred/content.h"
 #include "parallelizers/layers/embedding.h"
-#include "parallelizers/layers/linear.h"
-#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -21,23 +17,6 @@
 
 namespace oslo {
 namespace {
-
-/// The class that says how the layer is cut; null where it keeps its own.
-std::shared_ptr<torch::nn::Module> parallel_layer(const LayerPlan& layer) {
-  std::set<Style> styles = {layer.style.style};
-  for (const auto& [axis, style] : layer.other_styles) styles.insert(style.style);
-  styles.erase(Style::replicate);
-  if (styles.size() != 1) return nullptr;  // row on one axis, column on another
-  const Style style = *styles.begin();
-  if (const auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
-    if (style != Style::vocab) return nullptr;  // its table is cut, its class stays
-    return std::make_shared<nn::VocabParallelEmbeddingImpl>(*embedding);
-  }
-  if (layer.kind != LayerKind::linear) return nullptr;
-  const auto& linear = *layer.module->as<torch::nn::LinearImpl>();
-  if (style == Style::row) return std::make_shared<nn::RowParallelLinearImpl>(linear);
-  return std::make_shared<nn::ColumnParallelLinearImpl>(linear);
-}
 
 /// `even_whole`: what nothing cuts is marked, too, so that its uses are met.
 void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
@@ -162,6 +141,8 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
     if (!layer.module) continue;
     if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
       nn::move_padding_to_mark(*embedding);
+      // It served; kept, `clone` would take the part for a table.
+      if (mark_of(embedding->weight) != nullptr) embedding->options._weight(at::Tensor());
     }
   }
 }
@@ -203,23 +184,6 @@ void keep_gradients_whole(const ModelView& model) {
       gather_gradients_of_leaf(parameter.tensor);
     }
   }
-}
-
-std::vector<ReplacedLayer> rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model) {
-  std::vector<ReplacedLayer> replaced;
-  std::map<const torch::nn::Module*, std::shared_ptr<torch::nn::Module>> replacements;
-  for (const LayerPlan& layer : layers) {
-    if (!layer.cuts_weight() || !layer.parent || layer.parameter()) continue;
-    if (mark_of(layer.weight()) == nullptr) continue;
-    auto& replacement = replacements[layer.module.get()];  // registered twice: stays one layer
-    if (!replacement) replacement = parallel_layer(layer);
-    if (!replacement) continue;
-    replacement->train(layer.module->is_training());
-    replace_child(*layer.parent, layer.name, replacement);
-    model.replace(layer.path, replacement);
-    replaced.push_back({layer.parent, layer.name, layer.module, replacement});
-  }
-  return replaced;
 }
 
 }  // namespace oslo

@@ -4,7 +4,6 @@
 #include "parallelizers/pipeline/stage_map.h"
 #include "parallelizers/plan/layer_plan.h"
 #include "parallelizers/plan/plan_report.h"
-#include "parallelizers/plan/undo_plan.h"
 
 namespace oslo {
 
@@ -34,10 +33,5 @@ void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView
 /// Gradients of parameters that stay whole are ordinary tensors, though a user's autograd::Function
 /// may compute them of cut values.
 void keep_gradients_whole(const ModelView& model);
-
-/// Replaces planned layers by the parallel layers that share their parameters, in the tree and in
-/// `model`. Models of other kinds than torch::nn::Module have no tree to rewrite. Returns what was
-/// replaced, as `restore_tree` takes it.
-std::vector<ReplacedLayer> rewrite_tree(const std::vector<LayerPlan>& layers, ModelView& model);
 
 }  // namespace oslo

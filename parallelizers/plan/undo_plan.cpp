@@ -2,14 +2,14 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
-#include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "mpu/agreement.h"
 #include "mpu/error.h"
-#include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/unmark.h"
@@ -96,16 +96,6 @@ void restore_padding(const ModelView& model) {
 }
 
 }  // namespace
-
-void restore_tree(const std::vector<ReplacedLayer>& replaced) {
-  for (const ReplacedLayer& layer : replaced) {
-    const auto children = layer.parent->named_children();
-    const auto* there = children.find(layer.name);
-    if (there == nullptr || *there != layer.replacement) continue;
-    layer.original->train(layer.replacement->is_training());
-    replace_child(*layer.parent, layer.name, layer.original);
-  }
-}
 
 void make_whole(const ModelView& model, const MPU& mpu, const KnownHolders& known) {
   const c10::AutoGradMode no_grad(false);

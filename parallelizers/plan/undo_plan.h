@@ -3,26 +3,12 @@
 #include <c10/core/TensorImpl.h>
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "mpu/mpu.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {
-
-/// A layer of the tree in whose place its parallel counterpart is registered.
-struct ReplacedLayer {
-  std::shared_ptr<torch::nn::Module> parent;
-  std::string name;
-  std::shared_ptr<torch::nn::Module> original, replacement;
-};
-
-/// Registers the originals again where their replacements still are, in the mode (`train`, `eval`)
-/// of those.
-void restore_tree(const std::vector<ReplacedLayer>& replaced);
 
 /// Of marked tensors, how many others with the same mark the caller answers for, beside the
 /// gradient.

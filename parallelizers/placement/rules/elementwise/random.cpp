@@ -96,7 +96,9 @@ void fill_at_random(Call& call) {
   refuse_initializers_of_parts(target);
   check_writable(target, call.name());
   const Mark* mark = mark_of(target);
-  const Value x = mark ? Value{unmarked_alias(target), mark->layout} : call.value(0);
+  // Where another stage holds it the call's value is drawn, too, and dropped.
+  const bool here = mark != nullptr && mark->layout->here();
+  const Value x = here ? Value{unmarked_alias(target), mark->layout} : call.value(0);
   std::vector<c10::IValue> arguments;
   for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
   if (per_rank(x)) {
