@@ -1,46 +1,16 @@
 // LSTM, GRU and RNN of torch::nn, cut by hidden unit, against one device: results, every gradient,
 // weights after steps, and what a step moves.
-#include <ATen/record_function.h>
 #include <gmock/gmock.h>
-
-#include <mutex>
 
 #include "parallelizers/placement/carrier/access.h"
 #include "tests/recurrent_layers_test/recurrent_net.h"
 #include "tests/support/bf16.h"
+#include "tests/support/own_draws.h"
 
 namespace recurrent_test {
 namespace {
 
 using parity::expect_close;
-
-/// While alive, every draw of this thread's dropout begins from a seed of its own: threads share
-/// the generator.
-class SeededDraws {
- public:
-  SeededDraws() {
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
-    count = 0;
-  }
-  ~SeededDraws() { at::removeCallback(handle_); }
-
- private:
-  struct Lock : at::ObserverContext {
-    std::unique_lock<std::mutex> lock{oslo::test::random_mutex()};
-  };
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    if (std::string_view(function.name()) != "aten::bernoulli_") return nullptr;
-    auto lock = std::make_unique<Lock>();
-    at::manual_seed(++count);
-    return lock;
-  }
-  static void end(const at::RecordFunction&, at::ObserverContext*) {}
-
-  static thread_local uint64_t count;
-  at::CallbackHandle handle_;
-};
-thread_local uint64_t SeededDraws::count = 0;
 
 /// One step's results and the gradients of what was handed in.
 struct Step {
@@ -54,7 +24,7 @@ Step step(Net& net, double phase) {
     made.given.push_back(state_of(net->variant, phase + 1).set_requires_grad(true));
     made.given.push_back(state_of(net->variant, phase + 2).set_requires_grad(true));
   }
-  const SeededDraws draws;
+  const oslo::test::OwnDraws draws(1, /*each_anew=*/true);
   made.results = net->variant.states ? net->forward(made.given[0], made.given[1], made.given[2])
                                      : net->forward(made.given[0]);
   loss_of(made.results).backward();
@@ -240,7 +210,7 @@ TEST_P(RecurrentLayers, DropoutBesideACutBatch) {
     net->to(torch::kFloat64);
     const Tensor x = numbers({kSteps, 5, kInputs}, 1);
     const auto run = [&](const Tensor& input) {
-      const SeededDraws draws;
+      const oslo::test::OwnDraws draws(1, /*each_anew=*/true);
       net->zero_grad();
       const Tensor y = std::get<0>(net->gru(input));
       loss_of({y}).backward();

@@ -1,58 +1,70 @@
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/record_function.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
 
-#include <memory>
-#include <mutex>
-#include <string_view>
-
-#include "tests/support/seeded.h"
+#include <optional>
+#include <utility>
 
 namespace oslo::test {
 
 /// Ranks that are threads share LibTorch's generator. While this lives, what its thread draws by
 /// `bernoulli_`, as every dropout does, comes from a generator of its own, seeded so: as if the
-/// thread were a process after `at::manual_seed(seed)`. One in a thread at a time.
+/// thread were a process after `at::manual_seed(seed)`; with `each_anew`, as if it were seeded
+/// before every draw, by the next number each time. One in a thread at a time.
 class OwnDraws {
  public:
-  explicit OwnDraws(uint64_t seed) {
-    engine() = at::mt19937(seed);
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}));
+  explicit OwnDraws(uint64_t seed, bool each_anew = false)
+      : before_(std::exchange(source(),
+                              {at::make_generator<at::CPUGeneratorImpl>(seed), seed, each_anew})) {
+    static const Interception of_all_threads;
   }
-  ~OwnDraws() { at::removeCallback(handle_); }
+  ~OwnDraws() { source() = std::move(before_); }
   OwnDraws(const OwnDraws&) = delete;
   OwnDraws& operator=(const OwnDraws&) = delete;
 
  private:
-  struct Lock : at::ObserverContext {
-    std::unique_lock<std::mutex> lock{random_mutex()};
-    at::mt19937 shared;
+  /// LibTorch keeps it for tests.
+  static constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+  struct Interception {
+    torch::Library others{torch::Library::IMPL, "_", kKey, __FILE__, __LINE__};
+    torch::Library draws{torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__};
+    Interception() {
+      others.fallback(torch::CppFunction::makeFallthrough());
+      draws.impl("bernoulli_.float", &draw);
+    }
   };
 
-  static at::mt19937& engine() {
-    static thread_local at::mt19937 own;
+  struct Source {
+    at::Generator generator;
+    uint64_t next_seed = 0;
+    bool each_anew = false;
+  };
+
+  static Source& source() {
+    static thread_local Source own;
     return own;
   }
-  static at::CPUGeneratorImpl& generator() {
-    return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
-  }
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    if (std::string_view(function.name()) != "aten::bernoulli_") return nullptr;
-    auto lock = std::make_unique<Lock>();
-    lock->shared = generator().engine();
-    generator().set_engine(engine());
-    return lock;
-  }
-  static void end(const at::RecordFunction& /*function*/, at::ObserverContext* context) {
-    auto* const lock = static_cast<Lock*>(context);
-    if (lock == nullptr) return;
-    engine() = generator().engine();
-    generator().set_engine(lock->shared);
+
+  static at::Tensor& draw(at::Tensor& self, double p, std::optional<at::Generator> generator) {
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("aten::bernoulli_", "float")
+            .typed<at::Tensor&(at::Tensor&, double, std::optional<at::Generator>)>();
+    const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+    if (!generator) {
+      Source& own = source();
+      if (own.each_anew) own.generator.set_current_seed(own.next_seed++);
+      generator = own.generator;
+    }
+    return op.call(self, p, generator);
   }
 
-  at::CallbackHandle handle_;
+  Source before_;
+  c10::impl::IncludeDispatchKeyGuard included_{kKey};
 };
 
 }  // namespace oslo::test

@@ -68,7 +68,8 @@ Messenger::Messenger(std::shared_ptr<Executor> executor, size_t most_aside)
 c10::intrusive_ptr<c10d::Work> Messenger::start(std::shared_ptr<Transfer> transfer) {
   Lock lock(mutex_);
   OSLO_CHECK(!stopping_, "the group has been shut down");
-  member().check();
+  // A receive finds out when it waits: what was sent before the group failed is still there.
+  if (transfer->sends) member().check();
   commit(*transfer);
   if (transfer->sends) {
     sends_.push_back(transfer);
@@ -99,6 +100,11 @@ void Messenger::commit(const Transfer& transfer) {
 
 void Messenger::fail_all(const std::exception_ptr& error) {
   fail_if([](const Transfer&) { return true; }, error);
+}
+
+void Messenger::fail_all_but_arrived(const std::exception_ptr& error) {
+  move_all();
+  fail_all(error);
 }
 
 void Messenger::settle_futures(Lock& lock) {
@@ -181,7 +187,7 @@ void Messenger::wait(Transfer& transfer, std::chrono::milliseconds limit) {
     lock.unlock();
     failure = await_bell(heard, check);
     lock.lock();
-    if (failure && (!late || own_time)) fail_all(failure);
+    if (failure && (!late || own_time)) fail_all_but_arrived(failure);
     if (failure && late && own_time) member().abort(what(failure));
   }
   if (--waiting_ == 0 && pending()) wake_.notify_one();
@@ -224,7 +230,7 @@ void Messenger::thread_loop() {
     lock.unlock();
     const std::exception_ptr failure = await_bell(heard, [] {});
     lock.lock();
-    if (failure) fail_all(failure);
+    if (failure) fail_all_but_arrived(failure);
     settle_futures(lock);
   }
 }

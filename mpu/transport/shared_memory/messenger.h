@@ -100,6 +100,8 @@ class Messenger : public std::enable_shared_from_this<Messenger> {
   void check_fit(const Transfer& receive, int from, const Envelope& envelope);
   void finish(Transfer& transfer, std::exception_ptr error);
   void fail_all(const std::exception_ptr& error);
+  /// What others sent before the group failed is there, and received.
+  void fail_all_but_arrived(const std::exception_ptr& error);
   void settle_futures(Lock& lock);
   void fail_if(const std::function<bool(const Transfer&)>& hopeless,
                const std::exception_ptr& error);
@@ -122,6 +124,7 @@ class Messenger : public std::enable_shared_from_this<Messenger> {
   std::vector<std::shared_ptr<Transfer>> settled_;  ///< done; their futures are to be told
   int waiting_ = 0;
   bool stopping_ = false;
+  bool broken_ = false;  ///< where a message begins is not known any more
   std::thread thread_;
 };
 

@@ -13,6 +13,7 @@ constexpr size_t kStep = 64 * 1024;
 }  // namespace
 
 void Messenger::move_all() {
+  if (broken_) return;
   try {
     std::vector<bool> busy(member().size(), false);
     for (auto next = sends_.begin(); next != sends_.end();) {
@@ -26,6 +27,7 @@ void Messenger::move_all() {
   } catch (const std::exception& error) {
     fail_all(std::current_exception());
     // Somewhere in a stream of bytes nobody knows any more where a message begins.
+    broken_ = true;
     member().abort(error.what());
   }
 }
