@@ -63,6 +63,38 @@ def mixtral():
         num_local_experts=4, experts_implementation="batched_mm"))
 
 
+# What the encoders and GPT-BigCode share; the names of a few sizes differ.
+SMALL = dict(vocab_size=WORDS, hidden_size=12, num_attention_heads=3, intermediate_size=22,
+             num_hidden_layers=2, max_position_embeddings=16, pad_token_id=0)
+
+
+def roberta():
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(**SMALL))
+
+
+def electra():
+    return transformers.ElectraForMaskedLM(transformers.ElectraConfig(**SMALL, embedding_size=12))
+
+
+def esm():
+    return transformers.EsmForMaskedLM(transformers.EsmConfig(
+        **SMALL, mask_token_id=WORDS - 1, hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1))
+
+
+def distilbert():
+    return transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(
+        vocab_size=WORDS, dim=12, n_heads=3, hidden_dim=22, n_layers=2,
+        max_position_embeddings=16))
+
+
+def gpt_bigcode():
+    """All heads share one of keys and values."""
+    return transformers.GPTBigCodeForCausalLM(transformers.GPTBigCodeConfig(
+        vocab_size=WORDS, n_positions=19, n_embd=12, n_layer=2, n_head=3, use_cache=False,
+        bos_token_id=0, eos_token_id=0))
+
+
 def own_loss(outputs, target):
     return outputs[0]
 
@@ -85,8 +117,17 @@ FAMILIES = {
 }
 
 
+def masked_tokens(g, more):
+    return {"input_ids": tokens(g, TIME + more), "attention_mask": padded(g, TIME + more)}
+
+
+# Of these only how they train with dropout is written: a mask of truth values meets it there.
+WITH_DROPOUT = {family.__name__: (family, masked_tokens, TIME)
+                for family in (roberta, electra, esm, distilbert, gpt_bigcode)}
+
+
 def write(family, folder):
-    make, draw, time = FAMILIES[family]
+    make, draw, time = (FAMILIES | WITH_DROPOUT)[family]
     torch.manual_seed(3)
     model = make().train()
     equal = batches_of(lambda g: (draw(g, 0), tokens(g, time)))
@@ -95,6 +136,10 @@ def write(family, folder):
     example = equal[0][0]
     loss = own_loss if "labels" in example else cross_entropy
     batch = torch.export.Dim("batch", min=1, max=64)
+    if family in WITH_DROPOUT:
+        export(model, example, {key: {0: batch} for key in example}, folder / f"{family}.pt2")
+        train(model, equal, loss, folder / f"{family}_dropout.bin")
+        return
     for name, dims in ("", {0: batch}), ("_length", {0: batch, 1: torch.export.Dim.DYNAMIC}):
         export(model, example, {key: dims for key in example}, folder / f"{family}{name}.pt2")
     train(copy.deepcopy(model), equal, loss, folder / f"{family}_dropout.bin")
@@ -108,7 +153,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    for family in sys.argv[2:] or FAMILIES:
+    for family in sys.argv[2:] or FAMILIES | WITH_DROPOUT:
         write(family, folder)
 
 

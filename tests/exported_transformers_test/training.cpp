@@ -120,6 +120,20 @@ TEST(ExportedTransformers, MixtralTrainsAsInPython) {
   expect_trains("mixtral", with_parts_in_float(), {12});
 }
 
+/// Masks of truth values beside dropout, as these families have them by default.
+TEST(ExportedTransformers, MaskedAttentionDropsAsInPython) {
+  OSLO_NEEDS_TRANSFORMERS();
+  for (const char* family : {"roberta", "electra", "esm", "distilbert", "gpt_bigcode"}) {
+    SCOPED_TRACE(family);
+    const PythonRun run = run_of(family, std::string(family) + "_dropout");
+    Training training = with_parts_in_float();
+    training.prepare = {};
+    training.draws = 5;  // as export_models.py
+    expect_python(run, {1, 2}, training);
+    expect_pipeline(run, 1, training);
+  }
+}
+
 TEST(ExportedTransformers, InputsAndResultsHaveTheNamesOfPython) {
   OSLO_NEEDS_TRANSFORMERS();
   const auto model = run_of("t5").load();
