@@ -31,10 +31,8 @@ void check_generator(at::Generator generator, Group& copy) {
   if (different.empty()) return;
   fail("OSLO_CHECK: the state of the default generator of the ",
        c10::DeviceTypeName(generator.device().type()),
-       ", at the beginning of a step, must be the "
-       "same on all ranks of group ",
-       copy.name(), " (", copy.ranks(), "), and is not on ranks ", different,
-       " what it is on rank ", copy.ranks()[0],
+       ", at the beginning of a step, must be the same on all ranks of group ", copy.name(), " (",
+       copy.ranks(), "), and is not on ranks ", different, " what it is on rank ", copy.ranks()[0],
        "; between steps draw the same numbers on all ranks of one model, or from a generator of "
        "your own (noise on the gradients that a rank has, a draw of rank 0 alone)");
 }

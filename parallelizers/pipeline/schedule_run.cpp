@@ -140,15 +140,14 @@ void ScheduleRun::check_ways() const {
   for (int rank = 1; rank < ranks; ++rank) {
     for (int64_t i = 0; i < count; ++i) {
       if (ways[rank * count + i] == ways[i]) continue;
-      fail("the forward of micro-batch ", i, " used other parameters on pipeline rank ", rank,
-           " than on rank 0. Several micro-batches are under way where a rank has several stages, "
-           "in "
-           "another order on each: what decides which layers run (a std::mt19937 or a counter of "
-           "the "
-           "program's own) has to be asked at the top of the forward, which micro-batches begin in "
-           "order, or be drawn from the default generator (torch::rand), of which each micro-batch "
-           "has "
-           "a stream of its own; or take a schedule with one stage a rank, such as 1f1b");
+      fail("the forward of micro-batch ", i, " used other parameters on rank ",
+           mesh_->stages->ranks()[rank], " than on rank ", mesh_->stages->ranks()[0],
+           ". Several micro-batches are under way where a rank has several stages, "
+           "in another order on each: what decides which layers run (a std::mt19937 or a counter "
+           "of the program's own) has to be asked at the top of the forward, which micro-batches "
+           "begin in order, or be drawn from the default generator (torch::rand), of which each "
+           "micro-batch has a stream of its own; or take a schedule with one stage a rank, such as "
+           "1f1b");
     }
   }
 }
