@@ -118,6 +118,25 @@ TEST(RulesHalfPrecision, ScansAndBags) {
   });
 }
 
+/// Zeros take another way backwards.
+TEST(RulesHalfPrecision, TheGradientOfAProductWithZeros) {
+  const at::Tensor factors =
+      at::tensor({1.5, -2., 0.5, 0., 4., 0.25, 3.}, at::kDouble).to(at::kHalf);
+  const at::Tensor upstream = at::arange(1, 8).to(at::kHalf);
+  const auto gradient_of = [&](at::ScalarType type, const oslo::MeshPtr& mesh) {
+    const at::Tensor leaf = factors.to(type, false, true).set_requires_grad(true);
+    const at::Tensor x = mesh ? oslo::distribute(leaf, mesh, {cut(0)}) : leaf;
+    x.cumprod(0).mul(upstream.to(type)).sum().backward();
+    return leaf.grad();
+  };
+  for (const int ranks : {2, 3}) {
+    on_ranks({ranks}, [&](const oslo::MeshPtr& mesh) {
+      expect_near(gradient_of(at::kHalf, mesh), gradient_of(at::kDouble, nullptr).to(at::kHalf),
+                  "gradient");
+    });
+  }
+}
+
 /// Factors bring products back into the range, which those leave in between.
 TEST(RulesHalfPrecision, FactorsComeBeforeRounding) {
   at::manual_seed(3);

@@ -132,7 +132,8 @@ void cumulate(Call& call) {
   const at::ScalarType given = type.value_or(x.local.scalar_type());
   const bool half = at::isReducedFloatingType(given);
   if (half) {
-    x.local = x.local.to(given);
+    // In two steps: the derivative of a scan that converts refuses zeros, and rounds the gradient.
+    x.local = x.local.to(given).to(at::kFloat);
     type = at::kFloat;
   }
   const auto& group = x.layout->group(axis);
