@@ -11,6 +11,7 @@
 #include "mpu/error.h"
 #include "mpu/gather_report.h"
 #include "mpu/group.h"
+#include "mpu/known_strides.h"
 #include "mpu/stage_ranks.h"
 #include "mpu/stage_set.h"
 
@@ -44,6 +45,9 @@ class Mesh {
 
   /// What operators gathered because no rule could keep it cut.
   GatherReport& gathers() const { return gathers_; }
+
+  /// What one device's results lie like, where the parts do not show it.
+  KnownStrides& strides() const { return strides_; }
 
   /// Writes to tensors that count none themselves (those of inference mode).
   uint64_t uncounted_writes() const { return uncounted_writes_; }
@@ -90,6 +94,7 @@ class Mesh {
  private:
   std::vector<std::shared_ptr<Group>> axes_;
   mutable GatherReport gathers_;
+  mutable KnownStrides strides_;
   mutable std::atomic<uint64_t> uncounted_writes_ = 0;
 };
 

@@ -11,9 +11,10 @@
 namespace oslo::test {
 
 /// Ranks that are threads share LibTorch's generator. While this lives, what its thread draws by
-/// `bernoulli_`, as every dropout does, comes from a generator of its own, seeded so: as if the
-/// thread were a process after `at::manual_seed(seed)`; with `each_anew`, as if it were seeded
-/// before every draw, by the next number each time. One in a thread at a time.
+/// `bernoulli_`, as every dropout does, or `normal_`, as randn_like does, comes from a generator of
+/// its own, seeded so: as if the thread were a process after `at::manual_seed(seed)`; with
+/// `each_anew`, as if it were seeded before every draw, by the next number each time. One in a
+/// thread at a time.
 class OwnDraws {
  public:
   explicit OwnDraws(uint64_t seed, bool each_anew = false)
@@ -35,6 +36,7 @@ class OwnDraws {
     Interception() {
       others.fallback(torch::CppFunction::makeFallthrough());
       draws.impl("bernoulli_.float", &draw);
+      draws.impl("normal_", &draw_normal);
     }
   };
 
@@ -55,12 +57,23 @@ class OwnDraws {
             .findSchemaOrThrow("aten::bernoulli_", "float")
             .typed<at::Tensor&(at::Tensor&, double, std::optional<at::Generator>)>();
     const c10::impl::ExcludeDispatchKeyGuard below(kKey);
-    if (!generator) {
-      Source& own = source();
-      if (own.each_anew) own.generator.set_current_seed(own.next_seed++);
-      generator = own.generator;
-    }
-    return op.call(self, p, generator);
+    return op.call(self, p, generator ? generator : own_generator());
+  }
+
+  static at::Tensor& draw_normal(at::Tensor& self, double mean, double deviation,
+                                 std::optional<at::Generator> generator) {
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("aten::normal_", "")
+            .typed<at::Tensor&(at::Tensor&, double, double, std::optional<at::Generator>)>();
+    const c10::impl::ExcludeDispatchKeyGuard below(kKey);
+    return op.call(self, mean, deviation, generator ? generator : own_generator());
+  }
+
+  static at::Generator own_generator() {
+    Source& own = source();
+    if (own.each_anew) own.generator.set_current_seed(own.next_seed++);
+    return own.generator;
   }
 
   Source before_;

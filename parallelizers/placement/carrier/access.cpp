@@ -32,9 +32,17 @@ at::Tensor from_stage(const at::Tensor& whole, const Layout& layout) {
 }  // namespace
 
 Value value_of(const at::Tensor& tensor) {
-  if (placed_impl(tensor) != nullptr) return unwrap(tensor);
-  if (const Mark* mark = mark_of(tensor)) return value_of_marked(tensor, *mark);
-  return {tensor, nullptr};
+  Value value;
+  if (placed_impl(tensor) != nullptr) {
+    value = unwrap(tensor);
+  } else if (const Mark* mark = mark_of(tensor)) {
+    value = value_of_marked(tensor, *mark);
+  } else {
+    return {tensor, nullptr};
+  }
+  const bool ordered = tensor.layout() == at::kStrided && !tensor.is_contiguous();
+  if (ordered) value.strides = tensor.strides().vec();
+  return value;
 }
 
 at::Tensor full_tensor(const at::Tensor& tensor) {

@@ -50,6 +50,7 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, std::shared_ptr<const GatheredVi
       value_(std::move(value)),
       gathered_view_(std::move(view)) {
   value_.use = {};  // a call's, which ends
+  value_.strides.clear();
   keep_only_our_key();
   set_global_geometry();
 }
@@ -58,6 +59,7 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
     : c10::TensorImpl(c10::DispatchKeySet(kPlacedKey), value.local.dtype(), shown_device(value)),
       value_(std::move(value)) {
   value_.use = {};
+  value_.strides.clear();
   keep_only_our_key();
   const at::Tensor& local = value_.local;
   const bool same_shape = local.sizes() == like.value_.local.sizes();

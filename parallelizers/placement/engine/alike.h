@@ -22,6 +22,12 @@ class Alike {
            (plain_count_ == 0 || plain_fits());
   }
 
+  /// Whether the result's order in memory is that of `first`. Of several operands that are not all
+  /// contiguous LibTorch makes one order, which a part may not show; so does a value with gaps.
+  bool order_is_first() const {
+    return contiguous_ || (first_dense() && (with_order_ <= 1 || same_order_));
+  }
+
   /// What the result lies like.
   const PlacedTensorImpl& first() const { return *first_; }
 
@@ -31,6 +37,9 @@ class Alike {
   bool take_plain(const at::Tensor& operand) {
     if (operand.key_set().has(kPlacedKey) || plain_count_ == kMostPlain) return false;
     plain_[plain_count_++] = &operand;
+    if (operand.dim() == 0) return true;
+    take_order(operand.layout() == at::kStrided && operand.is_contiguous());
+    same_order_ = false;
     return true;
   }
 
@@ -38,18 +47,33 @@ class Alike {
     if (impl->gathered_view() || stayed_behind(*impl)) return false;
     const GraphPlace* const place = GraphPlace::find(*impl);
     if (place != nullptr && !place->at_local()) return false;
+    take_order(impl->is_contiguous());
     if (first_ == nullptr) {
       first_ = impl;
       return true;
+    }
+    if (!contiguous_) {
+      same_order_ &= impl->sizes() == first_->sizes() && impl->strides() == first_->strides();
     }
     return impl->dim() == first_->dim() && (impl->value().layout == first_->value().layout ||
                                             *impl->value().layout == *first_->value().layout);
   }
 
+  void take_order(bool contiguous) {
+    contiguous_ &= contiguous;
+    ++with_order_;
+  }
+
   bool plain_fits() const;
+  bool first_dense() const {
+    return first_->value().layout->tells_strides() || first_->is_non_overlapping_and_dense();
+  }
 
   const PlacedTensorImpl* first_ = nullptr;
   size_t plain_count_ = 0;
+  size_t with_order_ = 0;
+  bool contiguous_ = true;
+  bool same_order_ = true;
   const at::Tensor* plain_[kMostPlain];
 };
 

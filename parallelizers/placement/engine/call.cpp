@@ -12,10 +12,12 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
+#include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/engine/stage_call.h"
 #include "parallelizers/placement/engine/stage_carrier.h"
 #include "parallelizers/placement/engine/stage_value.h"
+#include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
 
@@ -237,6 +239,14 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
     return wrapped_view(std::move(value), held, element);
   }
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  if (!op_.view && mesh_ && hides_strides(op_, arguments(), value)) {
+    const auto strides = strides_on_one_device(*mesh_, op_, arguments(), results_.size(), element);
+    if (!strides.empty() && static_cast<int64_t>(strides.size()) == value.dim()) {
+      const BelowDoor below;
+      value.local = in_order_of(std::move(value.local), value.sizes(), strides);
+      return wrap_view(std::move(value), strides);
+    }
+  }
   if (op_.pointwise && value.stays_placed()) {
     for (size_t i = 0; i < size(); ++i) {
       const PlacedTensorImpl* impl = is_tensor(i) ? placed_impl(tensor(i)) : nullptr;

@@ -112,7 +112,7 @@ class Call {
   Value handed_over(const at::Tensor& tensor, Value value) const;
   at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
   at::Tensor wrapped_view(Value value, const Value* held, size_t element);
-  std::vector<int64_t> strides_of_view(const Value& value, size_t element) const;
+  std::vector<int64_t> strides_of_view(const Value& value, bool gathered, size_t element) const;
 
   const OperatorEntry& op_;
   torch::jit::Stack& stack_;

@@ -10,10 +10,23 @@
 #include "parallelizers/placement/carrier/graph_place.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
+#include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/engine/stage_call.h"
+#include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
+
+namespace {
+
+at::Tensor whole_shape_of_marked(const at::Tensor& part, const Layout& layout,
+                                 const at::TensorOptions& like) {
+  const auto sizes = layout.global_sizes(part.sizes());
+  const auto order = memory_order(part.sizes(), part.strides());
+  return at::empty_strided(sizes, dense_strides(sizes, order), like);
+}
+
+}  // namespace
 
 /// A view operator's result on the placed or marked argument 0.
 at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
@@ -24,7 +37,11 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   std::shared_ptr<GatheredBase> of = held != nullptr ? gathered_ : nullptr;
   // A view of a view that had to gather shares its fate.
   if (!of && aliases && impl != nullptr && impl->gathered_view()) of = impl->gathered_view()->of;
-  const auto strides = strides_of_view(value, element);
+  const auto strides = strides_of_view(value, of != nullptr, element);
+  if (!strides.empty() && !aliases && !of) {
+    const BelowDoor below;
+    value.local = in_order_of(std::move(value.local), value.sizes(), strides);
+  }
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
   std::shared_ptr<const GatheredView> gathered;
   if (of) {
@@ -46,13 +63,22 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
 
 /// What one device's view would have, from the operator itself on shapes; empty where every rank
 /// reads it off its own part.
-std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) const {
+std::vector<int64_t> Call::strides_of_view(const Value& value, bool gathered,
+                                           size_t element) const {
   const at::Tensor base = tensor(0);
   const LayoutPtr from = layout(base);
-  if (!value.cut() || (value.layout->tells_strides() && from->tells_strides())) return {};
+  const PlacedTensorImpl* of = placed_impl(base);
+  const bool aliases = of == nullptr || value.local.is_alias_of(of->value().local);
+  const bool told = aliases || (of->is_contiguous() && value.local.is_contiguous());
+  if (!value.cut() && !gathered) return {};
+  if (!gathered && told && value.layout->tells_strides() && from->tells_strides()) return {};
   if (op_.pointwise) {  // detach, to
-    const bool keeps = placed_impl(base) != nullptr && base.is_non_overlapping_and_dense();
-    return keeps ? base.strides().vec() : std::vector<int64_t>();
+    const bool keeps = of != nullptr && (aliases || base.is_non_overlapping_and_dense());
+    if (keeps) return base.strides().vec();
+    if (of != nullptr && !base.is_contiguous()) {
+      return strides_on_one_device(*mesh_, op_, arguments(), results_.size(), element);
+    }
+    return {};
   }
   const c10::AutoGradMode no_grad(false);
   const BelowDoor below;
@@ -60,7 +86,7 @@ std::vector<int64_t> Call::strides_of_view(const Value& value, size_t element) c
   const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
   const at::TensorOptions like = shape.dtype(base.dtype());
   stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
-                                          : at::empty(from->global_sizes(base.sizes()), like);
+                                          : whole_shape_of_marked(base, *from, like);
   op_.handle.callBoxed(&stack);
   const c10::IValue& result = stack[results_.size()];
   const at::Tensor view =

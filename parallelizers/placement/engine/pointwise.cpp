@@ -72,6 +72,7 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
     }
   }
   if (!alike.holds()) return false;
+  if (!alike.order_is_first()) return false;
   if (op.same_weight && alike.first().weight_uses()) return false;
   if (at::Tensor ready = ready_gelu(op, stack, alike.first()); ready.defined()) {
     torch::jit::drop(stack, op.arguments);

@@ -5,6 +5,7 @@
 #include "mpu/collectives.h"
 #include "mpu/error.h"
 #include "mpu/foreign_scope.h"
+#include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
 namespace {
@@ -62,7 +63,13 @@ Value gather_axis(Value value, int axis, bool then_copy) {
   const auto& group = value.layout->group(axis);
   const at::Tensor joined = then_copy ? gather_and_copy(value.local, group, dim, cut->sizes())
                                       : gather_from(value.local, group, dim, cut->sizes());
-  return {cut->in_order(joined, dim), with_axis(value, value.layout->mesh(), axis, {})};
+  Value gathered{cut->in_order(joined, dim), with_axis(value, value.layout->mesh(), axis, {})};
+  // A rule may have given it other dimensions.
+  if (!value.strides.empty() && static_cast<int64_t>(value.strides.size()) == gathered.dim()) {
+    gathered.local = in_order_of(std::move(gathered.local), gathered.sizes(), value.strides);
+    gathered.strides = std::move(value.strides);
+  }
+  return gathered;
 }
 
 Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const CutPtr& cut) {

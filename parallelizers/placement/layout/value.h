@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/placement/layout/weight_uses.h"
 
@@ -15,6 +17,9 @@ struct Value {
   /// Of a weight as the operand of a call: what the plan says of this call's result and input, on
   /// each axis (layout/weight_uses.h). Empty for everything else, results too.
   WeightUse use = {};
+  /// Of an operand: the strides that one device's has; empty where it is contiguous. What is
+  /// gathered of it lies in memory in their order, and random numbers are drawn in that.
+  std::vector<int64_t> strides = {};
 
   bool defined() const { return local.defined(); }
   int64_t dim() const { return local.dim(); }

@@ -87,7 +87,9 @@ void random_slope(Call& call) {
   }
   at::Tensor x = call.tensor(0);
   const double slope = (call.number(1) + call.number(2)) / 2;
-  call.result_plain(call.op().in_place ? at::leaky_relu_(x, slope) : at::leaky_relu(x, slope));
+  // Its kernel makes a contiguous result of any.
+  call.result_plain(call.op().in_place ? at::leaky_relu_(x, slope)
+                                       : at::leaky_relu(x.contiguous(), slope));
 }
 
 /// normal_, uniform_ and their like on a cut tensor: drawn whole, each rank keeps its part.

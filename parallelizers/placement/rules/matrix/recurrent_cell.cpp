@@ -67,7 +67,7 @@ void gru_cell(Call& call) {
   const at::Tensor reset = (ours[0] + before[0]).sigmoid();
   const at::Tensor keep = (ours[1] + before[1]).sigmoid();
   const at::Tensor fresh = (ours[2] + reset * before[2]).tanh();
-  call.result_plain(fresh + keep * (state - fresh));
+  call.result_plain((state - fresh) * keep + fresh);  // in the order of the state, as LibTorch's
 }
 
 template <Recurrence kind>

@@ -14,6 +14,7 @@
 #include "parallelizers/placement/engine/initializer_guard.h"
 #include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/layout/memory_order.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {
@@ -247,7 +248,10 @@ void contiguous(Call& call) {
   const at::MemoryFormat format = call.argument(1).toMemoryFormat();
   if (placed_impl(tensor) == nullptr) return call.result({x.local.contiguous(format), x.layout});
   if (tensor.is_contiguous(format)) return call.result_plain(tensor);
-  call.result_plain(wrap({x.local.clone(format), x.layout}));
+  const at::Tensor whole =
+      at::empty(tensor.sizes(), x.local.options().device(at::kMeta).memory_format(format));
+  at::Tensor part = in_order_of(x.local.clone(format), whole.sizes(), whole.strides());
+  call.result_plain(wrap_view({std::move(part), x.layout}, whole.strides()));
 }
 
 void reshape(Call& call) {

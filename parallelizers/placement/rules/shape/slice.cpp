@@ -155,7 +155,8 @@ void chunk(Call& call) {
 void split_by_tensor(Call& call) {
   const at::Tensor where =
       gather_reported(call.value(1), call.name(), "where to split follows from all indices");
-  torch::jit::Stack stack{wrap(call.value(0)), where, call.argument(2)};
+  const at::Tensor x = placed_impl(call.tensor(0)) ? call.tensor(0) : wrap(call.value(0));
+  torch::jit::Stack stack{x, where, call.argument(2)};
   call.op().handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
   call.result_plain(stack[0]);
 }

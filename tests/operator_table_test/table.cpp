@@ -14,9 +14,9 @@
 
 #include "parallelizers/placement/engine/operator_entry.h"
 #include "parallelizers/placement/engine/rule_table.h"
+#include "tests/support/operator_chapters.h"
 #include "tests/support/operator_examples.h"
 #include "tests/support/operator_half.h"
-#include "tests/support/operator_table.h"
 #include "tests/support/operator_ways.h"
 
 namespace {
@@ -26,7 +26,7 @@ using namespace operator_examples;
 constexpr const char* kHead =
     R"(# Operators
 
-<!-- Written by tests/operator_table_test.cpp, which measures it: OSLO_UPDATE_GOLDEN=1 -->
+<!-- Written by tests/operator_table_test, which measures it: OSLO_UPDATE_GOLDEN=1 -->
 
 What every operator of the rule table does with cut operands, measured: each operand was cut along
 each dimension over 2 ranks, unevenly, the others were whole. Results and gradients equal those of
@@ -48,60 +48,6 @@ Operators that a program defines (`TORCH_LIBRARY`) have the rules that it
 
 std::filesystem::path document() {
   return std::filesystem::path(OSLO_SOURCE_DIR) / "docs/operators.md";
-}
-
-/// Without the frames that LibTorch adds.
-std::string short_text(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find("\nException raised from"));
-}
-
-/// Whether the kind of the example's family is what the door takes the operator for.
-std::string misplaced(const Prepared& op, Kind kind) {
-  const oslo::OperatorEntry& entry = oslo::entry_of(op.handle);
-  switch (kind) {
-    case Kind::ruled:
-      return entry.rule == nullptr ? "has no rule" : "";
-    case Kind::pointwise:
-      return !entry.pointwise && entry.rule == nullptr ? "is not pointwise" : "";
-    case Kind::decomposed:
-      return entry.rule != nullptr || entry.pointwise || !entry.composite ? "is not decomposed"
-                                                                          : "";
-    case Kind::unruled:
-      return entry.rule != nullptr || entry.pointwise || entry.composite ? "does not gather" : "";
-  }
-  return "";
-}
-
-struct Chapter {
-  const Family* family;
-  std::vector<Measured> measured;
-  std::vector<Expected> expected;
-};
-
-std::vector<Chapter> prepare(const std::vector<Family>& families) {
-  std::vector<Chapter> chapters;
-  for (const Family& family : families) {
-    Chapter chapter{&family, {}, {}};
-    for (const Example& example : family.examples) {
-      for (const std::string& name : example.operators) {
-        try {
-          Prepared op(example, name);
-          const std::string wrong = misplaced(op, family.kind);
-          EXPECT_TRUE(wrong.empty()) << name << " " << wrong << " (" << family.title << ")";
-          const bool refused = example.check == Check::refused;
-          chapter.expected.push_back(refused ? Expected() : on_one_device(op));
-          chapter.measured.push_back({std::move(op), {}});
-        } catch (const std::exception& error) {
-          if (number_type() == at::kDouble) {  // many operators know few types
-            ADD_FAILURE() << name << " on one device: " << short_text(error);
-          }
-        }
-      }
-    }
-    chapters.push_back(std::move(chapter));
-  }
-  return chapters;
 }
 
 /// All cuts of all operators in one world. Rank 0 notes what it saw.

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
+#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/layout/value.h"
+
+namespace oslo {
+
+/// Random numbers are drawn in memory order, so that a placed value has to say the strides that one
+/// device's has. A part does not tell them where it has at most one element along a dimension, or
+/// was moved.
+
+/// Whether a result may lie otherwise on one device than its part says. Not where all arguments and
+/// the part are contiguous and the part shows it: that common case costs nothing.
+bool hides_strides(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,
+                   const Value& result);
+
+/// The strides of result `index` (of a list: of its `element`) on one device, by the operator
+/// itself on shapes, or on zeros where it has no kernel for shapes, once for all calls alike (the
+/// mesh keeps it). Empty
+/// where neither tells: an operator that draws or reads elements, attention.
+std::vector<int64_t> strides_on_one_device(const Mesh& mesh, const OperatorEntry& op,
+                                           c10::ArrayRef<c10::IValue> arguments, size_t index,
+                                           size_t element);
+
+}  // namespace oslo
