@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "mpu/presence.h"
 #include "mpu/text.h"
 #include "mpu/time_limit.h"
+#include "mpu/watched_store.h"
 
 namespace oslo {
 namespace {
@@ -54,18 +56,52 @@ bool present(c10d::Store& store, const std::string& key) {
     fail(waited, ", but rank ", rank, " failed: ", answer.text);
   }
   const std::string cause = here.presence == nullptr ? "" : here.presence->cause(/*patient=*/false);
+  if (answer.kind == Note::Kind::ended) {
+    const bool first = cause.empty() || cause.find(answer.text) != std::string::npos;
+    fail(waited, "; ", cause.empty() ? answer.text : cause, first ? "" : " (" + answer.text + ")");
+  }
   fail(waited, " for up to ", to_text(here.timeout), "; ",
        cause.empty() ? "it has ended, or takes another way through the program" : cause, " (",
        answer.text, "); ", kTimeLimitHint);
 }
 
-/// Every rank's text, or who failed or is missing. Also counts the ranks that will read the answer.
+/// Of a decider of this host whose process has ended.
+std::optional<Note> who_has_ended(const Deciders& here) {
+  for (int rank = 0; rank < here.size; ++rank) {
+    const std::string ended = here.presence->ended(here.in_world(rank));
+    if (!ended.empty()) return Note{Note::Kind::ended, rank, 0, ended};
+  }
+  return std::nullopt;
+}
+
+/// Waits for `keys`, unless `stop`, which is asked now and then where ranks see each other's
+/// processes. Throws as the store does.
+bool wait_for(const Deciders& here, const std::vector<std::string>& keys, milliseconds limit,
+              const std::function<bool()>& stop) {
+  if (here.presence != nullptr && here.presence->looks()) {
+    return wait_watching(here.store, keys, limit, stop);
+  }
+  here.store.wait(keys, limit);
+  return true;
+}
+
+/// Every rank's text, or who failed, has ended or is missing. Also counts the ranks that will read
+/// the answer.
 Note collect(const Deciders& here, const Keys& keys, std::vector<std::string>& texts) {
   std::vector<std::string> entries;
   for (int rank = 1; rank < here.size; ++rank) entries.push_back(keys.entry(rank));
   std::string reason;
+  std::optional<Note> ended;
+  const auto stop = [&] {
+    ended = who_has_ended(here);
+    // Of a rank on another host, whom only ranks there see.
+    if (!ended && here.store.check({keys.answer()})) {
+      ended = Note::read(here.store, keys.answer(), here.size);
+    }
+    return ended.has_value();
+  };
   try {
-    here.store.wait(entries, here.timeout);
+    if (!wait_for(here, entries, here.timeout, stop)) return *ended;
   } catch (const std::exception& error) {
     reason = first_line(message_of(error));
   }
@@ -100,7 +136,8 @@ Note collect(const Deciders& here, const Keys& keys, std::vector<std::string>& t
 void let_all_read(const Deciders& here, const Keys& keys, int readers) {
   if (readers == 0) return;
   try {
-    here.store.wait({keys.of("all_read")}, std::min(here.timeout, kGrace));
+    const auto stop = [&] { return who_has_ended(here).has_value(); };
+    if (!wait_for(here, {keys.of("all_read")}, std::min(here.timeout, kGrace), stop)) return;
   } catch (const std::exception&) {
     return;  // A rank has died meanwhile. Nobody needs what it did not read.
   }
@@ -132,13 +169,23 @@ std::string lead(const Deciders& here, const Keys& keys, const std::string& topi
   return std::move(answer.text);
 }
 
-/// Rank 0's answer. As long as rank 0 waits for others itself, it is waited for.
+/// Rank 0's answer, or what a rank says that has seen another one end. As long as rank 0 waits for
+/// others itself, it is waited for.
 Note await_answer(const Deciders& here, const Keys& keys) {
   std::string reason;
+  std::optional<Note> ended;
+  const auto stop = [&] {
+    ended = who_has_ended(here);
+    return ended.has_value();
+  };
   for (const milliseconds limit : {here.timeout, here.timeout + std::min(here.timeout, kGrace)}) {
     try {
-      here.store.wait({keys.answer()}, limit);
-      return Note::read(here.store, keys.answer(), here.size);
+      if (wait_for(here, {keys.answer()}, limit, stop)) {
+        return Note::read(here.store, keys.answer(), here.size);
+      }
+      // Instead of rank 0's answer, which may have come meanwhile: then the rank ended behind it.
+      return Note::read(here.store, keys.answer(), here.size,
+                        here.store.compareSet(keys.answer(), {}, ended->bytes()));
     } catch (const Error& error) {
       // Of the store itself, or of what somebody else wrote there.
       return {Note::Kind::missing, 0, 0, error.what()};

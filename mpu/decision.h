@@ -36,7 +36,8 @@ using Decide = std::function<std::string(const std::vector<std::string>&)>;
 /// purpose in errors.
 ///
 /// When a rank does not come within the timeout, or has given up, the others throw, naming it. So
-/// nobody waits for much more than two timeouts, whoever is missing. (A store whose calls wait
+/// nobody waits for much more than two timeouts, whoever is missing. A rank whose process has ended
+/// is seen at once by those of its host, who tell the others. (A store whose calls wait
 /// without a limit is to be a TimedStore.) The store may live in rank 0's
 /// process, so rank 0 returns once the others have read. Nothing is left in the store.
 std::string decide_together(const Deciders& deciders, int64_t turn, const std::string& topic,

@@ -84,7 +84,7 @@ Note Note::read(c10d::Store& store, const std::string& key, int size,
                 const std::vector<uint8_t>& first) {
   NoteReader reader(text_of(first), key);
   Note note;
-  note.kind = static_cast<Kind>(reader.letter("trfm"));
+  note.kind = static_cast<Kind>(reader.letter("trfme"));
   note.rank = reader.number_below(size, ' ');
   note.readers = reader.number_below(size, ' ');
   const auto pieces = static_cast<size_t>(reader.number_below(kMostPieces, '\n'));

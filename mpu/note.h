@@ -19,13 +19,13 @@ inline constexpr const char* kForeignNote =
 
 /// A rank's text, or rank 0's answer, as it lies in the store.
 struct Note {
-  enum class Kind : char { text = 't', refused = 'r', failed = 'f', missing = 'm' };
+  enum class Kind : char { text = 't', refused = 'r', failed = 'f', missing = 'm', ended = 'e' };
   /// Longer texts lie in several values: LibTorch's server closes the connection of whoever sends
   /// one of more than 8 MiB.
   static constexpr size_t kPiece = size_t{4} << 20;
 
   Kind kind = Kind::text;
-  int rank = 0;     ///< that failed or is missing
+  int rank = 0;     ///< that failed, is missing or has ended
   int readers = 0;  ///< of an answer: how many ranks besides rank 0 will read it
   std::string text;
 

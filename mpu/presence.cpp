@@ -84,7 +84,7 @@ Presence::Presence(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Op
 
 Presence::~Presence() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(listening_);
     ending_ = true;
     changed_.notify_all();
   }
@@ -97,18 +97,23 @@ std::string Presence::cause(bool patient) {
   try {
     const ShortAnswers guard(*store_, options_);
     // Rank 0 hosts the store: without it there is nobody to ask.
-    if (rank_ != 0 && !look_at(0).empty()) cause_ = heard_.empty() ? look() : heard_;
+    if (rank_ != 0 && !look_at(0).empty()) cause_ = heard().empty() ? look() : heard();
     if (cause_.empty()) {
       cause_ = find(patient);
       if (!cause_.empty()) let_others_read();
     }
   } catch (const std::exception& error) {
-    cause_ = heard_;
+    cause_ = heard();
+    if (!cause_.empty()) return cause_;
     for (const auto give_up = Clock::now() + kPatience; cause_.empty() && Clock::now() < give_up;) {
       cause_ = look();
       if (cause_.empty()) pause();
     }
-    if (cause_.empty()) cause_ = first_line(message_of(error));
+    // On another host rank 0 may have been the first: nobody is there to tell whether it was.
+    const bool seen = places_[0] && places_[0]->host == options_.host;
+    if (!seen || cause_.empty()) {
+      cause_ += (cause_.empty() ? "" : ", ") + first_line(message_of(error));
+    }
   }
   return cause_;
 }
@@ -142,6 +147,11 @@ std::string Presence::told() const {
   return first_line({reinterpret_cast<const char*>(text.data()), std::min(text.size(), kLongest)});
 }
 
+std::string Presence::heard() const {
+  const std::lock_guard<std::mutex> lock(listening_);
+  return heard_;
+}
+
 void Presence::let_others_read() const {
   if (!options_.launched) return;
   store_->add(kReaders, 1);
@@ -149,6 +159,20 @@ void Presence::let_others_read() const {
   for (const auto end = Clock::now() + kReading; Clock::now() < end; pause()) {
     if (store_->add(kReaders, 0) >= size_ - 1) return;  // one of them is what was told of
   }
+}
+
+bool Presence::looks() const {
+  return options_.launched && size_ <= kMostPlaces;
+}
+
+std::string Presence::ended(int rank) {
+  // Whoever has it asks for the cause already.
+  const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock || !looks() || rank == rank_) return "";
+  auto& place = places_[rank];
+  if (!place && store_->check({key_of("place", rank)})) place = read_place(rank);
+  const bool gone = place && place->host == options_.host && !place->process.alive();
+  return gone ? look_at(rank) : "";
 }
 
 void Presence::tell_that_this_rank(const std::string& what) noexcept {
@@ -174,6 +198,7 @@ void Presence::start_over() noexcept {
   }
   told_ = false;
   cause_.clear();
+  const std::lock_guard<std::mutex> hearing(listening_);
   heard_.clear();
 }
 
@@ -208,14 +233,13 @@ void Presence::answer_the_roll(c10d::Store& store) {
   try {
     while (true) {
       {
-        std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-        if (lock && changed_.wait_for(lock, kListening, [this] { return ending_; })) return;
-        if (!lock) std::this_thread::sleep_for(kListening);  // this rank is asking itself
+        std::unique_lock<std::mutex> lock(listening_);
+        if (changed_.wait_for(lock, kListening, [this] { return ending_; })) return;
       }
       if (store.check({kTold})) {
         // In time: rank 0, whose end is the store's, may fail next, and this rank with it.
         const auto text = store.get(kTold);
-        const std::lock_guard<std::mutex> lock(mutex_);
+        const std::lock_guard<std::mutex> lock(listening_);
         heard_ = first_line(
             {reinterpret_cast<const char*>(text.data()), std::min(text.size(), kLongest)});
       }

@@ -45,6 +45,13 @@ class Presence {
   /// knows of any. `patient`: what failed may be seen a moment before why.
   std::string cause(bool patient);
 
+  /// Whether this rank would see any process end. Of jobs of more than 64 ranks nobody keeps
+  /// looking.
+  bool looks() const;
+  /// "rank 3 (process 4711) has ended", if `rank` is one of this host that has; else empty. Reads
+  /// /proc, and the store as long as it is not known where the rank is.
+  std::string ended(int rank);
+
   /// Tells the others that this rank "has thrown an exception", unless something failed before.
   void tell_that_this_rank(const std::string& what) noexcept;
 
@@ -63,6 +70,7 @@ class Presence {
   std::string find(bool patient);
   std::string tell(const std::string& what);
   std::string told() const;
+  std::string heard() const;
   std::string call_the_roll();
   void answer_the_roll(c10d::Store& store);
   void read_places();
@@ -76,11 +84,12 @@ class Presence {
   const Options options_;
   const ProcessId process_;
   std::vector<std::optional<Place>> places_;  ///< by rank, as far as they are known
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  std::mutex mutex_;  ///< whoever looks for the cause has it, for as long as the roll takes
   std::string cause_;
-  std::string heard_;  ///< what was told, as the thread last heard of it
   bool told_ = false;
+  mutable std::mutex listening_;  ///< of what the thread needs, which answers meanwhile
+  std::condition_variable changed_;
+  std::string heard_;  ///< what was told, as the thread last heard of it
   bool ending_ = false;
   std::thread answering_;
 };

@@ -110,9 +110,10 @@ TimedStore::~TimedStore() {
   }
 }
 
-/// For an answer that comes after a wait of `limit`.
+/// For an answer that comes after a wait of `limit`. A server that is stopped for a while has as
+/// long for that as for any other answer, however short the wait.
 milliseconds TimedStore::longer(milliseconds limit) const {
-  return limit + std::min<milliseconds>(timeout_, std::chrono::seconds(10));
+  return std::max(timeout_, limit + std::min<milliseconds>(timeout_, std::chrono::seconds(10)));
 }
 
 void TimedStore::run(const std::shared_ptr<Call>& call, const std::string& what,

@@ -23,7 +23,8 @@ class TimedStore final : public c10d::Store {
 
   /// `make` connects; it is called on the helper thread, and this returns when it has. `limit` is
   /// for the answer to each call; where a call waits for a key, for the key, and the answer then
-  /// has a little longer. `name` is for errors: "the ranks' store at 127.0.0.1:29500".
+  /// has a little longer, and never less than `limit`. `name` is for errors: "the ranks' store at
+  /// 127.0.0.1:29500".
   TimedStore(Make make, std::chrono::milliseconds limit, std::string name);
   ~TimedStore() override;
   TimedStore(const TimedStore&) = delete;

@@ -23,6 +23,7 @@
 #include "mpu/transport/shared_memory/backend.h"
 #include "mpu/transport/shared_memory/host_identity.h"
 #include "mpu/transport/staged_backend.h"
+#include "mpu/watched_store.h"
 
 namespace oslo {
 namespace {
@@ -172,7 +173,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous
                                                           std::vector<int> ranks,
                                                           Transport wanted) {
   const int size = static_cast<int>(ranks.size());
-  auto store = c10::make_intrusive<c10d::PrefixStore>(name, rendezvous.store);
+  const auto store =
+      c10::make_intrusive<WatchedStore>(name, rendezvous.store, rendezvous.presence, ranks);
   auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, ranks, rendezvous.timeout,
                                                         rendezvous.presence);
   group->setGroupName(name);
