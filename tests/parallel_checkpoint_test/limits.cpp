@@ -93,6 +93,24 @@ TEST(IndexSize, GrowsWithRanksAndTensorsAndNotWithTheirProduct) {
   }
 }
 
+// Each layer of a model has a cut of its own, in memory: equal ones are written once.
+TEST(IndexSize, EqualCutsOfManyTensorsAreWrittenOnce) {
+  const test::TemporaryDirectory folder;
+  CheckpointIndex index = index_of(7, 9, true);
+  for (auto& [_, tensor] : index.tensors) {
+    const auto own = std::make_shared<const Cut>(Cut::balanced(tensor.shape[0], 7));
+    for (auto& part : tensor.parts) part.cuts[0].cut = own;
+  }
+  index.write(folder / "index.json");
+  const auto written = nlohmann::json::parse(test::contents(folder / "index.json"));
+  EXPECT_EQ(written["cuts"].size(), 8u);  // as many as shapes
+  EXPECT_EQ(written["places"].size(), 1u);
+  const CheckpointIndex read = CheckpointIndex::read(folder / "index.json");
+  for (const auto& [name, tensor] : read.tensors) {
+    EXPECT_EQ(*tensor.parts[6].cuts[0].cut, *index.tensors.at(name).parts[6].cuts[0].cut) << name;
+  }
+}
+
 TEST(IndexSize, OfManyRanksAndTensors) {
   const test::TemporaryDirectory folder;
   auto seconds = [since = std::chrono::steady_clock::now()]() mutable {
