@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "mpu/error.h"
+#include "mpu/group_agreement.h"
 #include "mpu/mpu.h"
 #include "tests/support/errors_of.h"
 
@@ -225,6 +226,29 @@ TEST(Agreement, RanksOfAGroupCompareByCollectives) {
   EXPECT_THAT(errors_of(3, [&](World world) { compare(world, "a"); }), Each(std::string()));
   EXPECT_THAT(errors_of(3, [&](World world) { compare(world, world.rank() < 2 ? "a\nb" : "a"); }),
               Each(std::string("2: (nothing) not b")));
+}
+
+// Of each group the last rank differs, or fails: errors have its number in the world.
+TEST(Agreement, RanksOfAGroupAreToldByTheirNumbersInTheWorld) {
+  for (const bool fails : {false, true}) {
+    const auto errors = errors_of(4, [&](World world) {
+      const MPU mpu(world, MpuOptions().tensor_parallel_size(2));
+      const bool other = world.rank() % 2 == 1;
+      if (fails) {
+        return agree_on_success(*mpu.tensor_group(), [&] {
+          if (other) fail("no room");
+        });
+      }
+      agree_on_text(*mpu.tensor_group(), other ? "b" : "a", [](const Disagreement& seen) {
+        return c10::str(seen.rank, " differs from ", seen.first);
+      });
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      const int first = rank / 2 * 2;
+      EXPECT_EQ(errors[rank], fails ? c10::str("rank ", first + 1, ": no room")
+                                    : c10::str(first + 1, " differs from ", first));
+    }
+  }
 }
 
 }  // namespace
