@@ -194,6 +194,15 @@ TEST(Child, Rank) {
   if (of == "generator") torch::manual_seed(8 + world.rank());
   if (of == "drawn") torch::rand({1 + world.rank()});
   try {
+    if (of == "step" || of == "draw before a step") {
+      const auto config = R"({"model_parallelism": {"pipeline_parallel_size": 2}})";
+      PipelineSchedule schedule(initialize(model, Config::parse(config), test::in(world)));
+      if (of != "step" && world.rank() == 1) torch::rand({1});
+      schedule.forward_backward_step(
+          {batch(0)}, [&](const auto& micro) { return model(micro[0]).square().mean(); });
+      std::cout << "stepped" << std::endl;
+      return;
+    }
     initialize(model, Config::parse(tensor_parallel(2)), test::in(world));
     model(batch(of == "batch" ? world.rank() : 0)).sum().backward();
     std::cout << "trained" << std::endl;
@@ -227,6 +236,12 @@ TEST(Processes, AreTold) {
   }
   EXPECT_THAT(job("none", "1"),
               AllOf(HasSubstr("[rank 0] trained"), HasSubstr("[rank 1] trained")));
+  EXPECT_THAT(job("step", "1"),
+              AllOf(HasSubstr("[rank 0] stepped"), HasSubstr("[rank 1] stepped")));
+  const std::string drew = job("draw before a step", "1");
+  for (const std::string rank : {"[rank 0] ", "[rank 1] "}) {
+    EXPECT_THAT(drew, HasSubstr(rank + "OSLO_CHECK: the state of the default generator"));
+  }
   EXPECT_THAT(job("batch", "0"), Not(HasSubstr("OSLO_CHECK")));
   const std::string told = job("batch", "1");
   EXPECT_THAT(told, AllOf(HasSubstr("[rank 0] OSLO_CHECK: aten::"),
