@@ -17,17 +17,6 @@
 
 namespace oslo {
 
-namespace {
-
-at::Tensor whole_shape_of_marked(const at::Tensor& part, const Layout& layout,
-                                 const at::TensorOptions& like) {
-  const auto sizes = layout.global_sizes(part.sizes());
-  const auto order = memory_order(part.sizes(), part.strides());
-  return at::empty_strided(sizes, dense_strides(sizes, order), like);
-}
-
-}  // namespace
-
 /// A view operator's result on the placed or marked argument 0.
 at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   const at::Tensor base = tensor(0);
@@ -83,10 +72,7 @@ std::vector<int64_t> Call::strides_of_view(const Value& value, bool gathered,
   const c10::AutoGradMode no_grad(false);
   const BelowDoor below;
   torch::jit::Stack stack(arguments().begin(), arguments().end());
-  const at::TensorOptions shape = value.local.options().device(at::kMeta).requires_grad(false);
-  const at::TensorOptions like = shape.dtype(base.dtype());
-  stack[0] = placed_impl(base) != nullptr ? at::empty_strided(base.sizes(), base.strides(), like)
-                                          : whole_shape_of_marked(base, *from, like);
+  stack[0] = whole_shape(base);
   op_.handle.callBoxed(&stack);
   const c10::IValue& result = stack[results_.size()];
   const at::Tensor view =

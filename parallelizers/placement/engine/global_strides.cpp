@@ -16,6 +16,17 @@
 #include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
+
+at::Tensor whole_shape(const at::Tensor& tensor) {
+  const auto options = at::TensorOptions(tensor.scalar_type()).device(at::kMeta);
+  const Mark* mark = mark_of(tensor);
+  if (mark == nullptr) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
+  const auto sizes = mark->layout->global_sizes(tensor.sizes());
+  if (tensor.is_contiguous()) return at::empty(sizes, options);
+  const auto order = memory_order(sizes, tensor.strides());
+  return at::empty_strided(sizes, dense_strides(sizes, order), options);
+}
+
 namespace {
 
 /// Operators whose kernels for shapes say that results lie otherwise than the others' kernels do.
@@ -46,15 +57,6 @@ bool shows_order(const Value& value) {
     if (value.local.size(dim) <= 1 && value.cut_at(dim)) return false;
   }
   return true;
-}
-
-at::Tensor whole_shape(const at::Tensor& tensor) {
-  const auto options = at::TensorOptions(tensor.scalar_type()).device(at::kMeta);
-  const Mark* mark = mark_of(tensor);
-  if (mark == nullptr) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
-  const auto sizes = mark->layout->global_sizes(tensor.sizes());
-  const auto order = memory_order(tensor.sizes(), tensor.strides());
-  return at::empty_strided(sizes, dense_strides(sizes, order), options);
 }
 
 at::Tensor whole_zeros(const at::Tensor& tensor) {

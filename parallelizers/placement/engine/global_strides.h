@@ -18,6 +18,10 @@ namespace oslo {
 bool hides_strides(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,
                    const Value& result);
 
+/// A shape without content of all of a placed, marked or plain tensor, with its strides: those of a
+/// marked one follow from the part's.
+at::Tensor whole_shape(const at::Tensor& tensor);
+
 /// The strides of result `index` (of a list: of its `element`) on one device, by the operator
 /// itself on shapes, or on zeros where it has no kernel for shapes, once for all calls alike (the
 /// mesh keeps it). Empty
