@@ -176,10 +176,10 @@ PipelineSchedule::PipelineSchedule(ParallelModel parallel, const PipelineOptions
 PipelineSchedule::PipelineSchedule(std::vector<ParallelModel> models,
                                    const PipelineOptions& options) {
   StepModels of_step(std::move(models));
-  pipeline::Schedule schedule = schedule_of(of_step.first(), options);
+  pipeline::Schedule schedule;
+  of_step.agree_on([&] { schedule = schedule_of(of_step.first(), options); });
   pipeline::Schedule evaluation = pipeline::forward_only(schedule);
   state_ = std::make_shared<State>(std::move(of_step), std::move(schedule), std::move(evaluation));
-  state_->models.check_device();
   state_->knows_uses = state_->models.know_uses();
   state_->models.take_from_first_replica(/*buffers_only=*/false);
 }

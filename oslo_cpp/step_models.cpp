@@ -106,9 +106,10 @@ StageMap StepModels::stages() const {
   return stages;
 }
 
-void StepModels::check_device() const {
-  if (!mesh()->stages || mesh()->device.is_meta()) return;
+void StepModels::agree_on(const std::function<void()>& step) const {
+  if (!mesh()->stages || mesh()->device.is_meta()) return step();
   agree_on_success(mpu().world(), "the pipeline schedule", [&] {
+    step();
     for (const at::Tensor& parameter : parameters()) {
       OSLO_CHECK(!is_here(parameter) || parameter.device() == mesh()->device,
                  "PipelineSchedule: a parameter is on ", parameter.device(), " and the model on ",

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <vector>
 
 #include "oslo_cpp/parallel_model.h"
@@ -44,10 +45,11 @@ class StepModels {
   /// Whether `initialize` has seen which parameters the step uses on which stages.
   bool know_uses() const { return models_.size() == 1 && first().had_example(); }
 
-  /// A rank receives other stages' values on the device that the model was last moved to. A
-  /// parameter on another one would wait in the CPU's collectives for ranks that are in the
-  /// device's. Collective over the world.
-  void check_device() const;
+  /// Runs `step`, which makes a schedule; what it throws on one rank is thrown on all where the
+  /// models have stages, collectively over the world. So is what is wrong with devices: a rank
+  /// receives other stages' values on the one that the model was last moved to, and a parameter on
+  /// another would wait in the CPU's collectives for ranks that are in the device's.
+  void agree_on(const std::function<void()>& step) const;
   /// As DistributedDataParallel does: all tensors at its construction, and buffers, which each
   /// replica may have written (running statistics), before each step. Collective over the data
   /// replicas.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <latch>
 #include <stdexcept>
 
@@ -170,7 +171,16 @@ TEST(ModelLifetime, ASweepOfModelsStaysFlat) {
   for (int i = 0; i < 5; ++i) run(trained, "shm", false);
   const Held before = held_now();
   const int64_t memory = resident();
-  for (int i = 0; i < models(); ++i) run(trained, "shm", false);
+  const auto report = [&](int models) {
+    const Held held = held_now();
+    std::cout << models << " models: " << held.descriptors << " descriptors, " << held.mappings
+              << " mappings, " << (resident() >> 10) << " KiB resident\n";
+  };
+  report(0);
+  for (int i = 1; i <= models(); ++i) {
+    run(trained, "shm", false);
+    if (i == models() / 10 || i == models()) report(i);
+  }
   const Held after = held_now();
   EXPECT_EQ(after.descriptors, before.descriptors);
   EXPECT_EQ(after.mappings, before.mappings);
