@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "mpu/error.h"
@@ -14,26 +15,29 @@ namespace oslo {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+namespace {
+/// Between two questions whether a key is there: as long as it was waited for before, up to this.
+constexpr milliseconds kLongestPause{20};
+}  // namespace
+
 bool wait_watching(c10d::Store& store, const std::vector<std::string>& keys, milliseconds limit,
                    const std::function<bool()>& stop) {
   const auto end = Clock::now() + limit;
-  for (milliseconds rest = limit; rest > kLookEvery;
-       rest = std::chrono::ceil<milliseconds>(end - Clock::now())) {
-    try {
-      store.wait(keys, kLookEvery);
-      return true;
-    } catch (const c10::DistStoreError&) {
-      if (stop()) return false;
+  auto look = Clock::now() + kLookEvery;
+  milliseconds pause{1};
+  while (!store.check(keys)) {
+    const auto now = Clock::now();
+    if (now >= end) {
+      C10_THROW_ERROR(DistStoreError, c10::str("wait timeout after ", limit.count(),
+                                               "ms, keys: ", c10::Join(", ", keys)));
     }
-  }
-  const auto rest = std::chrono::ceil<milliseconds>(end - Clock::now());
-  try {
-    store.wait(keys, std::clamp(rest, milliseconds(1), std::max(limit, milliseconds(1))));
-  } catch (const c10::DistStoreError&) {
-    if (limit <= kLookEvery) throw;
-    // In the store's words, which knows of the last moment only.
-    C10_THROW_ERROR(DistStoreError, c10::str("wait timeout after ", limit.count(),
-                                             "ms, keys: ", c10::Join(", ", keys)));
+    if (now >= look) {
+      if (stop()) return false;
+      look = now + kLookEvery;
+    }
+    // Nobody wakes this. LibTorch's own wait writes warnings whenever its time is over.
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
   }
   return true;
 }

@@ -16,8 +16,9 @@ class Presence;
 /// How often a rank that waits looks whether the others are there.
 inline constexpr std::chrono::milliseconds kLookEvery{250};
 
-/// Waits for `keys` as `store.wait` does, and throws what that throws; asks `stop` every
-/// `kLookEvery`, never where the keys come before. False: `stop` said so. It may throw.
+/// Waits for `keys` and throws as `store.wait` does; asks `stop` every `kLookEvery`, never where
+/// the keys come before. False: `stop` said so. It may throw. Keys that do not come at once are
+/// seen up to 20 ms late.
 bool wait_watching(c10d::Store& store, const std::vector<std::string>& keys,
                    std::chrono::milliseconds limit, const std::function<bool()>& stop);
 
