@@ -244,5 +244,33 @@ TEST(PipelineValues, NumbersAndMasksCross) {
   });
 }
 
+/// A mixture of experts of which one gets no row, as Mixtral writes it: other stages run it on
+/// shapes, whose kernel for `index_add` knows no empty index.
+TEST(PipelineValues, ExpertsWithoutRows) {
+  HabitTrial how;
+  how.runs = {{{1, 1, 2}, "1f1b"}, {{1, 1, 4}, "gpipe"}, {{1, 2, 2}, "1f1b"}, {{1, 1, 2}, "zbv"}};
+  for (const bool in_place : {false, true}) {
+    expect_habit(
+        [in_place](HabitNetImpl& net, const Tensors& micro) {
+          const Tensor h = net.layer(0, micro[0]);
+          const Tensor expert = (h.detach().sum(1) > 0).to(torch::kLong);  // never the third
+          Tensor out = torch::zeros_like(h);
+          for (int i = 0; i < 3; ++i) {
+            const Tensor rows = (expert == i).nonzero().squeeze(1);
+            const Tensor result = torch::tanh(net.layer(1 + i, h.index_select(0, rows)));
+            if (in_place) {
+              out.index_add_(0, rows, result);
+            } else {
+              out = out.index_add(0, rows, result)
+                        .index_add(1, torch::empty({0}, torch::kLong), h.slice(1, 0, 0));
+            }
+            out = out + torch::zeros_like(h).index_reduce(0, rows, result.detach(), "mean");
+          }
+          return error_of_rows(net.layer(3, out), micro[1]);
+        },
+        how);
+  }
+}
+
 }  // namespace
 }  // namespace oslo::test

@@ -110,6 +110,22 @@ at::Tensor shape_of_attention(const std::vector<c10::IValue>& arguments) {
   return query.sum(-1, true).expand(sizes) + value.sum();
 }
 
+/// No rows are added (an expert that got no word), which the kernel for shapes refuses: "select():
+/// index 0 out of range", and no other does.
+bool adds_no_rows(const OperatorEntry& op, const std::vector<c10::IValue>& arguments) {
+  static constexpr std::array kAdding{"aten::index_add", "aten::index_add_", "aten::index_reduce",
+                                      "aten::index_reduce_"};
+  return std::find(kAdding.begin(), kAdding.end(), op.name) != kAdding.end() &&
+         arguments[2].toTensor().numel() == 0;
+}
+
+/// Of (self, dim, index, source, ..): self, with a history of both.
+at::Tensor shape_without_rows(const OperatorEntry& op, const std::vector<c10::IValue>& arguments) {
+  at::Tensor self = arguments[0].toTensor();
+  const at::Tensor nothing = arguments[3].toTensor().sum(self.scalar_type());
+  return op.in_place ? self.add_(nothing) : self.add(nothing);
+}
+
 }  // namespace
 
 bool reads_lengths(const OperatorEntry& op) {
@@ -170,6 +186,7 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
     }
   }
   if (op.name == "aten::scaled_dot_product_attention") return {shape_of_attention(arguments)};
+  if (adds_no_rows(op, arguments)) return {shape_without_rows(op, arguments)};
   auto results = arguments;
   if (takes_shapes(op)) {
     try {
