@@ -2,6 +2,7 @@
 // than the others.
 #include <gmock/gmock.h>
 
+#include <latch>
 #include <new>
 
 #include "tests/pipeline_habits_test/habit_net.h"
@@ -28,6 +29,7 @@ Failed failed(const char* kind, const std::function<Tensors(int rank)>& batch,
               const std::function<Loss(int rank)>& loss_of,
               std::chrono::seconds limit = std::chrono::minutes(4)) {
   Failed failed{Errors(kStages), Errors(kStages)};
+  std::latch told(kStages);  // a rank that fails lives on: its end would tell the others, too
   run_as_threads(
       kStages,
       [&](World world) {
@@ -48,6 +50,7 @@ Failed failed(const char* kind, const std::function<Tensors(int rank)>& batch,
           } catch (const Error& error) {
             (*errors)[rank] = error.what();
           }
+          if (errors == &failed.first) told.arrive_and_wait();
         }
       },
       limit);
