@@ -42,12 +42,6 @@ bool computes_from_gradients(const Call& call) {
       "gradients is parallel.clip_grad_norm_(INFINITY), the same on every rank; it is not "
       "finite where one of them is not. To look at this rank's part, take "
       "oslo::local_tensor(gradient)");
-  OSLO_CHECK(
-      !call.op().random, call.name(), " draws random numbers for gradients that pipeline ",
-      call.stages().to_string(),
-      " has: ranks of other stages have other gradients, would draw other numbers, and go on "
-      "with another generator than this one. Draw for every parameter on every rank, as one "
-      "device does: torch::randn_like(parameter) has the gradient's sizes");
   return true;
 }
 
