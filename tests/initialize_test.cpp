@@ -275,5 +275,33 @@ TEST(DryRun, SixtyFourRanksCallWhatTwoCall) {
   run_as_threads(2, [&](World world) { EXPECT_EQ(calls_a_step(world), dry); });
 }
 
+/// A counter that checkpoints leave out, as of a module that Python exported.
+struct CountingImpl : torch::nn::Module, ModuleTraits {
+  CountingImpl()
+      : layer(register_module("layer", Mlp())),
+        calls(register_buffer("calls", torch::zeros({}, torch::kLong))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return layer(x) * calls.add_(1); }
+  const std::string& written_class() const override { return class_name; }
+  bool saves_buffer(const std::string&) const override { return false; }
+  std::string class_name = "Counting";
+  Mlp layer{nullptr};
+  torch::Tensor calls;
+};
+TORCH_MODULE(Counting);
+
+TEST(Initialize, BuffersThatAreNotSavedAreAsBefore) {
+  for (const char* parallel : {"tensor", "pipeline"}) {
+    run_as_threads(2, [&](World world) {
+      Counting model = make_seeded(1, [] { return Counting(); });
+      InitializeOptions how = in(world);
+      how.example_inputs = [&] { model->forward(torch::ones({3, 8})); };
+      const std::string config = c10::str(R"({"model_parallelism": {"enable": true, ")", parallel,
+                                          R"(_parallel_size": 2}})");
+      const auto initialized = initialize(model, Config::parse(config), how);
+      EXPECT_EQ(model->calls.item<int64_t>(), 0) << parallel;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace oslo

@@ -15,6 +15,7 @@
 #include "mpu/text.h"
 #include "mpu/world.h"
 #include "parallelizers/layers/embedding.h"
+#include "parallelizers/modules/unsaved_buffers.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/planned_results.h"
 #include "parallelizers/placement/engine/shape_call.h"
@@ -81,6 +82,11 @@ DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void(
     hold(parameter.in_use());
   }
   for (const BufferView& buffer : model.buffers()) hold(buffer.tensor);
+  // They stay on every stage with their content: a counter goes on meanwhile.
+  for (const at::Tensor& buffer : unsaved_buffers(model)) {
+    const at::Tensor memory = buffer.detach();
+    unsaved_.push_back({memory, memory.clone(), memory._version()});
+  }
 }
 
 void DryRun::hold(const at::Tensor& tensor) {
@@ -108,6 +114,9 @@ void DryRun::hold(const at::Tensor& tensor) {
 DryRun::~DryRun() {
   leave_graph();
   content_->restore_written();
+  for (Unsaved& each : unsaved_) {
+    if (each.memory._version() != each.version) each.memory.copy_(each.content);
+  }
   mesh_->ended =
       "a tensor that the model kept from the run of InitializeOptions::example_inputs was used: "
       "initialize runs the example on shapes, so that it has no content; reset what the forward "

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "mpu/random_states.h"
+#include "parallelizers/modules/unsaved_buffers.h"
 
 namespace oslo {
 namespace {
@@ -18,24 +19,30 @@ constexpr int kMostTries = 3;
 class BufferKeeper {
  public:
   explicit BufferKeeper(const ModelView& model) {
-    for (const auto& [_, buffer] : model.buffers()) {
-      buffers_.push_back({buffer, buffer.detach().alias(), buffer.detach().clone()});
-    }
+    for (const auto& [_, buffer] : model.buffers()) keep(buffer);
+    for (const at::Tensor& buffer : unsaved_buffers(model)) keep(buffer);
   }
 
   ~BufferKeeper() {
     const c10::AutoGradMode no_grad(false);
     for (Buffer& buffer : buffers_) {
       buffer.tensor.set_data(buffer.memory);  // views of it still see it
-      buffer.tensor.copy_(buffer.content);
+      // An expanded one cannot be written, nor was it.
+      if (buffer.memory._version() != buffer.version) buffer.memory.copy_(buffer.content);
     }
   }
 
  private:
+  void keep(const at::Tensor& buffer) {
+    const at::Tensor memory = buffer.detach().alias();
+    buffers_.push_back({buffer, memory, memory.clone(), memory._version()});
+  }
+
   struct Buffer {
     at::Tensor tensor;
     at::Tensor memory;   ///< what it lay in, in its shape
     at::Tensor content;  ///< what was there
+    int64_t version;
   };
   std::vector<Buffer> buffers_;
 };

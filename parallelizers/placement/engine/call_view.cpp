@@ -60,6 +60,9 @@ std::vector<int64_t> Call::strides_of_view(const Value& value, bool gathered,
   const bool aliases = of == nullptr || value.local.is_alias_of(of->value().local);
   const bool told = aliases || (of->is_contiguous() && value.local.is_contiguous());
   if (!value.cut() && !gathered) return {};
+  if (asks_for_order(op_, arguments())) {
+    return strides_on_one_device(*mesh_, op_, arguments(), results_.size(), element);
+  }
   if (!gathered && told && value.layout->tells_strides() && from->tells_strides()) return {};
   if (op_.pointwise) {  // detach, to
     const bool keeps = of != nullptr && (aliases || base.is_non_overlapping_and_dense());

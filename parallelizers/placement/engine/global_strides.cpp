@@ -149,13 +149,20 @@ KnownStrides::Strides learnt(const OperatorEntry& op, c10::ArrayRef<c10::IValue>
 
 }  // namespace
 
+bool asks_for_order(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (arguments.empty() || !arguments.back().isInt()) return false;
+  if (op.schema->arguments().back().name() != "memory_format") return false;
+  const auto format = static_cast<at::MemoryFormat>(arguments.back().toInt());
+  return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
+}
+
 bool hides_strides(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,
                    const Value& result) {
   if (result.local.layout() != at::kStrided) return false;
   if (!all_contiguous(arguments)) return true;
   if (gives_own_order(op)) return true;
   if (!result.stays_placed()) return false;
-  if (!result.local.is_contiguous()) return true;
+  if (!result.local.is_contiguous() || asks_for_order(op, arguments)) return true;
   return !op.pointwise && !shows_order(result);
 }
 

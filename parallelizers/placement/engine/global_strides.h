@@ -13,6 +13,9 @@ namespace oslo {
 /// device's has. A part does not tell them where it has at most one element along a dimension, or
 /// was moved.
 
+/// Whether an argument says that the result lies with its channels last, whatever the operands do.
+bool asks_for_order(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+
 /// Whether a result may lie otherwise on one device than its part says. Not where all arguments and
 /// the part are contiguous and the part shows it: that common case costs nothing.
 bool hides_strides(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,

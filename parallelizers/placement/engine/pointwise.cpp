@@ -6,6 +6,7 @@
 
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/alike.h"
+#include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/engine/kernel_fusion.h"
 
@@ -73,6 +74,7 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   if (!alike.holds()) return false;
   if (!alike.order_is_first()) return false;
+  if (asks_for_order(op, c10::ArrayRef<c10::IValue>(&stack[base], op.arguments))) return false;
   if (op.same_weight && alike.first().weight_uses()) return false;
   if (at::Tensor ready = ready_gelu(op, stack, alike.first()); ready.defined()) {
     torch::jit::drop(stack, op.arguments);

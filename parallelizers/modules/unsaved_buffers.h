@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "parallelizers/modules/model_view.h"
+
+namespace oslo {
+
+/// The buffers that the view leaves out, since checkpoints do (Python's `persistent=False`). They
+/// stay on every rank and stage; a forward may write them all the same.
+std::vector<at::Tensor> unsaved_buffers(const ModelView& model);
+
+}  // namespace oslo
