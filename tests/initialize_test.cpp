@@ -279,7 +279,9 @@ TEST(DryRun, SixtyFourRanksCallWhatTwoCall) {
 struct CountingImpl : torch::nn::Module, ModuleTraits {
   CountingImpl()
       : layer(register_module("layer", Mlp())),
-        calls(register_buffer("calls", torch::zeros({}, torch::kLong))) {}
+        calls(register_buffer("calls", torch::zeros({}, torch::kLong))) {
+    register_buffer("expanded", torch::arange(3).expand({2, 3}));
+  }
   torch::Tensor forward(const torch::Tensor& x) { return layer(x) * calls.add_(1); }
   const std::string& written_class() const override { return class_name; }
   bool saves_buffer(const std::string&) const override { return false; }

@@ -1,5 +1,8 @@
 #include "parallelizers/modules/unsaved_buffers.h"
 
+#include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
+
 #include <set>
 
 namespace oslo {
@@ -16,6 +19,10 @@ std::vector<at::Tensor> unsaved_buffers(const ModelView& model) {
     }
   }
   return others;
+}
+
+void put_back(const at::Tensor& memory, const at::Tensor& content) {
+  if (at::has_internal_overlap(memory) != at::MemOverlap::Yes) memory.copy_(content);
 }
 
 }  // namespace oslo

@@ -85,7 +85,7 @@ DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void(
   // They stay on every stage with their content: a counter goes on meanwhile.
   for (const at::Tensor& buffer : unsaved_buffers(model)) {
     const at::Tensor memory = buffer.detach();
-    unsaved_.push_back({memory, memory.clone(), memory._version()});
+    unsaved_.emplace_back(memory, memory.clone());
   }
 }
 
@@ -114,9 +114,7 @@ void DryRun::hold(const at::Tensor& tensor) {
 DryRun::~DryRun() {
   leave_graph();
   content_->restore_written();
-  for (Unsaved& each : unsaved_) {
-    if (each.memory._version() != each.version) each.memory.copy_(each.content);
-  }
+  for (const auto& [memory, content] : unsaved_) put_back(memory, content);
   mesh_->ended =
       "a tensor that the model kept from the run of InitializeOptions::example_inputs was used: "
       "initialize runs the example on shapes, so that it has no content; reset what the forward "

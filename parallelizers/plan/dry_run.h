@@ -90,10 +90,6 @@ class DryRun {
     bool in_graph = false;              ///< before
     bool placed = false;
   };
-  struct Unsaved {
-    at::Tensor memory, content;
-    int64_t version;
-  };
 
   void place(const at::Tensor& tensor, const std::vector<Placement>& placements,
              const std::string& name, const LayerPlan* layer);
@@ -124,7 +120,7 @@ class DryRun {
   std::shared_ptr<Mesh> mesh_;
   MemberKeeper members_;
   std::map<const c10::TensorImpl*, Held> held_;
-  std::vector<Unsaved> unsaved_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> unsaved_;  ///< memory and what was there
   std::vector<Padding> paddings_;
   /// By axis and parameter name.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<CutOrigin>> origins_;

@@ -27,22 +27,20 @@ class BufferKeeper {
     const c10::AutoGradMode no_grad(false);
     for (Buffer& buffer : buffers_) {
       buffer.tensor.set_data(buffer.memory);  // views of it still see it
-      // An expanded one cannot be written, nor was it.
-      if (buffer.memory._version() != buffer.version) buffer.memory.copy_(buffer.content);
+      put_back(buffer.memory, buffer.content);
     }
   }
 
  private:
   void keep(const at::Tensor& buffer) {
     const at::Tensor memory = buffer.detach().alias();
-    buffers_.push_back({buffer, memory, memory.clone(), memory._version()});
+    buffers_.push_back({buffer, memory, memory.clone()});
   }
 
   struct Buffer {
     at::Tensor tensor;
     at::Tensor memory;   ///< what it lay in, in its shape
     at::Tensor content;  ///< what was there
-    int64_t version;
   };
   std::vector<Buffer> buffers_;
 };
