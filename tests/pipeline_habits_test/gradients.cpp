@@ -309,6 +309,22 @@ TEST(PipelineGradients, NumbersOfThemThatARankReadsAreRefused) {
                                                 : "reads a number of the gradients that pipeline"));
           EXPECT_THAT(told, testing::HasSubstr("parallel.clip_grad_norm_"));
         }
+        // Ranks of other stages have other gradients, and would draw less or more.
+        const std::vector<std::pair<const char*, std::function<void(const Tensor&)>>> draws{
+            {"like the gradient", [](const Tensor& g) { g.add_(torch::randn_like(g), 0.1); }},
+            {"into a tensor like it", [](const Tensor& g) { torch::empty_like(g).normal_(); }},
+            {"into a copy of it", [](const Tensor& g) { g.clone().uniform_(); }},
+            {"dropout", [](const Tensor& g) { torch::dropout(g, 0.5, true); }}};
+        for (const auto& [name, draw] : draws) {
+          EXPECT_THAT(error_of([&] { draw(gradients[0]); }),
+                      testing::HasSubstr("draws random numbers for gradients that pipeline"))
+              << name;
+        }
+        // Every rank draws for every parameter.
+        for (const Tensor& each : net->parameters()) {
+          const Tensor noise = torch::randn_like(each);
+          if (each.grad().defined()) each.grad().add_(noise, 0.);
+        }
         const double norm = parallel.clip_grad_norm_(INFINITY);
         EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(alone->parameters(), INFINITY), 1e-9);
         // A stage's own, by name; and what stays on its stage.

@@ -42,14 +42,23 @@ bool computes_from_gradients(const Call& call) {
       "gradients is parallel.clip_grad_norm_(INFINITY), the same on every rank; it is not "
       "finite where one of them is not. To look at this rank's part, take "
       "oslo::local_tensor(gradient)");
+  OSLO_CHECK(
+      !call.op().random, call.name(), " draws random numbers for gradients that pipeline ",
+      call.stages().to_string(),
+      " has: ranks of other stages have other gradients, would draw other numbers, and go on "
+      "with another generator than this one. Draw for every parameter on every rank, as one "
+      "device does: torch::randn_like(parameter) has the gradient's sizes");
   return true;
 }
 
 void note_from_gradients(const Call& call) {
   const auto& noted = call.mesh_of_call()->evaluation;
   for (const c10::IValue& result : call.results()) {
-    for_each_tensor_in(result,
-                       [&](const at::Tensor& tensor) { noted->note_from_gradients(tensor); });
+    for_each_tensor_in(result, [&](const at::Tensor& tensor) {
+      // An optimizer writes parameters from gradients, and forwards compute from parameters.
+      const bool parameter = mark_of(tensor) != nullptr && !is_gradient(tensor);
+      if (!parameter) noted->note_from_gradients(tensor);
+    });
   }
 }
 

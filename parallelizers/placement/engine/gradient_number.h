@@ -10,7 +10,8 @@ namespace oslo {
 
 /// Whether the call computes from gradients, or from what the program computed from them, outside a
 /// step. Throws, naming the fix, where it reads elements of that: each rank would read another
-/// number. (What stays a tensor, and goes into gradients of the same stage, is right.)
+/// number; and where it draws, which the ranks of other stages do not. (What stays a tensor, and
+/// goes into gradients of the same stage, is right.)
 bool computes_from_gradients(const Call& call);
 
 /// What such a call returned is of gradients as well.
