@@ -98,7 +98,12 @@ const std::vector<Mixture>& mixtures() {
 /// What each rank threw, if anything: three steps beside one device's, of batches that take other
 /// branches each.
 std::vector<std::string> trained(const std::string& kind, const Habit& habit, bool example) {
-  constexpr int kMicroBatches = 4;
+  constexpr int kMicroBatches = 4, kSteps = 3;
+  // Before there are ranks: a schedule sets the generator that threads share.
+  std::vector<Tensors> batches;
+  for (int seed = 0; seed <= kSteps; ++seed) {
+    batches.push_back(make_seeded(seed, [] { return habit_batch(); }));
+  }
   std::vector<std::string> errors(2);
   run_as_threads(2, [&](World world) {
     at::set_num_threads(1);
@@ -106,27 +111,26 @@ std::vector<std::string> trained(const std::string& kind, const Habit& habit, bo
              net = make_seeded(7, [] { return HabitNet(); });
     pipeline_parity::make_double(*reference);
     pipeline_parity::make_double(*net);
-    const auto batch = [](int seed) { return make_seeded(seed, [] { return habit_batch(); }); };
     InitializeOptions how;
     how.world = world;
-    if (example) how.example_inputs = [&] { habit(*net, batch(0)); };
+    if (example) how.example_inputs = [&] { habit(*net, batches[0]); };
     try {
       const auto config = Config::parse(habit_config({1, 1, 2}, kind));
       const ParallelModel parallel = initialize(net, config, how);
       PipelineSchedule schedule(parallel,
                                 PipelineOptions().num_microbatches(kMicroBatches).kind(kind));
       torch::optim::SGD optimizer(net->parameters(), 0.1), one(reference->parameters(), 0.1);
-      for (int step = 1; step <= 3; ++step) {
+      for (int step = 1; step <= kSteps; ++step) {
         optimizer.zero_grad();
         one.zero_grad();
         double expected = 0;
-        for (const Tensors& micro : pipeline_parity::divided(batch(step), kMicroBatches)) {
+        for (const Tensors& micro : pipeline_parity::divided(batches[step], kMicroBatches)) {
           const Tensor own = habit(*reference, micro) / kMicroBatches;
           own.backward();
           expected += own.item<double>();
         }
         const auto result = schedule.forward_backward_step(
-            batch(step), [&](const Tensors& micro) { return habit(*net, micro); });
+            batches[step], [&](const Tensors& micro) { return habit(*net, micro); });
         EXPECT_NEAR(result.loss.item<double>(), expected, 1e-9);
         pipeline_parity::expect_gradients(*net, *reference);
         optimizer.step();
