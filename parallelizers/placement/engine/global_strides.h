@@ -9,9 +9,9 @@
 
 namespace oslo {
 
-/// Random numbers are drawn in memory order, so that a placed value has to say the strides that one
-/// device's has. A part does not tell them where it has at most one element along a dimension, or
-/// was moved.
+// Random numbers are drawn in memory order, so that a placed value has to say the strides that one
+// device's has. A part does not tell them where it has at most one element along a dimension, or
+// was moved.
 
 /// Whether an argument says that the result lies with its channels last, whatever the operands do.
 bool asks_for_order(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
@@ -26,9 +26,9 @@ bool hides_strides(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments
 at::Tensor whole_shape(const at::Tensor& tensor);
 
 /// The strides of result `index` (of a list: of its `element`) on one device, by the operator
-/// itself on shapes, or on zeros where it has no kernel for shapes, once for all calls alike (the
-/// mesh keeps it). Empty
-/// where neither tells: an operator that draws or reads elements, attention.
+/// itself on shapes, or on zeros where its kernel for shapes says otherwise, once for all calls
+/// alike (the mesh keeps it). Empty where neither tells: an operator that reads elements,
+/// attention.
 std::vector<int64_t> strides_on_one_device(const Mesh& mesh, const OperatorEntry& op,
                                            c10::ArrayRef<c10::IValue> arguments, size_t index,
                                            size_t element);

@@ -1,7 +1,5 @@
-// A rank of a job is killed, stopped, throws or exits, at any moment: every other rank ends within
-// the time limit with an error that names that rank, by its number in the world, and no other. All
-// of: kinds of jobs, transports, victims, ways to die. OSLO_TEST_FAULTS says how many of them; the
-// first are each kind of job with each way to die.
+#pragma once
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +11,6 @@
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -21,33 +18,29 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <fstream>
-#include <iostream>
 #include <map>
-#include <random>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <thread>
-
 #include "tests/support/temporary_directory.h"
 
+// A job of four ranks, of which one is killed, stopped, throws or exits.
 namespace oslo::test {
-namespace {
 
 using torch::Tensor;
 namespace fs = std::filesystem;
 
-constexpr int kRanks = 4;
+inline constexpr int kRanks = 4;
 /// So long ranks wait where one is stopped, or does not come to a save or a load, in seconds.
 /// Enough for a start on a busy machine.
-constexpr int kTimeLimit = 12;
+inline constexpr int kTimeLimit = 12;
 
-constexpr std::array kJobs{"tensor",     "data", "tensor x data", "pipeline",
-                           "initialize", "save", "load"};
-constexpr std::array kTransports{"auto", "gloo", "two hosts", "a host alone"};
-constexpr std::array kWays{"kill", "stop", "throw", "exit"};
+inline constexpr std::array kJobs{"tensor",     "data", "tensor x data", "pipeline",
+                                  "initialize", "save", "load"};
+inline constexpr std::array kTransports{"auto", "gloo", "two hosts", "a host alone"};
+inline constexpr std::array kWays{"kill", "stop", "throw", "exit"};
 
 struct Fault {
   std::string job, transport, way;
@@ -60,36 +53,6 @@ struct Fault {
                     " and ", spins);
   }
 };
-
-/// Each kind of job with each way to die, over transports and of victims that go round: rank 0,
-/// which hosts the store, is stopped in a pipeline.
-constexpr size_t kFirst = kJobs.size() * kWays.size();
-
-/// All of them, those first.
-std::vector<Fault> all_faults() {
-  std::mt19937 random(24);
-  std::vector<Fault> faults, rest;
-  for (size_t job = 0; job < kJobs.size(); ++job) {
-    for (size_t way = 0; way < kWays.size(); ++way) {
-      for (size_t transport = 0; transport < kTransports.size(); ++transport) {
-        for (size_t victim = 0; victim < kRanks; ++victim) {
-          const Fault fault{kJobs[job],
-                            kTransports[transport],
-                            kWays[way],
-                            static_cast<int>(victim),
-                            static_cast<int>(random() % 20),
-                            static_cast<unsigned>(random() % 300'000)};
-          const bool first = transport == (job + way) % kTransports.size() &&
-                             victim == (job + 2 * way + 3 + job / kRanks) % kRanks;
-          (first ? faults : rest).push_back(fault);
-        }
-      }
-    }
-  }
-  std::shuffle(rest.begin(), rest.end(), random);
-  faults.insert(faults.end(), rest.begin(), rest.end());
-  return faults;
-}
 
 // --- one rank of the job ---
 
@@ -110,7 +73,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-std::string text_of(const char* variable) {
+inline std::string text_of(const char* variable) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? "" : text;
 }
@@ -141,7 +104,8 @@ class Victim {
 };
 
 /// Steps, saves or loads until it throws.
-void work(const std::string& job, const fs::path& scratch, const std::function<void()>& step) {
+inline void work(const std::string& job, const fs::path& scratch,
+                 const std::function<void()>& step) {
   torch::manual_seed(1);
   bool started = false;
   Net net([&] {
@@ -199,7 +163,7 @@ void work(const std::string& job, const fs::path& scratch, const std::function<v
 }
 
 /// In a process of its own.
-void run_rank(const Fault& fault, int rank, const fs::path& folder) {
+inline void run_rank(const Fault& fault, int rank, const fs::path& folder) {
   torch::set_num_threads(1);
   try {
     if (rank == fault.victim) {
@@ -219,7 +183,7 @@ void run_rank(const Fault& fault, int rank, const fs::path& folder) {
 // --- the job ---
 
 /// Free a moment ago. Without a thread of ours: ranks are forked.
-int free_port() {
+inline int free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -355,138 +319,4 @@ class RunningJob {
   std::vector<pid_t> ranks_;
 };
 
-/// The ports on which these processes listen.
-std::set<int> listening(const std::vector<pid_t>& processes) {
-  std::set<std::string> sockets;
-  for (const pid_t process : processes) {
-    // The store's descriptors are a table of their own, of its threads.
-    std::error_code gone;
-    for (const auto& thread : fs::directory_iterator(c10::str("/proc/", process, "/task"), gone)) {
-      for (const auto& entry : fs::directory_iterator(thread.path() / "fd", gone)) {
-        const std::string target = fs::read_symlink(entry.path(), gone).string();
-        if (target.rfind("socket:[", 0) == 0) sockets.insert(target.substr(8, target.size() - 9));
-      }
-    }
-  }
-  std::set<int> ports;
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(table);
-    std::string line;
-    std::getline(file, line);
-    while (std::getline(file, line)) {
-      std::istringstream fields(line);
-      std::vector<std::string> field(10);
-      for (std::string& each : field) fields >> each;
-      if (field[3] != "0A" || sockets.count(field[9]) == 0) continue;
-      ports.insert(std::stoi(field[1].substr(field[1].find(':') + 1), nullptr, 16));
-    }
-  }
-  return ports;
-}
-
-/// What they send, each over a connection of its own, which then stays open.
-const std::array<std::string, 8> kStrangers{
-    "",
-    std::string(1, '\0'),
-    "GET / HTTP/1.1\r\n\r\n",
-    std::string("\0\xce\xf7\x85\x3c\1\5\0\0\0\0\0\0\0ab", 16),                   // half a SET
-    std::string("\0\xce\xf7\x85\x3c\1\0\0\0\x80\1\0\0\0", 14),                   // a key of 6 GB
-    std::string("\0\xce\xf7\x85\x3c\1\1\0\0\0\0\0\0\0a\0\0\0\x80\1\0\0\0", 23),  // a value
-    std::string("\0\xce\xf7\x85\x3c\xff\xff\xff\xff\xff\xff\xff\xff\xff", 14),
-    std::string(4096, '\xff')};
-
-/// Strangers at every port of a job, until it ends or has met 2,000; some connections say nothing
-/// at all.
-TEST(Faults, StrangersAtEveryPortOfAJobChangeNothing) {
-  for (const char* transport : {"gloo", "auto"}) {
-    SCOPED_TRACE(transport);
-    RunningJob job({"tensor x data", transport, "throw", 2, 20, 0});
-    std::set<int> met;
-    std::vector<int> connections;
-    constexpr size_t kMost = 2000;
-    while (!job.victim_has_ended() && connections.size() < kMost) {
-      for (const int port : listening(job.ranks())) {
-        met.insert(port);
-        for (const std::string& text : kStrangers) {
-          const int stranger = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-          sockaddr_in address{};
-          address.sin_family = AF_INET;
-          address.sin_port = htons(static_cast<uint16_t>(port));
-          address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-          if (::connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
-              ::send(stranger, text.data(), text.size(), MSG_NOSIGNAL) < 0 ||
-              connections.size() >= kMost) {
-            ::close(stranger);
-          } else {
-            connections.push_back(stranger);
-          }
-        }
-      }
-    }
-    job.check();
-    // The store, and Gloo's device on each rank.
-    EXPECT_GE(met.size(), transport == std::string("gloo") ? size_t{1 + kRanks} : size_t{1});
-    for (const int connection : connections) ::close(connection);
-  }
-}
-
-/// What the ranks of a job that was killed took, in milliseconds, and of how many it was a second.
-struct Times {
-  std::vector<double> each;
-  void add(double time) { each.push_back(time); }
-  std::string to_text() const {
-    return c10::str(std::ranges::count_if(each, [](double time) { return time <= 1000; }), " of ",
-                    each.size(), " within a second, the slowest behind ",
-                    each.empty() ? 0 : std::ranges::max(each), " ms");
-  }
-};
-
-TEST(Faults, TheRankThatFailedIsNamedByEveryOther) {
-  const std::vector<Fault> all = all_faults();
-  const std::string asked = text_of("OSLO_TEST_FAULTS");
-  const size_t count = asked == "all"  ? all.size()
-                       : asked.empty() ? kFirst
-                                       : std::min<size_t>(std::stoul(asked), all.size());
-  // Jobs whose rank is stopped wait until the time limit is over: several at a time, beside others.
-  constexpr size_t kWaiting = 7, kAtATime = 3;
-  std::deque<size_t> quick, waiting;
-  for (size_t i = 0; i < count; ++i) (all[i].way == "stop" ? waiting : quick).push_back(i);
-  using Jobs = std::vector<std::pair<size_t, std::unique_ptr<RunningJob>>>;
-  const auto start = [&](std::deque<size_t>& some, size_t most) {
-    Jobs jobs;
-    for (; !some.empty() && jobs.size() < most; some.pop_front()) {
-      jobs.emplace_back(some.front(), std::make_unique<RunningJob>(all[some.front()]));
-    }
-    return jobs;
-  };
-  Times one_host, hosts;
-  size_t named_rightly = 0;
-  const auto check = [&](const Jobs& jobs) {
-    for (const auto& [i, job] : jobs) {
-      SCOPED_TRACE(c10::str("fault ", i, ": ", all[i].to_text()));
-      named_rightly += job->check() ? 1 : 0;
-      if (all[i].way != "kill") continue;
-      const bool one = all[i].transport == "auto" || all[i].transport == "gloo";
-      (one ? one_host : hosts).add(job->slowest());
-      if (job->slowest() > 1000) {
-        std::cout << "behind " << job->slowest() << " ms: fault " << i << ", " << all[i].to_text()
-                  << "\n";
-      }
-    }
-  };
-  while (!quick.empty() || !waiting.empty()) {
-    const Jobs stopped = start(waiting, kWaiting);
-    const size_t beside = waiting.empty() ? quick.size() : 2 * kWaiting;
-    for (size_t done = 0; done < beside && !quick.empty(); done += kAtATime) {
-      check(start(quick, kAtATime));
-    }
-    check(stopped);
-  }
-  std::cout << named_rightly << " of " << count
-            << " faults named rightly; killed ranks of one host: " << one_host.to_text()
-            << "; of several: " << hosts.to_text() << "\n";
-  RecordProperty("killed_ranks_of_one_host", one_host.to_text());
-}
-
-}  // namespace
 }  // namespace oslo::test
