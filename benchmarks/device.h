@@ -7,8 +7,8 @@
 #include <iostream>
 #include <string>
 
-#include "mpu/launch/local_device.h"
-#include "mpu/world.h"
+#include "mpu/world/local_device.h"
+#include "mpu/world/world.h"
 
 namespace bench {
 

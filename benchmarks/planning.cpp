@@ -11,8 +11,8 @@
 #include <fstream>
 
 #include "benchmarks/device.h"
-#include "parallelizers/plan/automatic_plan.h"
-#include "parallelizers/plan/structural_plan.h"
+#include "parallelizers/plan/layers/structural_plan.h"
+#include "parallelizers/plan/search/automatic_plan.h"
 #include "tests/models/gpt2.h"
 
 namespace {

@@ -6,7 +6,7 @@
 
 #include "checkpoint/pretrained/load_pretrained.h"
 #include "checkpoint/pretrained/save_pretrained.h"
-#include "oslo_cpp/parallel_model.h"
+#include "oslo_cpp/model/parallel_model.h"
 
 namespace oslo {
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tool_process.h"
 #include "tests/support/transformers.h"

@@ -18,8 +18,8 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <vector>
 
-#include "mpu/error.h"
-#include "mpu/group.h"
+#include "mpu/base/error.h"
+#include "mpu/group/group.h"
 #include "mpu/transport/process_group.h"
 #include "tests/support/temporary_directory.h"
 

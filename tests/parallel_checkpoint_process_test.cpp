@@ -21,8 +21,8 @@
 
 #include "checkpoint/folders/folder_plan.h"
 #include "checkpoint/folders/rewrite_folder.h"
-#include "checkpoint/load_state.h"
-#include "checkpoint/parallel_checkpoint.h"
+#include "checkpoint/load/load_state.h"
+#include "checkpoint/load/parallel_checkpoint.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/temporary_directory.h"
 

@@ -20,7 +20,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "tests/support/temporary_directory.h"
 
 namespace oslo::test {

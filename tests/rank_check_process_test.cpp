@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "mpu/rank_check.h"
-#include "oslo_cpp/agreement.h"
-#include "oslo_cpp/check_step.h"
+#include "mpu/group/rank_check.h"
+#include "oslo_cpp/initialize/agreement.h"
+#include "oslo_cpp/step/check_step.h"
 #include "tests/models/small.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"

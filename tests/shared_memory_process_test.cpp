@@ -18,9 +18,9 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/backend.h"
-#include "mpu/transport/shared_memory/segment.h"
+#include "mpu/transport/shared_memory/segment/segment.h"
 #include "tests/support/temporary_directory.h"
 
 // The shared memory backend between processes. This process only forks, so that no child inherits

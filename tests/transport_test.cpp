@@ -11,7 +11,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "mpu/messages.h"
+#include "mpu/group/messages.h"
 #include "mpu/transport/counted_process_group.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/parity.h"

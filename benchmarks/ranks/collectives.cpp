@@ -28,10 +28,10 @@
 #include <vector>
 
 #include "benchmarks/device.h"
-#include "mpu/transport/cuda_support.h"
-#include "mpu/transport/process_group_gloo.h"
+#include "mpu/transport/backends/cuda_support.h"
+#include "mpu/transport/backends/process_group_gloo.h"
+#include "mpu/transport/backends/staged_backend.h"
 #include "mpu/transport/shared_memory/backend.h"
-#include "mpu/transport/staged_backend.h"
 
 namespace {
 

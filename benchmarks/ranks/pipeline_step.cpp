@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/ranks/model.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 
 namespace {
 

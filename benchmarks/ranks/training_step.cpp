@@ -24,7 +24,7 @@
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
-#include "mpu/overlap.h"
+#include "mpu/collectives/overlap.h"
 
 namespace {
 

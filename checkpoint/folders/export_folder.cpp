@@ -15,15 +15,15 @@
 #include "checkpoint/folders/open_source.h"
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/formats/safetensors.h"
+#include "checkpoint/index/saved_optimizer.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_options.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
 #include "checkpoint/pretrained/transposed_matrices.h"
-#include "checkpoint/resume/saved_optimizer.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

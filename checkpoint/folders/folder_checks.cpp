@@ -3,7 +3,7 @@
 #include <system_error>
 
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/folders/folder_progress.h"
 
 namespace oslo {

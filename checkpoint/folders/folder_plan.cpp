@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/resume/saved_optimizer.h"
+#include "checkpoint/index/saved_optimizer.h"
 
 namespace oslo {
 namespace {

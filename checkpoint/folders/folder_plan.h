@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_index.h"
+#include "checkpoint/index/checkpoint_index.h"
 
 namespace oslo {
 

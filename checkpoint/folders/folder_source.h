@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/checkpoint_index.h"
 #include "checkpoint/folders/folder_progress.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/regions/region.h"
 #include "checkpoint/storage/file_io.h"
 

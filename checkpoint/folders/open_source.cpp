@@ -3,11 +3,11 @@
 #include <iostream>
 #include <string>
 
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/directory/checkpoint_folder.h"
+#include "checkpoint/directory/read_together.h"
 #include "checkpoint/folders/folder_checks.h"
 #include "checkpoint/folders/pretrained_source.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
-#include "checkpoint/read_together.h"
 
 namespace oslo {
 namespace {

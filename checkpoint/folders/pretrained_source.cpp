@@ -7,7 +7,7 @@
 
 #include "checkpoint/pretrained/pretrained_options.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

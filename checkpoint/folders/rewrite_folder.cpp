@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/folders/folder_checks.h"
 #include "checkpoint/folders/folder_source.h"
 #include "checkpoint/folders/open_source.h"
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "checkpoint/pretrained/family.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
@@ -24,7 +24,7 @@
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

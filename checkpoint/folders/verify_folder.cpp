@@ -7,13 +7,13 @@
 #include <sstream>
 #include <string>
 
+#include "checkpoint/directory/read_together.h"
 #include "checkpoint/folders/folder_checks.h"
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/folders/size_text.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
-#include "checkpoint/read_together.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

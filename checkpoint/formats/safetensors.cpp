@@ -11,10 +11,10 @@
 #include <tuple>
 #include <utility>
 
-#include "checkpoint/formats/bounded_json.h"
-#include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/formats/json/bounded_json.h"
+#include "checkpoint/formats/tensors/tensor_bytes.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

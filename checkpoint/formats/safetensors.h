@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "checkpoint/formats/state_dict.h"
-#include "checkpoint/formats/tensor_stream.h"
+#include "checkpoint/formats/tensors/state_dict.h"
+#include "checkpoint/formats/tensors/tensor_stream.h"
 #include "checkpoint/storage/file_io.h"
 
 namespace oslo {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 
 namespace oslo {
 

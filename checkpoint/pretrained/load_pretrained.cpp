@@ -12,13 +12,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "checkpoint/model_state.h"
+#include "checkpoint/directory/read_together.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/transposed_matrices.h"
-#include "checkpoint/read_together.h"
+#include "checkpoint/state/model_state.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/key.h"
 
 namespace oslo {

@@ -7,15 +7,15 @@
 #include <system_error>
 #include <utility>
 
-#include "checkpoint/checkpoint_index.h"
-#include "checkpoint/formats/bounded_json.h"
-#include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/formats/json/bounded_json.h"
+#include "checkpoint/formats/tensors/tensor_bytes.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/pretrained/family.h"
 #include "checkpoint/pretrained/weight_index.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

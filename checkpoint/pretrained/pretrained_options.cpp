@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

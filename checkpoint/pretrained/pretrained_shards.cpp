@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "checkpoint/pretrained/weight_index.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/formats/tensor_stream.h"
+#include "checkpoint/formats/tensors/tensor_stream.h"
 #include "checkpoint/pretrained/family.h"
 
 namespace oslo {

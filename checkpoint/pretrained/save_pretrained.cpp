@@ -15,16 +15,16 @@
 #include <vector>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/model_state.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
 #include "checkpoint/pretrained/transposed_matrices.h"
+#include "checkpoint/state/model_state.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
-#include "mpu/agreement.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
+#include "mpu/world/agreement.h"
 #include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {

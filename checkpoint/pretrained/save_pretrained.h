@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "checkpoint/pretrained/pretrained_options.h"
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {

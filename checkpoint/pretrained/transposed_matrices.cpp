@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "checkpoint/resume/saved_optimizer.h"
+#include "checkpoint/index/saved_optimizer.h"
 #include "parallelizers/modules/module_traits.h"
 
 namespace oslo {

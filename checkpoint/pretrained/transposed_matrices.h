@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_index.h"
-#include "checkpoint/model_state.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/pretrained/family.h"
+#include "checkpoint/state/model_state.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {

@@ -2,10 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/formats/json/bounded_json.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

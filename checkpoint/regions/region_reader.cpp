@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/formats/tensor_bytes.h"
+#include "checkpoint/formats/tensors/tensor_bytes.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/checkpoint_index.h"
 #include "checkpoint/formats/tensor_file.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/regions/region.h"
 #include "checkpoint/storage/open_folder.h"
 

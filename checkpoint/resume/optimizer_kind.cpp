@@ -15,7 +15,7 @@
 #include <tuple>
 #include <typeinfo>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

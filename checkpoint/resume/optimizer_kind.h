@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/resume/saved_optimizer.h"
+#include "checkpoint/index/saved_optimizer.h"
 
 namespace oslo {
 

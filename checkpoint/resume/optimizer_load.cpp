@@ -9,7 +9,7 @@
 
 #include "checkpoint/resume/stepped_parameters.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

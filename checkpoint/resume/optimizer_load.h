@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/model_state.h"
+#include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/resume/optimizer_kind.h"
+#include "checkpoint/state/model_state.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {

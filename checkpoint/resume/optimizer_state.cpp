@@ -2,10 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/formats/json_node.h"
+#include "checkpoint/formats/json/json_node.h"
 #include "checkpoint/resume/optimizer_kind.h"
-#include "mpu/agreement.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
+#include "mpu/world/agreement.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {

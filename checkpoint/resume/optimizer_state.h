@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/model_state.h"
-#include "checkpoint/resume/saved_optimizer.h"
+#include "checkpoint/index/saved_optimizer.h"
 #include "checkpoint/resume/stepped_parameters.h"
-#include "mpu/mpu.h"
+#include "checkpoint/state/model_state.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {

@@ -9,7 +9,7 @@
 
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

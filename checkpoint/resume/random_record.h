@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/formats/state_dict.h"
-#include "checkpoint/model_state.h"
-#include "mpu/mpu.h"
+#include "checkpoint/directory/checkpoint_folder.h"
+#include "checkpoint/formats/tensors/state_dict.h"
+#include "checkpoint/state/model_state.h"
+#include "mpu/grid/mpu.h"
 
 namespace oslo {
 

@@ -4,7 +4,7 @@
 
 #include "checkpoint/resume/scheduler_steps.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

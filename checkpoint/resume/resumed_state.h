@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/load_options.h"
-#include "checkpoint/model_state.h"
+#include "checkpoint/directory/checkpoint_folder.h"
+#include "checkpoint/directory/load_options.h"
 #include "checkpoint/resume/optimizer_load.h"
 #include "checkpoint/resume/random_record.h"
-#include "mpu/mpu.h"
+#include "checkpoint/state/model_state.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {

@@ -6,11 +6,11 @@
 #include <optional>
 #include <unordered_set>
 
-#include "checkpoint/model_state.h"
 #include "checkpoint/resume/optimizer_state.h"
 #include "checkpoint/resume/stepped_parameters.h"
-#include "mpu/agreement.h"
-#include "mpu/error.h"
+#include "checkpoint/state/model_state.h"
+#include "mpu/base/error.h"
+#include "mpu/world/agreement.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/value.h"

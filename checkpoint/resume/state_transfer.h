@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "checkpoint/resume/optimizer_kind.h"
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/modules/model_view.h"
-#include "parallelizers/plan/undo_plan.h"
+#include "parallelizers/plan/apply/undo_plan.h"
 
 namespace oslo {
 

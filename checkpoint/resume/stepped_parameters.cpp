@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "checkpoint/checkpoint_index.h"
-#include "mpu/error.h"
+#include "checkpoint/index/checkpoint_index.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/mark.h"

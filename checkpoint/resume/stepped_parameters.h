@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "checkpoint/model_state.h"
+#include "checkpoint/state/model_state.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {

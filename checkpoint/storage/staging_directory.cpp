@@ -18,8 +18,8 @@
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
-#include "mpu/transport/shared_memory/host_identity.h"
+#include "mpu/base/error.h"
+#include "mpu/transport/presence/host_identity.h"
 
 namespace oslo {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "mpu/launch/store_server.h"
-#include "mpu/timed_store.h"
+#include "mpu/launch/timed_store.h"
 
 namespace oslo {
 

@@ -7,8 +7,8 @@
 #include <limits>
 #include <string_view>
 
-#include "mpu/digest.h"
-#include "mpu/error.h"
+#include "mpu/base/digest.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

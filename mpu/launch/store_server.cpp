@@ -12,7 +12,7 @@
 #include <cstring>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "mpu/presence.h"
+#include "mpu/transport/presence/presence.h"
 
 namespace oslo {
 

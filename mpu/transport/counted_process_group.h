@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/ledger.h"
+#include "mpu/base/ledger.h"
 #include "mpu/transport/device_messages.h"
 
 namespace oslo {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/error.h"
-#include "mpu/time_limit.h"
+#include "mpu/base/error.h"
+#include "mpu/base/time_limit.h"
 
 namespace oslo {
 namespace {

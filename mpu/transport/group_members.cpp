@@ -6,8 +6,8 @@
 #include <set>
 #include <sstream>
 
-#include "mpu/error.h"
-#include "mpu/note.h"
+#include "mpu/base/error.h"
+#include "mpu/transport/presence/note.h"
 
 namespace oslo {
 namespace {

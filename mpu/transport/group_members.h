@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/transport/transport.h"
+#include "mpu/transport/backends/transport.h"
 
 namespace oslo {
 

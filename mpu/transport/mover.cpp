@@ -1,8 +1,8 @@
 #include "mpu/transport/mover.h"
 
-#include "mpu/transport/hierarchical_backend.h"
+#include "mpu/transport/backends/hierarchical_backend.h"
+#include "mpu/transport/backends/staged_backend.h"
 #include "mpu/transport/shared_memory/backend.h"
-#include "mpu/transport/staged_backend.h"
 
 namespace oslo {
 

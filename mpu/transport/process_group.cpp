@@ -8,22 +8,22 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "mpu/decision.h"
-#include "mpu/error.h"
-#include "mpu/peer_failure.h"
-#include "mpu/pending.h"
-#include "mpu/presence.h"
-#include "mpu/time_limit.h"
+#include "mpu/base/error.h"
+#include "mpu/base/peer_failure.h"
+#include "mpu/base/time_limit.h"
+#include "mpu/transport/backends/cuda_support.h"
+#include "mpu/transport/backends/fake_backend.h"
+#include "mpu/transport/backends/hierarchical_backend.h"
+#include "mpu/transport/backends/process_group_gloo.h"
+#include "mpu/transport/backends/staged_backend.h"
 #include "mpu/transport/counted_process_group.h"
-#include "mpu/transport/cuda_support.h"
-#include "mpu/transport/fake_backend.h"
 #include "mpu/transport/group_members.h"
-#include "mpu/transport/hierarchical_backend.h"
-#include "mpu/transport/process_group_gloo.h"
+#include "mpu/transport/presence/decision.h"
+#include "mpu/transport/presence/host_identity.h"
+#include "mpu/transport/presence/pending.h"
+#include "mpu/transport/presence/presence.h"
+#include "mpu/transport/presence/watched_store.h"
 #include "mpu/transport/shared_memory/backend.h"
-#include "mpu/transport/shared_memory/host_identity.h"
-#include "mpu/transport/staged_backend.h"
-#include "mpu/watched_store.h"
 
 namespace oslo {
 namespace {

@@ -6,8 +6,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "mpu/transport/rendezvous.h"
-#include "mpu/transport/transport.h"
+#include "mpu/transport/backends/rendezvous.h"
+#include "mpu/transport/backends/transport.h"
 
 namespace oslo {
 

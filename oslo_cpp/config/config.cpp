@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "oslo_cpp/config/config_dialects.h"
 #include "oslo_cpp/config/config_json.h"
 #include "oslo_cpp/config/config_schema.h"

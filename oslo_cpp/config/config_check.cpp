@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "oslo_cpp/config/config_json.h"
 #include "oslo_cpp/config/config_schema.h"
-#include "parallelizers/plan/style.h"
+#include "parallelizers/plan/layers/style.h"
 
 namespace oslo {
 namespace {

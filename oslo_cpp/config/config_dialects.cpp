@@ -1,6 +1,6 @@
 #include "oslo_cpp/config/config_dialects.h"
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "oslo_cpp/config/config_schema.h"
 
 namespace oslo {

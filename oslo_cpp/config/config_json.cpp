@@ -1,7 +1,7 @@
 #include "oslo_cpp/config/config_json.h"
 
 #include "checkpoint/storage/outside_text.h"
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

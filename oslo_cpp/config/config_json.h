@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/formats/json/bounded_json.h"
 
 namespace oslo {
 

@@ -3,11 +3,11 @@
 #include <cstdlib>
 #include <utility>
 
-#include "mpu/error.h"
-#include "mpu/stage_set.h"
+#include "mpu/base/error.h"
+#include "mpu/grid/stage_set.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/config/config_dialects.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 
 namespace oslo {
 namespace {

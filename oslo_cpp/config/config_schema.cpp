@@ -3,11 +3,11 @@
 #include <array>
 #include <utility>
 
-#include "mpu/error.h"
-#include "mpu/stage_set.h"
-#include "mpu/time_limit.h"
+#include "mpu/base/error.h"
+#include "mpu/base/time_limit.h"
+#include "mpu/grid/stage_set.h"
 #include "oslo_cpp/config/config_json.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 
 namespace oslo {
 namespace {

@@ -19,7 +19,7 @@ struct ConfigKey {
     stages,  ///< an array of integers from 0
     choice,  ///< one of `choices`
     sized,   ///< a count, or an object of the keys below
-    plan,    ///< an object of module path patterns, each a style (plan/style.h)
+    plan,    ///< an object of module path patterns, each a style (plan/layers/style.h)
     where,   ///< an object of module path patterns, each a stage or an array of stages
   };
 

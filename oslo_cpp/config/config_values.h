@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/rank_order.h"
-#include "mpu/transport/transport.h"
+#include "mpu/grid/rank_order.h"
+#include "mpu/transport/backends/transport.h"
 
 namespace oslo {
 
@@ -58,12 +58,12 @@ struct ConfigValues {
   bool kernel_fusion = false;                   ///< see placement/engine/kernel_fusion.h
   /// (pattern, "column" | "row" | "vocab" | "replicate") in the order written.
   std::vector<std::pair<std::string, std::string>> plan;
-  /// (pattern, pipeline stages) in the order written; see pipeline/stage_plan.h.
+  /// (pattern, pipeline stages) in the order written; see stages/stage_plan.h.
   std::vector<std::pair<std::string, std::vector<int>>> stages;
 
   std::optional<int> num_model_chunks;           ///< stages a rank; see PipelineShape
-  std::optional<std::string> pipeline_schedule;  ///< a kind (pipeline/schedule/kinds.h)
-  /// "time" or "memory": what stages are balanced by (plan/stage_balance.h).
+  std::optional<std::string> pipeline_schedule;  ///< a kind (pipeline/schedule/order/kinds.h)
+  /// "time" or "memory": what stages are balanced by (plan/search/stage_balance.h).
   std::optional<std::string> balance_stages;
 
   std::optional<int> pipeline_num_layers;

@@ -9,8 +9,8 @@
 #include "checkpoint/folders/folder_plan.h"
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/folders/size_text.h"
-#include "mpu/error.h"
-#include "mpu/text.h"
+#include "mpu/base/error.h"
+#include "mpu/base/text.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/folders/progress_bar.h"
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/agreement.h"
-#include "mpu/error.h"
-#include "oslo_cpp/exported/module_builder.h"
+#include "mpu/base/error.h"
+#include "mpu/world/agreement.h"
+#include "oslo_cpp/exported/module/module_builder.h"
 #include "parallelizers/modules/module_tree.h"
 
 namespace oslo {

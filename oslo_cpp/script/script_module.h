@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "oslo_cpp/exported/python_module.h"
-#include "oslo_cpp/initialize.h"
+#include "oslo_cpp/exported/module/python_module.h"
+#include "oslo_cpp/initialize/initialize.h"
 #include "parallelizers/modules/output_values.h"
 
 namespace oslo {

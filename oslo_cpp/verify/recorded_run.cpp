@@ -7,7 +7,7 @@
 
 #include "oslo_cpp/verify/operator_watch.h"
 #include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/plan/example_run.h"
+#include "parallelizers/plan/dry/example_run.h"
 
 namespace oslo {
 namespace {

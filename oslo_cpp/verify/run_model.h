@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/modules/output_tensors.h"
 
 namespace oslo::detail {

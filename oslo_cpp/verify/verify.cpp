@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "mpu/agreement.h"
-#include "mpu/random_states.h"
-#include "mpu/rank_check.h"
-#include "oslo_cpp/initialized_tag.h"
+#include "mpu/grid/random_states.h"
+#include "mpu/group/rank_check.h"
+#include "mpu/world/agreement.h"
+#include "oslo_cpp/model/initialized_tag.h"
 #include "oslo_cpp/verify/recorded_run.h"
 #include "parallelizers/modules/model_view.h"
 

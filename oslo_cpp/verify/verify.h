@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "oslo_cpp/parallel_model.h"
+#include "oslo_cpp/model/parallel_model.h"
 #include "oslo_cpp/verify/comparison.h"
 #include "oslo_cpp/verify/run_model.h"
 
@@ -51,7 +51,8 @@ Verification verify_modules(const ParallelModel& parallel,
 /// Throws `Error` on every rank when the two are not the same model (class, names of parameters,
 /// training mode) or when the reference is parallel itself; what the reference's forward
 /// throws becomes an `Error` on every rank, what the parallel one throws is thrown on. Ranks of one
-/// model that were given different inputs are named, as under `OSLO_CHECK=1` (mpu/rank_check.h).
+/// model that were given different inputs are named, as under `OSLO_CHECK=1`
+/// (mpu/group/rank_check.h).
 template <typename Impl, typename Inputs>
 Verification verify(const ParallelModel& parallel, const std::shared_ptr<Impl>& reference,
                     const Inputs& inputs, const VerifyOptions& options = {}) {

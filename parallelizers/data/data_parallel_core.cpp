@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
 #include "parallelizers/data/gradient_hook.h"
 #include "parallelizers/data/replicas.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
 #include "parallelizers/data/ddp_options.h"
 
 namespace oslo {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/data/data_parallel_core.h"
 #include "parallelizers/modules/output_tensors.h"
 

@@ -11,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include "mpu/error.h"
-#include "mpu/pending.h"
+#include "mpu/base/error.h"
+#include "mpu/transport/presence/pending.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
 
 namespace oslo {
 

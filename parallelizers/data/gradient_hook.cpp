@@ -4,7 +4,7 @@
 
 #include <exception>
 
-#include "mpu/pending.h"
+#include "mpu/transport/presence/pending.h"
 
 namespace oslo {
 

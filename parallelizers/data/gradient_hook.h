@@ -4,7 +4,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
 
 namespace oslo {
 

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "mpu/agreement.h"
+#include "mpu/world/agreement.h"
 #include "parallelizers/placement/carrier/key.h"
 
 namespace oslo {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
 
 namespace oslo {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "mpu/digest.h"
-#include "mpu/error.h"
+#include "mpu/base/digest.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/deferred/content.h"
 #include "parallelizers/deferred/current_model.h"
 #include "parallelizers/deferred/fill.h"

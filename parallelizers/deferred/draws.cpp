@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/deferred/content.h"
 #include "parallelizers/deferred/model_tensors.h"
 #include "parallelizers/deferred/record.h"

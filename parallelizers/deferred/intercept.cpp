@@ -8,7 +8,7 @@
 #include <array>
 #include <string_view>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/deferred/content.h"
 #include "parallelizers/deferred/current_model.h"
 #include "parallelizers/deferred/fill.h"

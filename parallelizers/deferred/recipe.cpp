@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "mpu/digest.h"
-#include "mpu/error.h"
+#include "mpu/base/digest.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "parallelizers/deferred/generator_state.h"
-#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 

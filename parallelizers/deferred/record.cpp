@@ -9,9 +9,9 @@
 #include <set>
 #include <sstream>
 
-#include "mpu/digest.h"
-#include "mpu/error.h"
-#include "mpu/rank_check.h"
+#include "mpu/base/digest.h"
+#include "mpu/base/error.h"
+#include "mpu/group/rank_check.h"
 #include "parallelizers/deferred/mt19937_jump.h"
 #include "parallelizers/deferred/replay.h"
 #include "parallelizers/placement/carrier/arguments.h"

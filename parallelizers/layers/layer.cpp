@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/serialize/archive.h>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"

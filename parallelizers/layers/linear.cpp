@@ -5,7 +5,7 @@
 
 #include <typeinfo>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/layers/layer.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/access.h"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 
 namespace oslo::nn {
 

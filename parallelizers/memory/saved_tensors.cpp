@@ -9,9 +9,9 @@
 #include <optional>
 #include <utility>
 
-#include "mpu/error.h"
-#include "parallelizers/placement/carrier/front_nodes.h"
-#include "parallelizers/placement/engine/stage_carrier.h"
+#include "mpu/base/error.h"
+#include "parallelizers/placement/carrier/graph/front_nodes.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/modules/module_traits.h"
 #include "parallelizers/modules/module_tree.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "checkpoint/formats/state_dict.h"
+#include "checkpoint/formats/tensors/state_dict.h"
 
 namespace oslo::checkpoint_test {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 
 #include <ATen/ATen.h>
 #include <caffe2/serialize/inline_container.h>

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/collectives.h"
-#include "mpu/mpu.h"
+#include "mpu/collectives/collectives.h"
+#include "mpu/grid/mpu.h"
 #include "tests/support/error_of.h"
 #include "tests/support/tensor_ranks.h"
 

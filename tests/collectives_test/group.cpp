@@ -10,9 +10,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "mpu/error.h"
-#include "mpu/mpu.h"
-#include "mpu/rank_check.h"
+#include "mpu/base/error.h"
+#include "mpu/grid/mpu.h"
+#include "mpu/group/rank_check.h"
 #include "tests/support/error_of.h"
 #include "tests/support/tensor_ranks.h"
 #include "tests/support/transport_ranks.h"

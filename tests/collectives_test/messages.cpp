@@ -1,5 +1,5 @@
 // Messages between two ranks: what travels, in which order, and what happens when nothing comes.
-#include "mpu/messages.h"
+#include "mpu/group/messages.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "tests/support/error_of.h"
 #include "tests/support/transport_ranks.h"
 

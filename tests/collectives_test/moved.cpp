@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/shared_memory/backend.h"
 #include "tests/support/shared_memory_group.h"

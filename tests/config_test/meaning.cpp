@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "oslo_cpp/config/config.h"
 #include "tests/config_test/config_errors.h"
 

@@ -2,9 +2,9 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
-#include "mpu/launch/local_device.h"
-#include "mpu/transport/cuda_support.h"
-#include "oslo_cpp/check_devices.h"
+#include "mpu/transport/backends/cuda_support.h"
+#include "mpu/world/local_device.h"
+#include "oslo_cpp/initialize/check_devices.h"
 #include "oslo_cpp/oslo.h"
 #include "tests/support/error_of.h"
 #include "tests/support/errors_of.h"

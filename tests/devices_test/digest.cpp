@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "mpu/device_digest.h"
+#include "mpu/group/device_digest.h"
 
 namespace oslo {
 namespace {

@@ -6,11 +6,11 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "mpu/group.h"
-#include "mpu/messages.h"
-#include "mpu/time_limit.h"
+#include "mpu/base/time_limit.h"
+#include "mpu/group/group.h"
+#include "mpu/group/messages.h"
+#include "mpu/transport/backends/staged_backend.h"
 #include "mpu/transport/counted_process_group.h"
-#include "mpu/transport/staged_backend.h"
 #include "tests/support/error_of.h"
 #include "tests/support/shared_memory_group.h"
 #include "tests/support/uneven_parts.h"

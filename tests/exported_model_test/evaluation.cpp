@@ -6,8 +6,8 @@
 
 #include <set>
 
-#include "oslo_cpp/exported/build_graph.h"
-#include "oslo_cpp/exported/training_flag.h"
+#include "oslo_cpp/exported/graph/build_graph.h"
+#include "oslo_cpp/exported/graph/training_flag.h"
 #include "tests/exported_model_test/python_training.h"
 #include "tests/support/error_of.h"
 #include "tests/support/errors_of.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/formats/torch_bin.h"
-#include "oslo_cpp/exported/exported_module.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
+#include "oslo_cpp/exported/module/exported_module.h"
 #include "tests/support/seeded.h"
 
 namespace oslo::test {

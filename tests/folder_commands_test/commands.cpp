@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_index.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "tests/folder_commands_test/saved_folder.h"
 #include "tests/support/files.h"
 

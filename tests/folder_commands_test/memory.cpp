@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/formats/safetensors.h"
 #include "tests/support/address_space.h"

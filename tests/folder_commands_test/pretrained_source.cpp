@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "tests/folder_commands_test/saved_folder.h"
 #include "tests/support/files.h"
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <oslo_cpp/oslo.h>
 
-#include "mpu/device_digest.h"
-#include "mpu/rank_check.h"
+#include "mpu/group/device_digest.h"
+#include "mpu/group/rank_check.h"
 #include "tests/gpu/gpu.h"
 
 namespace oslo {

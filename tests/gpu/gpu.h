@@ -4,7 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
-#include "mpu/world.h"
+#include "mpu/world/world.h"
 
 namespace oslo::test {
 

@@ -10,9 +10,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "mpu/launch/local_device.h"
-#include "mpu/messages.h"
-#include "mpu/transport/cuda_support.h"
+#include "mpu/group/messages.h"
+#include "mpu/transport/backends/cuda_support.h"
+#include "mpu/world/local_device.h"
 #include "tests/gpu/gpu.h"
 
 namespace oslo {

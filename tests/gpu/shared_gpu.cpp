@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "benchmarks/ranks/model.h"
-#include "mpu/messages.h"
+#include "mpu/group/messages.h"
 #include "tests/gpu/gpu.h"
 #include "tests/support/seeded.h"
 #include "tests/support/temporary_directory.h"

@@ -7,8 +7,8 @@
 #include <functional>
 #include <memory>
 
-#include "mpu/group.h"
-#include "mpu/overlap.h"
+#include "mpu/collectives/overlap.h"
+#include "mpu/group/group.h"
 #include "parallelizers/placement/carrier/split_backward.h"
 #include "tests/kernel_fusion_test/counted.h"
 #include "tests/support/initialized.h"

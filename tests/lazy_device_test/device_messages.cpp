@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
+#include "mpu/transport/backends/staged_backend.h"
 #include "mpu/transport/counted_process_group.h"
-#include "mpu/transport/staged_backend.h"
 #include "tests/lazy_device_test/late_tensors.h"
 #include "tests/support/error_of.h"
 #include "tests/support/shared_memory_group.h"

@@ -4,7 +4,7 @@
 #include <oslo_cpp/oslo.h>
 #include <torch/torch.h>
 
-#include "parallelizers/placement/carrier/set_data.h"
+#include "parallelizers/placement/carrier/graph/set_data.h"
 #include "tests/lazy_device_test/lazy_device.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"

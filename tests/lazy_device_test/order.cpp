@@ -8,10 +8,10 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
+#include "mpu/transport/backends/staged_backend.h"
+#include "mpu/transport/backends/staging.h"
 #include "mpu/transport/counted_process_group.h"
-#include "mpu/transport/staged_backend.h"
-#include "mpu/transport/staging.h"
 #include "tests/lazy_device_test/late_tensors.h"
 #include "tests/lazy_device_test/lazy_device.h"
 #include "tests/support/shared_memory_group.h"

@@ -5,7 +5,7 @@
 
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/carrier/split_backward.h"
-#include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/residency/shape_call.h"
 #include "tests/support/placed_values.h"
 #include "tests/support/recorded_nodes.h"
 

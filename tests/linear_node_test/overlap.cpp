@@ -2,7 +2,7 @@
 // the weight's gradient computed, the collective waited for; numbers and counts are the same.
 #include <gmock/gmock.h>
 
-#include "mpu/overlap.h"
+#include "mpu/collectives/overlap.h"
 #include "tests/support/placed_values.h"
 #include "tests/support/recorded_nodes.h"
 

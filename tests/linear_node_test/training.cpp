@@ -4,7 +4,7 @@
 #include <mutex>
 #include <string>
 
-#include "mpu/overlap.h"
+#include "mpu/collectives/overlap.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/parity.h"
 

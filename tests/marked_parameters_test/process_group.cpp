@@ -8,7 +8,7 @@
 
 #include <map>
 
-#include "mpu/rank_check.h"
+#include "mpu/group/rank_check.h"
 #include "tests/marked_parameters_test/process_group_ranks.h"
 #include "tests/support/placed_values.h"
 

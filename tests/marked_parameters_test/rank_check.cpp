@@ -1,6 +1,6 @@
 // Ranks are compared where they all come by. What one of them runs on its part alone, as an
 // ordinary tensor has the sizes of that part, is no such place.
-#include "mpu/rank_check.h"
+#include "mpu/group/rank_check.h"
 
 #include "tests/support/placed_values.h"
 

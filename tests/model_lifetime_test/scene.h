@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "tests/support/seeded.h"
 
 // A model, and what may be done with it while it is parallel.

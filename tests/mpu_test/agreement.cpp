@@ -1,5 +1,5 @@
 // All go on, or all throw; what that costs, and who is named when somebody does not come.
-#include "mpu/agreement.h"
+#include "mpu/world/agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "mpu/error.h"
-#include "mpu/group_agreement.h"
-#include "mpu/mpu.h"
+#include "mpu/base/error.h"
+#include "mpu/grid/mpu.h"
+#include "mpu/group/group_agreement.h"
 #include "tests/support/errors_of.h"
 
 namespace oslo {

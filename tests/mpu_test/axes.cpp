@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "tests/support/error_of.h"
 
 namespace oslo {

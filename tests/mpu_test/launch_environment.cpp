@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {

@@ -1,5 +1,5 @@
 // Groups of the mesh: acceptance cases G1 to G4, and meshes of a dry run.
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // How long ranks wait: what users may say, and that groups and errors have it.
-#include "mpu/time_limit.h"
+#include "mpu/base/time_limit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "mpu/world.h"
+#include "mpu/world/world.h"
 #include "tests/support/error_of.h"
 
 namespace oslo {

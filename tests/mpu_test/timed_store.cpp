@@ -1,5 +1,5 @@
 // Stores whose calls end, what lies in them, and the server that hosts them.
-#include "mpu/timed_store.h"
+#include "mpu/launch/timed_store.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -21,9 +21,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "mpu/launch/store_server.h"
-#include "mpu/note.h"
 #include "mpu/transport/group_members.h"
-#include "mpu/world.h"
+#include "mpu/transport/presence/note.h"
+#include "mpu/world/world.h"
 #include "tests/support/error_of.h"
 
 namespace oslo {

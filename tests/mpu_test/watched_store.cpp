@@ -1,5 +1,5 @@
 // Waiting for a key of the store while looking at other ranks.
-#include "mpu/watched_store.h"
+#include "mpu/transport/presence/watched_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "mpu/error.h"
-#include "mpu/text.h"
+#include "mpu/base/error.h"
+#include "mpu/base/text.h"
 
 namespace oslo {
 namespace {

@@ -1,5 +1,5 @@
 // Exchanges over the store, which lives in rank 0's process.
-#include "mpu/world.h"
+#include "mpu/world/world.h"
 
 #include <c10/core/AutogradState.h>
 #include <gtest/gtest.h>

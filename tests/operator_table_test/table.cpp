@@ -12,8 +12,8 @@
 #include <memory>
 #include <optional>
 
-#include "parallelizers/placement/engine/operator_entry.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/operator_entry.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "tests/support/operator_chapters.h"
 #include "tests/support/operator_examples.h"
 #include "tests/support/operator_half.h"

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/directory/checkpoint_folder.h"
+#include "checkpoint/directory/read_together.h"
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/weight_index.h"
-#include "checkpoint/read_together.h"
 #include "checkpoint/storage/file_hash.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/open_folder.h"

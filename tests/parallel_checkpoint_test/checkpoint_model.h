@@ -10,9 +10,9 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/formats/state_dict.h"
-#include "checkpoint/load_state.h"
-#include "mpu/mpu.h"
+#include "checkpoint/formats/tensors/state_dict.h"
+#include "checkpoint/load/load_state.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_index.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/storage/hash.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/checkpoint_index.h"
+#include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_series.h"
-#include "checkpoint/load_state.h"
+#include "checkpoint/directory/checkpoint_series.h"
+#include "checkpoint/load/load_state.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
 

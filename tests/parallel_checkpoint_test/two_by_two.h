@@ -9,8 +9,8 @@
 #include <set>
 #include <string>
 
-#include "checkpoint/checkpoint_index.h"
-#include "checkpoint/parallel_checkpoint.h"
+#include "checkpoint/index/checkpoint_index.h"
+#include "checkpoint/load/parallel_checkpoint.h"
 #include "tests/parallel_checkpoint_test/checkpoint_model.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_directory.h"

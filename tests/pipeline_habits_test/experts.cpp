@@ -3,7 +3,7 @@
 // they train as on one device, or all ranks refuse them by name.
 #include <gmock/gmock.h>
 
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "tests/pipeline_habits_test/habit_net.h"
 
 namespace oslo::test {

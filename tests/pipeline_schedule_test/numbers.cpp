@@ -6,11 +6,11 @@
 #include <random>
 #include <tuple>
 
-#include "parallelizers/pipeline/schedule/bubble_formula.h"
-#include "parallelizers/pipeline/schedule/check.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
-#include "parallelizers/pipeline/schedule/simulate.h"
-#include "parallelizers/pipeline/schedule/text.h"
+#include "parallelizers/pipeline/schedule/order/check.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/pipeline/schedule/order/text.h"
+#include "parallelizers/pipeline/schedule/timeline/bubble_formula.h"
+#include "parallelizers/pipeline/schedule/timeline/simulate.h"
 #include "tests/support/error_of.h"
 
 namespace {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/pipeline/schedule/check.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
-#include "parallelizers/pipeline/schedule/playback.h"
-#include "parallelizers/pipeline/schedule/text.h"
+#include "parallelizers/pipeline/schedule/order/check.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/pipeline/schedule/order/playback.h"
+#include "parallelizers/pipeline/schedule/order/text.h"
 #include "tests/support/error_of.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/pipeline/schedule/kinds.h"
-#include "parallelizers/pipeline/schedule/text.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/pipeline/schedule/order/text.h"
 
 namespace {
 

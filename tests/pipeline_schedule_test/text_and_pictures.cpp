@@ -6,14 +6,14 @@
 #include <string>
 #include <thread>
 
-#include "parallelizers/pipeline/schedule/chrome_trace.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
-#include "parallelizers/pipeline/schedule/measured.h"
-#include "parallelizers/pipeline/schedule/recorder.h"
-#include "parallelizers/pipeline/schedule/report.h"
-#include "parallelizers/pipeline/schedule/simulate.h"
-#include "parallelizers/pipeline/schedule/svg.h"
-#include "parallelizers/pipeline/schedule/text.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/pipeline/schedule/order/text.h"
+#include "parallelizers/pipeline/schedule/timeline/chrome_trace.h"
+#include "parallelizers/pipeline/schedule/timeline/measured.h"
+#include "parallelizers/pipeline/schedule/timeline/recorder.h"
+#include "parallelizers/pipeline/schedule/timeline/report.h"
+#include "parallelizers/pipeline/schedule/timeline/simulate.h"
+#include "parallelizers/pipeline/schedule/timeline/svg.h"
 #include "tests/support/error_of.h"
 
 namespace {

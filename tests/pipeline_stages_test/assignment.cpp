@@ -1,5 +1,5 @@
 // Stages that a program gives to modules and tensors, as LiBai's set_pipeline_stage_id does.
-#include "parallelizers/pipeline/stage_assignment.h"
+#include "parallelizers/stages/stage_assignment.h"
 
 #include <gmock/gmock.h>
 #include <oslo_cpp/oslo.h>

@@ -1,5 +1,5 @@
 // Stages balanced by cost: the cut against all cuts there are, and initialize by time and memory.
-#include "parallelizers/pipeline/balance.h"
+#include "parallelizers/stages/balance.h"
 
 #include <gmock/gmock.h>
 #include <oslo_cpp/oslo.h>
@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "parallelizers/pipeline/stage_rule.h"
-#include "parallelizers/plan/stage_balance.h"
+#include "parallelizers/plan/search/stage_balance.h"
+#include "parallelizers/stages/stage_rule.h"
 #include "tests/pipeline_stages_test/unequal.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"

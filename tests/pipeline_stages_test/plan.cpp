@@ -1,6 +1,6 @@
 // The stage of every parameter and buffer: LiBai's rule, ids and patterns of the user's own, and
 // what goes with which layer.
-#include "parallelizers/pipeline/stage_plan.h"
+#include "parallelizers/stages/stage_plan.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <map>
 
-#include "parallelizers/pipeline/stage_rule.h"
+#include "parallelizers/stages/stage_rule.h"
 #include "tests/models/bert.h"
 #include "tests/models/gpt2.h"
 #include "tests/models/t5.h"

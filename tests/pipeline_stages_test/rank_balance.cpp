@@ -1,11 +1,11 @@
 // Stages balanced where ranks have several: what the dearest rank has, against all cuts there are.
-#include "parallelizers/pipeline/rank_balance.h"
+#include "parallelizers/stages/rank_balance.h"
 
 #include <gmock/gmock.h>
 
 #include <cmath>
 
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "tests/pipeline_stages_test/unequal.h"
 
 namespace oslo::test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/pipeline/balance.h"
+#include "parallelizers/stages/balance.h"
 #include "tests/support/initialized.h"
 #include "tests/support/seeded.h"
 

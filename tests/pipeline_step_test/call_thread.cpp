@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "parallelizers/memory/saved_tensors.h"
-#include "parallelizers/pipeline/call_thread.h"
+#include "parallelizers/pipeline/run/call_thread.h"
 #include "tests/support/error_of.h"
 
 namespace oslo::test {

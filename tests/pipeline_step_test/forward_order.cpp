@@ -1,7 +1,7 @@
 // Where ranks of several stages stand in a forward.
 #include <gtest/gtest.h>
 
-#include "parallelizers/pipeline/forward_order.h"
+#include "parallelizers/pipeline/crossing/forward_order.h"
 
 namespace oslo::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "parallelizers/pipeline/schedule/chrome_trace.h"
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/pipeline/schedule/timeline/chrome_trace.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/pipeline_parity.h"
 

@@ -1,13 +1,13 @@
 // The plan that finds itself: Megatron's counts on the models it is known for, never more bytes
 // than the structural plan, the model and the random states as before, the same on every rank.
-#include "parallelizers/plan/automatic_plan.h"
+#include "parallelizers/plan/search/automatic_plan.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <set>
 
-#include "parallelizers/plan/structural_plan.h"
+#include "parallelizers/plan/layers/structural_plan.h"
 #include "tests/models/bert.h"
 #include "tests/models/gpt2.h"
 #include "tests/models/in_place_views.h"

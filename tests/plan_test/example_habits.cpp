@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include "parallelizers/plan/automatic_plan.h"
-#include "parallelizers/plan/structural_plan.h"
+#include "parallelizers/plan/layers/structural_plan.h"
+#include "parallelizers/plan/search/automatic_plan.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"
 

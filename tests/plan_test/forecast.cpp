@@ -7,10 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "parallelizers/plan/automatic_plan.h"
-#include "parallelizers/plan/rates_file.h"
-#include "parallelizers/plan/structural_plan.h"
-#include "parallelizers/plan/work_meter.h"
+#include "parallelizers/plan/dry/work_meter.h"
+#include "parallelizers/plan/layers/structural_plan.h"
+#include "parallelizers/plan/search/automatic_plan.h"
+#include "parallelizers/plan/search/rates_file.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/error_of.h"
 #include "tests/support/initialized.h"

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "parallelizers/plan/fold.h"
-#include "parallelizers/plan/role.h"
+#include "parallelizers/plan/layers/role.h"
+#include "parallelizers/plan/report/fold.h"
 #include "tests/models/gpt2.h"
 #include "tests/support/initialized.h"
 #include "tests/support/parity.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/formats/state_dict.h"
+#include "checkpoint/formats/tensors/state_dict.h"
 #include "tests/support/seeded.h"
 #include "tutorials/models/bert.h"
 #include "tutorials/models/gpt2.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/formats/safetensors.h"
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/layout/value.h"
 #include "tests/support/files.h"
 #include "tests/support/temporary_directory.h"

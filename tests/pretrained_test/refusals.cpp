@@ -6,7 +6,7 @@
 #include <map>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "tests/pretrained_test/layouts.h"
 #include "tests/support/error_of.h"
 #include "tests/support/files.h"

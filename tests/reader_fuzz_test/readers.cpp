@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_index.h"
-#include "checkpoint/formats/bounded_json.h"
+#include "checkpoint/formats/json/bounded_json.h"
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/stored_zip.h"
-#include "checkpoint/formats/torch_bin.h"
-#include "checkpoint/formats/unpickler.h"
+#include "checkpoint/formats/torch_bin/stored_zip.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
+#include "checkpoint/formats/torch_bin/unpickler.h"
+#include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/storage/hash.h"
-#include "mpu/error.h"
-#include "oslo_cpp/exported/exported_module.h"
+#include "mpu/base/error.h"
+#include "oslo_cpp/exported/module/exported_module.h"
 #include "tests/reader_fuzz_test/memory_file.h"
 #include "tests/reader_fuzz_test/zip_text.h"
 

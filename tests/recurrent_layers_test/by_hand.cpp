@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/load_state.h"
+#include "checkpoint/load/load_state.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "tests/recurrent_layers_test/recurrent_net.h"
 #include "tests/support/temporary_directory.h"

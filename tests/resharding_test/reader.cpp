@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin.h"
+#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "checkpoint/regions/region_reader.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_directory.h"

@@ -3,10 +3,10 @@
 #include <string>
 #include <utility>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/residency/shape_call.h"
 
 namespace oslo::test {
 

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "parallelizers/pipeline/micro_batch.h"
+#include "parallelizers/pipeline/run/micro_batch.h"
 #include "tests/residency_test/stages.h"
 #include "tests/support/seeded.h"
 

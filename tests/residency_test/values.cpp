@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "parallelizers/pipeline/micro_batch.h"
+#include "parallelizers/pipeline/run/micro_batch.h"
 #include "tests/residency_test/stages.h"
 #include "tests/support/seeded.h"
 

@@ -1,5 +1,5 @@
 // A save that is written while the model is trained on holds what the model was when it began.
-#include "checkpoint/pending_save.h"
+#include "checkpoint/save/pending_save.h"
 
 #include <set>
 

@@ -1,7 +1,7 @@
 // Random generators go on from where they were.
 #include "checkpoint/resume/random_record.h"
 
-#include "mpu/random_states.h"
+#include "mpu/grid/random_states.h"
 #include "tests/resume_test/session.h"
 
 namespace oslo::resume_test {

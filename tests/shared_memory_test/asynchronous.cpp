@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/backend.h"
 #include "tests/shared_memory_test/group_calls.h"
 #include "tests/support/shared_memory_group.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/backend.h"
 
 namespace oslo::test {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/transport/process_group_gloo.h"
+#include "mpu/transport/backends/process_group_gloo.h"
 #include "mpu/transport/shared_memory/backend.h"
 #include "tests/support/shared_memory_group.h"
 

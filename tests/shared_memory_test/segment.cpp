@@ -1,5 +1,5 @@
 // Memory that another rank offers is opened only where it is what this library offers.
-#include "mpu/transport/shared_memory/segment.h"
+#include "mpu/transport/shared_memory/segment/segment.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

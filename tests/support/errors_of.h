@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "mpu/error.h"
-#include "mpu/world.h"
+#include "mpu/base/error.h"
+#include "mpu/world/world.h"
 
 namespace oslo::test {
 

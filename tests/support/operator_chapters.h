@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/operators/operator_entry.h"
 #include "tests/support/operator_examples.h"
 #include "tests/support/operator_table.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "mpu/error.h"
-#include "mpu/mpu.h"
+#include "mpu/base/error.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "tests/support/operator_call.h"
 

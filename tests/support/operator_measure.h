@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "mpu/error.h"
-#include "mpu/mpu.h"
+#include "mpu/base/error.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "tests/support/operator_call.h"
 

@@ -3,7 +3,7 @@
 #include <ATen/core/enum_tag.h>
 #include <c10/core/GradMode.h>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/weight_uses.h"

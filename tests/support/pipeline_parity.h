@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallelizers/pipeline/schedule/kinds.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "tests/support/parity.h"
 #include "tests/support/seeded.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/seeded.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 
 // One operator on one device against the same operator on placed tensors: results, gradients of

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "mpu/transport/shared_memory/backend.h"
-#include "mpu/transport/shared_memory/member.h"
+#include "mpu/transport/shared_memory/collective/member.h"
 
 namespace oslo::test {
 

@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 
 namespace oslo::test {
 

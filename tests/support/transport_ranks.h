@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
-#include "mpu/group.h"
-#include "mpu/world.h"
+#include "mpu/group/group.h"
+#include "mpu/world/world.h"
 
 namespace oslo::test {
 

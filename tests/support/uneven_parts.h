@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "mpu/group.h"
+#include "mpu/group/group.h"
 
 namespace oslo::test {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/placement/carrier/access.h"

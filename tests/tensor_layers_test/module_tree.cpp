@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "mpu/error.h"
-#include "mpu/mpu.h"
+#include "mpu/base/error.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/modules/parameters_in_use.h"

@@ -11,8 +11,8 @@
 #include <iostream>
 #include <optional>
 
-#include "mpu/rank_check.h"
-#include "oslo_cpp/agreement.h"
+#include "mpu/group/rank_check.h"
+#include "oslo_cpp/initialize/agreement.h"
 #include "tests/models/small.h"
 #include "tests/support/errors_of.h"
 #include "tests/support/initialized.h"

@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-#include "parallelizers/placement/engine/user_rule_registry.h"
+#include "parallelizers/placement/operators/user_rule_registry.h"
 #include "tests/support/error_of.h"
 #include "tests/support/placed_values.h"
 #include "tests/user_operators_test/library.h"

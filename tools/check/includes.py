@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks who includes whom.
+"""Checks who includes whom, and how much a folder holds.
 
 A component is a header with its source file of the same name. A floor may include itself and the
-floors below it only. No component may be part of a circle, nor a folder (a folder and the folders in
-it are one there: what all of them use lies beside them). A source file includes its own header first,
-so that this header is compiled alone wherever the file is. Prints each offence on a line of its own
-and exits with 1 where there is one.
+floors below it only. No component may be part of a circle, nor a folder. The files that lie in a
+folder itself count as one more folder in it there: those who use them and those whom they use are
+different folders. A source file includes its own header first, so that this header is compiled alone
+wherever the file is. No folder holds more than FULL source files. Prints each offence on a line of
+its own and exits with 1 where there is one.
 """
 import pathlib
 import re
@@ -13,15 +14,19 @@ import sys
 
 # From the bottom up.
 FLOORS = ["mpu", "parallelizers", "checkpoint", "oslo_cpp"]
+# The command stands on all of them.
+ROOMS = FLOORS + ["tools"]
+FULL = 25
+SOURCES = (".h", ".cpp", ".cu", ".cuh")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 def components(root: pathlib.Path) -> dict[str, set[str]]:
     """component -> the components that it includes."""
     found: dict[str, set[str]] = {}
-    for floor in FLOORS:
+    for floor in ROOMS:
         for path in sorted((root / floor).rglob("*")):
-            if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+            if path.suffix not in SOURCES:
                 continue
             name = path.relative_to(root).with_suffix("").as_posix()
             included = found.setdefault(name, set())
@@ -37,7 +42,7 @@ def components(root: pathlib.Path) -> dict[str, set[str]]:
 def own_headers_last(root: pathlib.Path) -> list[str]:
     """The source files whose own header is not what they include first."""
     found = []
-    for floor in FLOORS:
+    for floor in ROOMS:
         for source in sorted((root / floor).rglob("*.cpp")):
             header = source.with_suffix(".h")
             if not header.exists():
@@ -94,7 +99,10 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def between_folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """folder -> the folders beside it, or beside one around it, that it includes from."""
+    """folder -> the folders beside it that it includes from.
+
+    "a/b/" is a folder in "a/", "a/." are the files that lie in "a/" itself.
+    """
     folders: dict[str, set[str]] = {}
     for name, included in graph.items():
         for other in included:
@@ -102,12 +110,25 @@ def between_folders(graph: dict[str, set[str]]) -> dict[str, set[str]]:
             same = 0
             while same < min(len(own), len(its)) and own[same] == its[same]:
                 same += 1
-            if same == len(own) or same == len(its):
+            if same == len(own) == len(its):
                 continue
-            its_folder = "/".join(its[:same + 1]) + "/"
-            folders.setdefault("/".join(own[:same + 1]) + "/", set()).add(its_folder)
+            around = "".join(part + "/" for part in own[:same])
+            own_folder = around + (own[same] + "/" if same < len(own) else ".")
+            its_folder = around + (its[same] + "/" if same < len(its) else ".")
+            folders.setdefault(own_folder, set()).add(its_folder)
             folders.setdefault(its_folder, set())
     return folders
+
+
+def too_full(root: pathlib.Path) -> list[str]:
+    """The folders with more than FULL source files."""
+    held: dict[pathlib.Path, int] = {}
+    for floor in ROOMS:
+        for path in (root / floor).rglob("*"):
+            if path.suffix in SOURCES:
+                held[path.parent] = held.get(path.parent, 0) + 1
+    return [f"{folder.relative_to(root)} holds {count} source files, more than {FULL}"
+            for folder, count in sorted(held.items()) if count > FULL]
 
 
 def main() -> int:
@@ -115,16 +136,16 @@ def main() -> int:
     graph = components(root)
     offences = []
     for name, included in graph.items():
-        own = FLOORS.index(name.split("/")[0])
+        own = ROOMS.index(name.split("/")[0])
         for other in sorted(included):
             floor = other.split("/")[0]
-            if floor not in FLOORS or FLOORS.index(floor) > own:
+            if floor not in ROOMS or ROOMS.index(floor) > own:
                 offences.append(f"{name} includes {other}, which is not below it")
-    offences += own_headers_last(root)
+    offences += own_headers_last(root) + too_full(root)
     offences += ["a circle of includes: " + " ".join(members)
                  for members in circles(graph) + circles(between_folders(graph))]
     print("\n".join(offences) if offences else
-          f"includes: {len(graph)} components, none upwards, no circle")
+          f"includes: {len(graph)} components, none upwards, no circle, no folder above {FULL} files")
     return 1 if offences else 0
 
 

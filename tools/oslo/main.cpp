@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
-#include "tools/oslo/command.h"
-#include "tools/oslo/folder_commands.h"
-#include "tools/oslo/inspect_command.h"
-#include "tools/oslo/plan_command.h"
-#include "tools/oslo/run_command.h"
-#include "tools/oslo/schedule_command.h"
+#include "tools/oslo/base/command.h"
+#include "tools/oslo/folders/folder_commands.h"
+#include "tools/oslo/folders/inspect_command.h"
+#include "tools/oslo/plan/plan_command.h"
+#include "tools/oslo/run/run_command.h"
+#include "tools/oslo/schedule/schedule_command.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo::shared_memory {
 

@@ -4,8 +4,8 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "mpu/transport/shared_memory/buffer.h"
-#include "mpu/transport/shared_memory/collective.h"
+#include "mpu/transport/shared_memory/collective/buffer.h"
+#include "mpu/transport/shared_memory/collective/collective.h"
 
 namespace oslo::shared_memory {
 

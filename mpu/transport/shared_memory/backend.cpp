@@ -2,11 +2,11 @@
 
 #include <exception>
 
-#include "mpu/error.h"
-#include "mpu/transport/shared_memory/executor.h"
-#include "mpu/transport/shared_memory/host_identity.h"
-#include "mpu/transport/shared_memory/meeting.h"
+#include "mpu/base/error.h"
+#include "mpu/transport/presence/host_identity.h"
+#include "mpu/transport/shared_memory/collective/executor.h"
 #include "mpu/transport/shared_memory/messenger.h"
+#include "mpu/transport/shared_memory/segment/meeting.h"
 
 namespace oslo {
 namespace {

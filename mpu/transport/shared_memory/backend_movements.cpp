@@ -1,7 +1,7 @@
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/arguments.h"
 #include "mpu/transport/shared_memory/backend.h"
-#include "mpu/transport/shared_memory/executor.h"
+#include "mpu/transport/shared_memory/collective/executor.h"
 
 namespace oslo {
 

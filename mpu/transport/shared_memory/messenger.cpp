@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo::shared_memory {
 namespace {

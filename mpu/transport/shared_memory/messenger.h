@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/transport/shared_memory/buffer.h"
-#include "mpu/transport/shared_memory/executor.h"
-#include "mpu/transport/shared_memory/ring.h"
+#include "mpu/transport/shared_memory/collective/buffer.h"
+#include "mpu/transport/shared_memory/collective/executor.h"
+#include "mpu/transport/shared_memory/segment/ring.h"
 
 namespace oslo::shared_memory {
 

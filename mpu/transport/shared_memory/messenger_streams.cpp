@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/messenger.h"
 
 // How messages get into the channels and out of them. Everything here holds the messenger's mutex.

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/kernels/column_order.h"
 #include "parallelizers/kernels/cublaslt/status.h"
 

@@ -1,6 +1,6 @@
 #include "parallelizers/kernels/cublaslt/status.h"
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo::cublaslt {
 

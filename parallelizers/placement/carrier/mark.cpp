@@ -10,7 +10,7 @@
 
 #include <typeinfo>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark_end.h"
 #include "parallelizers/placement/carrier/part_storage.h"

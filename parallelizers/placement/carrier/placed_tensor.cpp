@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/data_asked_for.h"
 
 namespace oslo {

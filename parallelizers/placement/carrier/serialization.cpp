@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/mark.h"
 

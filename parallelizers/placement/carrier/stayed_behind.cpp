@@ -1,6 +1,6 @@
 #include "parallelizers/placement/carrier/stayed_behind.h"
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

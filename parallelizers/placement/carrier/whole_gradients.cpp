@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-#include "mpu/ledger.h"
+#include "mpu/base/ledger.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 

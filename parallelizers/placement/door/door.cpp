@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "mpu/foreign_scope.h"
-#include "mpu/rank_check.h"
+#include "mpu/base/foreign_scope.h"
+#include "mpu/group/rank_check.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -13,13 +13,13 @@
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
-#include "parallelizers/placement/engine/call_observer.h"
 #include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/pointwise.h"
-#include "parallelizers/placement/engine/stage_carrier.h"
 #include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
-#include "parallelizers/placement/engine/stage_value.h"
+#include "parallelizers/placement/operators/call_observer.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_value.h"
 
 namespace oslo {
 namespace {

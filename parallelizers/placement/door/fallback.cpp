@@ -2,14 +2,14 @@
 
 #include <ATen/core/enum_tag.h>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/data_asked_for.h"
-#include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/in_place.h"
-#include "parallelizers/placement/engine/initializer_guard.h"
 
 namespace oslo {
 

@@ -5,14 +5,14 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/engine/call_observer.h"
-#include "parallelizers/placement/engine/initializer_guard.h"
-#include "parallelizers/placement/engine/shape_call.h"
+#include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/operators/call_observer.h"
+#include "parallelizers/placement/residency/shape_call.h"
 
 namespace oslo {
 namespace {

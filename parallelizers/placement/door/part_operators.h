@@ -2,7 +2,7 @@
 
 #include <ATen/core/stack.h>
 
-#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include "mpu/rank_check.h"
+#include "mpu/group/rank_check.h"
 #include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {

@@ -6,18 +6,18 @@
 
 #include <numeric>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/engine/global_strides.h"
-#include "parallelizers/placement/engine/shape_call.h"
-#include "parallelizers/placement/engine/stage_call.h"
-#include "parallelizers/placement/engine/stage_carrier.h"
-#include "parallelizers/placement/engine/stage_value.h"
 #include "parallelizers/placement/layout/memory_order.h"
+#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/residency/stage_call.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_value.h"
 
 namespace oslo {
 

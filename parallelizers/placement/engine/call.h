@@ -7,9 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "parallelizers/placement/carrier/gathered_view.h"
-#include "parallelizers/placement/engine/dimension_map.h"
-#include "parallelizers/placement/engine/operator_entry.h"
+#include "parallelizers/placement/carrier/graph/gathered_view.h"
+#include "parallelizers/placement/operators/dimension_map.h"
+#include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 

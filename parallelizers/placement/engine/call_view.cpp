@@ -5,15 +5,15 @@
 #include <memory>
 #include <utility>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/global_strides.h"
-#include "parallelizers/placement/engine/shape_call.h"
-#include "parallelizers/placement/engine/stage_call.h"
 #include "parallelizers/placement/layout/memory_order.h"
+#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/residency/stage_call.h"
 
 namespace oslo {
 

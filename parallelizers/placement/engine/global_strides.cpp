@@ -12,8 +12,8 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/shape_call.h"
 #include "parallelizers/placement/layout/memory_order.h"
+#include "parallelizers/placement/residency/shape_call.h"
 
 namespace oslo {
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "parallelizers/placement/engine/operator_entry.h"
 #include "parallelizers/placement/layout/value.h"
+#include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 

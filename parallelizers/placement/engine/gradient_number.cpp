@@ -1,11 +1,11 @@
 #include "parallelizers/placement/engine/gradient_number.h"
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/engine/stage_carrier.h"
 #include "parallelizers/placement/engine/stage_read.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {

@@ -6,17 +6,17 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
-#include "parallelizers/placement/carrier/adopt.h"
-#include "parallelizers/placement/carrier/adopted_view.h"
-#include "parallelizers/placement/carrier/gathered_view.h"
-#include "parallelizers/placement/carrier/graph_place.h"
+#include "parallelizers/placement/carrier/graph/adopt.h"
+#include "parallelizers/placement/carrier/graph/adopted_view.h"
+#include "parallelizers/placement/carrier/graph/gathered_view.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/content_provider.h"
-#include "parallelizers/placement/engine/stage_value.h"
+#include "parallelizers/placement/residency/content_provider.h"
+#include "parallelizers/placement/residency/stage_value.h"
 
 namespace oslo {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/engine/map_text.h"
-#include "parallelizers/placement/engine/rule_table.h"
-#include "parallelizers/placement/engine/user_rule_registry.h"
+#include "parallelizers/placement/operators/map_text.h"
+#include "parallelizers/placement/operators/rule_table.h"
+#include "parallelizers/placement/operators/user_rule_registry.h"
 
 namespace oslo {
 namespace {

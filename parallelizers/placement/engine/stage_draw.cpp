@@ -1,8 +1,8 @@
 #include "parallelizers/placement/engine/stage_draw.h"
 
-#include "mpu/error.h"
-#include "parallelizers/placement/engine/stage_call.h"
-#include "parallelizers/placement/engine/stage_carrier.h"
+#include "mpu/base/error.h"
+#include "parallelizers/placement/residency/stage_call.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/engine/shape_call.h"
-#include "parallelizers/placement/engine/stage_carrier.h"
+#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {

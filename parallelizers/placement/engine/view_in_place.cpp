@@ -1,7 +1,7 @@
 #include "parallelizers/placement/engine/view_in_place.h"
 
-#include "mpu/error.h"
-#include "parallelizers/placement/carrier/graph_place.h"
+#include "mpu/base/error.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/in_place.h"

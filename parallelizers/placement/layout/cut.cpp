@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

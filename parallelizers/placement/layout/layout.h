@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/mesh.h"
+#include "mpu/grid/mesh.h"
 #include "parallelizers/placement/layout/placement.h"
 
 namespace oslo {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 

@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include "mpu/collectives.h"
-#include "mpu/error.h"
-#include "mpu/foreign_scope.h"
+#include "mpu/base/error.h"
+#include "mpu/base/foreign_scope.h"
+#include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {

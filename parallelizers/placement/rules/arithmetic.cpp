@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "mpu/collectives.h"
+#include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/engine/pointwise.h"
 
 namespace oslo {

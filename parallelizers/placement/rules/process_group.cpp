@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

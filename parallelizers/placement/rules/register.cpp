@@ -1,5 +1,5 @@
 // The families that the rule table is filled from.
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

@@ -3,7 +3,7 @@
 
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/pointwise.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

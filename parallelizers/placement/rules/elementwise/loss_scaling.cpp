@@ -5,7 +5,7 @@
 
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/in_place.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 

@@ -1,10 +1,10 @@
 #include "parallelizers/placement/engine/pointwise.h"
 
-#include "mpu/error.h"
-#include "parallelizers/placement/carrier/graph_place.h"
+#include "mpu/base/error.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/in_place.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

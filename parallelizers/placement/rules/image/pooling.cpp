@@ -1,5 +1,5 @@
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"
 

@@ -2,7 +2,7 @@
 
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/index/indexing.h"

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "parallelizers/placement/engine/in_place.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/index/indexing.h"
 

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/index/indexing.h"

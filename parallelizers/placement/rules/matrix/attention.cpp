@@ -2,10 +2,10 @@
 
 #include <limits>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "parallelizers/placement/carrier/gradient_path.h"
+#include "parallelizers/placement/carrier/graph/gradient_path.h"
 
 namespace oslo {
 

@@ -29,7 +29,7 @@ struct WeightGradientsOf {
 };
 /// By the `gradient` (m, n) of the product with x (m, k). The weight's goes along `edge`: it is
 /// added to the parameter's in place where that leads to one and nobody would notice
-/// (carrier/gradient_path.h).
+/// (carrier/graph/gradient_path.h).
 WeightGradients fused_weight_gradients(LinearKernels& kernels, const torch::autograd::Edge& edge,
                                        const at::Tensor& gradient, const at::Tensor& x,
                                        const WeightGradientsOf& of);

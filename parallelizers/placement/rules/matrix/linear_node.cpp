@@ -13,8 +13,8 @@
 #include <string>
 #include <utility>
 
-#include "mpu/collectives.h"
-#include "parallelizers/placement/carrier/gradient_path.h"
+#include "mpu/collectives/collectives.h"
+#include "parallelizers/placement/carrier/graph/gradient_path.h"
 #include "parallelizers/placement/carrier/split_backward.h"
 #include "parallelizers/placement/rules/matrix/fused_linear.h"
 

@@ -21,7 +21,7 @@ class KernelFusion;
 /// With `fusion`, kernels compute it and both gradients, rounded as they round (fused_linear.h):
 ///   - the GeLU too, where one is expected (kernel_fusion.h);
 ///   - the weight's gradient into that of the parameter, in place, where nobody would notice
-///     (carrier/gradient_path.h), and the bias's in the same pass; in the weight half, too;
+///     (carrier/graph/gradient_path.h), and the bias's in the same pass; in the weight half, too;
 ///   - of an x that is such a GeLU, the gradient of the sum before it, in one pass, where nobody
 ///     looks at the GeLU's.
 /// create_graph takes LibTorch's operators, which record.

@@ -6,7 +6,7 @@
 
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/index/indexing.h"
 #include "parallelizers/placement/rules/matrix/recurrent_layer.h"

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/matrix/recurrent_layer.h"
 #include "parallelizers/placement/rules/parts.h"

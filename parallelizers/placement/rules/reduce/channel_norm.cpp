@@ -5,8 +5,8 @@
 
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
-#include "parallelizers/placement/engine/rule_table.h"
-#include "parallelizers/placement/engine/stage_value.h"
+#include "parallelizers/placement/operators/rule_table.h"
+#include "parallelizers/placement/residency/stage_value.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"

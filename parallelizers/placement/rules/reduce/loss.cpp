@@ -3,9 +3,9 @@
 #include <ATen/core/Reduction.h>
 #include <c10/core/GradMode.h>
 
-#include "mpu/collectives.h"
+#include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 

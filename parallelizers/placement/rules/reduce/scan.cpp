@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 
-#include "mpu/collectives.h"
+#include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/engine/in_place.h"
-#include "parallelizers/placement/engine/rule_table.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"
 

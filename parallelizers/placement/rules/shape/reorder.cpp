@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/engine/view_in_place.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

@@ -6,15 +6,15 @@
 #include <optional>
 #include <vector>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/engine/initializer_guard.h"
-#include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/layout/cut_requests.h"
 #include "parallelizers/placement/layout/memory_order.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

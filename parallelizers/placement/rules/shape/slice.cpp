@@ -2,12 +2,12 @@
 
 #include <optional>
 
-#include "mpu/error.h"
+#include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/pointwise.h"
-#include "parallelizers/placement/engine/rule_table.h"
 #include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 
 namespace oslo {

@@ -1,0 +1,36 @@
+#include "mpu/group/group_agreement.h"
+
+#include <ATen/ATen.h>
+
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "mpu/base/error.h"
+#include "mpu/base/text.h"
+
+namespace oslo {
+
+void agree_on_success(Group& group, const std::function<void()>& step) {
+  bool failed = false;
+  std::string what;
+  try {
+    step();
+  } catch (const std::exception& error) {
+    failed = true;
+    what = message_of(error);
+  }
+  const auto own = failed ? static_cast<int64_t>(what.size()) : int64_t{-1};
+  const std::vector<int64_t> sizes = group.exchange(own);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (sizes[rank] < 0) continue;
+    at::Tensor text = at::empty({sizes[rank]}, at::kByte);
+    if (rank == group.rank()) std::memcpy(text.mutable_data_ptr(), what.data(), what.size());
+    if (sizes[rank] > 0) group.broadcast(text, rank);
+    fail("rank ", group.ranks()[rank], ": ",
+         std::string(static_cast<const char*>(text.const_data_ptr()), text.numel()));
+  }
+}
+
+}  // namespace oslo

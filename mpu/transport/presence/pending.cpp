@@ -1,0 +1,101 @@
+#include "mpu/transport/presence/pending.h"
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "mpu/base/text.h"
+#include "mpu/transport/presence/presence.h"
+
+namespace oslo {
+
+void wait_for(c10d::Work& work, std::string_view operation, const OperationLabel& label) {
+  try {
+    work.wait();
+  } catch (const std::exception& error) {
+    fail_operation(operation, label, error);
+  }
+}
+
+void fail_operation(std::string_view operation, const OperationLabel& label,
+                    const std::exception& error) {
+  const std::string reason = first_line(message_of(error));
+  // Shared memory sees processes end; of other transports the connections are closed first.
+  const bool patient = dynamic_cast<const Error*>(&error) == nullptr;
+  const std::string cause = label.presence ? label.presence->cause(patient) : "";
+  if (cause.empty() || reason.find(cause) != std::string::npos) {
+    fail(operation, label.where, label.suspects, reason);
+  }
+  // What shared memory says is what came of it: it may name a rank that failed with the first.
+  fail(operation, label.where, label.suspects, cause, patient ? c10::str(" (", reason, ")") : "");
+}
+
+Pending::Pending(at::Tensor result) : written_(std::move(result)) {}
+
+Pending::Pending(c10::intrusive_ptr<c10d::Work> work, at::Tensor written, const char* operation,
+                 Label label)
+    : work_(std::move(work)),
+      written_(std::move(written)),
+      operation_(operation),
+      label_(std::move(label)) {}
+
+Pending::Pending(Pending&& other) noexcept
+    : work_(std::move(other.work_)),
+      written_(std::move(other.written_)),
+      operation_(other.operation_),
+      label_(std::move(other.label_)),
+      finish_(std::move(other.finish_)),
+      input_(std::move(other.input_)),
+      version_(other.version_),
+      taken_(std::exchange(other.taken_, true)) {}
+
+Pending& Pending::operator=(Pending&& other) noexcept {
+  work_ = std::move(other.work_);
+  written_ = std::move(other.written_);
+  operation_ = other.operation_;
+  label_ = std::move(other.label_);
+  finish_ = std::move(other.finish_);
+  input_ = std::move(other.input_);
+  version_ = other.version_;
+  taken_ = std::exchange(other.taken_, true);
+  return *this;
+}
+
+Pending::~Pending() = default;
+
+at::Tensor Pending::wait() {
+  OSLO_CHECK(!taken_, "a started collective gives its result once; keep what wait() returned");
+  taken_ = true;
+  // NCCL gives no Work to a caller that waits: the operation is on the caller's own stream.
+  if (work_) wait_for(*work_, operation_, *label_);
+  OSLO_CHECK(
+      !input_.defined() || input_._version() == version_, operation_, label_->where,
+      ": its operand was written to before it was waited for; wait first, or give it a copy");
+  input_.reset();
+  at::Tensor result = std::move(written_);
+  return finish_ ? finish_(std::move(result)) : result;
+}
+
+bool Pending::done() const {
+  return !work_ || work_->isCompleted();
+}
+
+Pending Pending::reading(const at::Tensor& input) && {
+  if (work_ && !input.is_inference()) {
+    input_ = input;
+    version_ = input._version();
+  }
+  return Pending(std::move(*this));
+}
+
+Pending Pending::then(Finish finish) && {
+  if (finish_) {
+    finish = [first = std::move(finish_), last = std::move(finish)](at::Tensor tensor) {
+      return last(first(std::move(tensor)));
+    };
+  }
+  finish_ = std::move(finish);
+  return Pending(std::move(*this));
+}
+
+}  // namespace oslo

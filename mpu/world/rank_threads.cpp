@@ -1,0 +1,65 @@
+#include <c10/core/AutogradState.h>
+
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "mpu/base/error.h"
+#include "mpu/base/peer_failure.h"
+#include "mpu/base/text.h"
+#include "mpu/world/world.h"
+
+namespace oslo {
+namespace {
+
+/// LibTorch's flight recorder is one for the process and not safe for several groups of one process
+/// at once (a crash in recordWithResetEnabled); ranks as threads are just that.
+void switch_off_flight_recorder() {
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+}
+
+/// Autograd has one thread for each device of the process. Ranks that share a GPU would share it
+/// too, and the first of them to wait there for another rank would wait forever.
+void keep_backward_in_this_thread() {
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
+}  // namespace
+
+void run_as_threads(int size, const std::function<void(World)>& body,
+                    std::chrono::milliseconds timeout) {
+  switch_off_flight_recorder();
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::string failure;
+  const auto report = [&](const World& world, const std::string& what) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      // A rank that fails wakes the others before it gets here, so that they may come first.
+      if (failure.empty() || (tells_of_a_peer(failure) && !tells_of_a_peer(what))) {
+        failure = c10::str("rank ", world.rank(), ": ", what);
+      }
+    }
+    world.report_failure(what);
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      keep_backward_in_this_thread();
+      const World world = World::over_store(store, rank, size, timeout);
+      // What `body` made is gone when it has thrown: closing its connections is what wakes the
+      // ranks that wait for this one in a collective.
+      try {
+        body(world);
+      } catch (const std::exception& error) {
+        report(world, message_of(error));
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  if (!failure.empty()) fail(failure);
+}
+
+}  // namespace oslo

@@ -1,0 +1,132 @@
+#include "oslo_cpp/initialize/initialize_stages.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <iostream>
+
+#include "mpu/base/error.h"
+#include "oslo_cpp/config/config_dialects.h"
+#include "parallelizers/pipeline/crossing/evaluation_carrier.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/plan/search/stage_balance.h"
+#include "parallelizers/plan/search/stage_search.h"
+#include "parallelizers/stages/balance.h"
+
+namespace oslo {
+
+MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineShape& shape) {
+  return [device, shape](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
+    if (pipeline->size() == 1) return;
+    mesh.stage_ranks = StageRanks(
+        pipeline::rank_of_stage(shape.kind, pipeline->size(), shape.chunks), pipeline->rank());
+    mesh.stages = pipeline;
+    mesh.device = device;
+    mesh.shapes = std::make_shared<KnownShapes>();
+    mesh.evaluation = std::make_shared<EvaluationCarrier>(pipeline, mesh.stage_ranks);
+  };
+}
+
+namespace {
+
+StageWishes wishes_of(const Config& config, const StageAssignment& assigned, int stages) {
+  const ConfigValues& values = config.values();
+  StageWishes wishes{stages, values.pipeline_num_layers, values.custom_pipeline_stage_id,
+                     values.stages, assigned};
+  if (values.actual_pipeline_stage_id) {
+    wishes.ids = values.actual_pipeline_stage_id;
+    wishes.ids_from = "'" + stage_ids_path(values.dialect, "actual") + "'";
+  }
+  return wishes;
+}
+
+std::string ids_text(const std::vector<int>& ids) {
+  return c10::str("[", c10::Join(", ", ids), "]");
+}
+
+/// A saved config says for which model and how many stages it was.
+void check_saved(const StagePlan& plan, const ConfigValues& values) {
+  if (!values.auto_pipeline_stage_id) return;
+  std::vector<int> automatic;
+  for (const StagePlan::Layer& layer : plan.layers) automatic.push_back(layer.automatic);
+  OSLO_CHECK(
+      automatic == *values.auto_pipeline_stage_id, "'", stage_ids_path(values.dialect, "auto"),
+      "' is ", ids_text(*values.auto_pipeline_stage_id),
+      " in the config, which initialize wrote for "
+      "another pipeline or model: for ",
+      plan.layers.size(), " layers on ", plan.stages, " stages it would be ", ids_text(automatic),
+      "; remove it and '", stage_ids_path(values.dialect, "actual"), "'");
+}
+
+/// Whether the config leaves it to us, and says by what.
+std::optional<std::string> balanced_by(const ConfigValues& values) {
+  return values.actual_pipeline_stage_id ? std::nullopt : values.balance_stages;
+}
+
+}  // namespace
+
+StagePlan stages_of(const ModelView& model, const Config& config, const StageAssignment& assigned,
+                    int pipeline_ranks) {
+  const ConfigValues& values = config.values();
+  if (pipeline_ranks == 1 && values.stages.empty() && assigned.empty()) return {};
+  const int stages = pipeline_ranks * pipeline_shape(values).chunks;
+  StagePlan plan = plan_stages(model, wishes_of(config, assigned, stages));
+  if (pipeline_ranks == 1) return {};
+  check_saved(plan, values);
+  return plan;
+}
+
+std::vector<double> finish_stages(StagePlan& plan, const StagedModel& of, bool tells) {
+  if (plan.stages == 1) return {};
+  if (const auto by = balanced_by(of.config.values())) {
+    OSLO_CHECK(*by != "time" || of.example,
+               "'balance_stages' is time, which InitializeOptions::example_inputs shows: give "
+               "initialize a forward, or take \"memory\"");
+    StageWishes wishes = wishes_of(of.config, of.assigned, plan.stages);
+    const PipelineShape shape = pipeline_shape(of.config.values());
+    const BalancedModel balanced{
+        of.model, of.layers, of.axes, of.example,
+        pipeline::rank_of_stage(shape.kind, plan.stages / shape.chunks, shape.chunks)};
+    wishes.ids = *by == "time" ? stages_by_time(balanced, wishes, of.rates)
+                               : stages_by_memory(balanced, wishes);
+    wishes.balanced_by = *by;
+    plan = plan_stages(of.model, wishes);
+  }
+  if (!of.example) return {};
+  const StageUses uses =
+      add_used_stages(plan.tensors, of.layers, of.model, of.axes, of.example, of.rates);
+  if (!uses.reason.empty()) {
+    if (tells) {
+      std::cerr << "oslo: which parameters several pipeline stages use could not be seen, as "
+                   "example_inputs could not be run on shapes: " +
+                       uses.reason + "\n";
+    }
+    return {};
+  }
+  std::vector<double> seconds;
+  for (int stage = 0; stage < plan.stages; ++stage) {
+    seconds.push_back(cost_of_units(uses.work, stage, stage + 1));
+  }
+  return seconds;
+}
+
+PlanPipeline pipeline_of(const StagePlan& plan, std::vector<double> seconds) {
+  if (plan.stages == 1) return {};
+  PlanPipeline pipeline{plan.why, plan.stages, {}, std::move(seconds)};
+  for (const StagePlan::Layer& layer : plan.layers) {
+    pipeline.layers.push_back({layer.path, layer.automatic, layer.actual});
+  }
+  return pipeline;
+}
+
+Config saved_config(const Config& config, const PlanPipeline& pipeline) {
+  if (pipeline.layers.empty()) return config;
+  std::vector<int> automatic, actual;
+  for (const PlanLayer& layer : pipeline.layers) {
+    automatic.push_back(layer.automatic_stage);
+    actual.push_back(layer.actual_stage);
+  }
+  return config.with_stage_ids(automatic, actual);
+}
+
+}  // namespace oslo

@@ -1,0 +1,23 @@
+#include "oslo_cpp/initialize/plan_only.h"
+
+#include <cstdlib>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace oslo {
+
+void print_plan_and_exit(const ParallelModel& parallel) {
+  const char* format = std::getenv("OSLO_PLAN_FORMAT");
+  const Plan plan = parallel.plan();
+  if (format != nullptr && std::string_view(format) == "json") {
+    std::cout << plan.to_json().dump(2) << std::endl;
+  } else {
+    std::cout << plan.to_string() << std::flush;
+  }
+  std::cerr << "oslo plan: this was the plan; the program ends here" << std::endl;
+  // Not exit(): the program is in the middle of its work, perhaps with threads.
+  std::_Exit(std::cout ? 0 : 1);
+}
+
+}  // namespace oslo

@@ -1,0 +1,103 @@
+#include "parallelizers/placement/carrier/graph/front_nodes.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+
+namespace oslo {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+/// How the results of a user's autograd::Function lie, by their numbers: whatever takes one leads
+/// to the function's node.
+class ResultLayouts final : public torch::autograd::FunctionPostHook {
+ public:
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    return outputs;
+  }
+  static ResultLayouts* find(const Node& function) {
+    for (const auto& hook : function.post_hooks()) {
+      if (auto* const noted = dynamic_cast<ResultLayouts*>(hook.get())) return noted;
+    }
+    return nullptr;
+  }
+
+  std::map<uint32_t, LayoutPtr> by_result;
+};
+
+/// Of the placed tensor that stands there; null where none does.
+LayoutPtr layout_at(const Edge& place) {
+  if (!place.function) return nullptr;
+  if (const auto* const front = dynamic_cast<const FrontNode*>(place.function.get())) {
+    return front->layout();
+  }
+  const ResultLayouts* const noted = ResultLayouts::find(*place.function);
+  if (noted == nullptr) return nullptr;
+  const auto found = noted->by_result.find(place.input_nr);
+  return found == noted->by_result.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+FrontNode::FrontNode(LayoutPtr layout, Edge edge, bool written_since)
+    : Node(edge.function ? edge.function->sequence_nr() : 0, {edge}),
+      layout_(std::move(layout)),
+      written_since_(written_since) {}
+
+variable_list FrontNode::apply(variable_list&& gradients) {
+  if (!gradients[0].defined()) return {at::Tensor()};
+  OSLO_CHECK(!written_since_,
+             "the gradient of a view that had to be gathered was asked for after the tensor that "
+             "it views was written; take it through an operator on the view (such as clone())");
+  return {local_in(std::move(gradients[0]), layout_)};
+}
+
+variable_list BridgeNode::apply(variable_list&& gradients) {
+  if (!gradients[0].defined()) return {at::Tensor()};
+  return {wrap({gradients[0], layout_})};
+}
+
+void note_layout(Node& function, uint32_t result, const LayoutPtr& layout) {
+  ResultLayouts* noted = ResultLayouts::find(function);
+  if (noted == nullptr) {
+    auto made = std::make_unique<ResultLayouts>();
+    noted = made.get();
+    function.add_post_hook(std::move(made));
+  }
+  noted->by_result[result] = layout;
+}
+
+void check_one_stage(const Node& function, const Layout& result) {
+  for (const Edge& edge : function.next_edges()) {
+    const LayoutPtr layout = layout_at(edge);
+    const StageSet taken = layout ? layout->stages() : StageSet();
+    if (taken.empty() || !result.resident()) continue;
+    OSLO_CHECK(!(taken & result.stages()).empty(), function.name(),
+               ", a torch::autograd::Function, took a value of pipeline ", taken.to_string(),
+               " and computed on ", result.stages().to_string(),
+               ", and the gradient of that value would not get back; plan the parameters that it "
+               "takes for the earlier stage as well, or let it take values of one stage");
+  }
+}
+
+void refuse_roots_of_stages(const torch::autograd::edge_list& roots) {
+  for (const Edge& root : roots) {
+    const LayoutPtr layout = layout_at(root);
+    OSLO_CHECK(!layout || !layout->resident() || !layout->mesh()->stages,
+               "torch::autograd::grad of a value that pipeline ", layout->stages().to_string(),
+               " holds: each stage has its part of the graph, and the passes over it are run by "
+               "oslo::PipelineSchedule; write the derivative as operators of the forward, or train "
+               "this model without a pipeline");
+  }
+}
+
+}  // namespace oslo

@@ -1,0 +1,93 @@
+#include "parallelizers/placement/door/initializer_guard.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Backtrace.h>
+
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "mpu/base/error.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+constexpr std::array<std::string_view, 9> kReadSizes = {"nn::init::xavier_uniform_(",
+                                                        "nn::init::xavier_normal_(",
+                                                        "nn::init::kaiming_uniform_(",
+                                                        "nn::init::kaiming_normal_(",
+                                                        "nn::init::orthogonal_(",
+                                                        "nn::init::sparse_(",
+                                                        "nn::init::dirac_(",
+                                                        "nn::init::eye_(",
+                                                        "nn::BilinearImpl::reset_parameters("};
+
+/// From the innermost call of an initializer outwards.
+constexpr size_t kFrames = 40;
+
+bool cut_beyond_rows(const Layout& layout) {
+  for (int axis = 0; axis < layout.axes(); ++axis) {
+    if (layout[axis].dim > 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void refuse_initializers_of_parts(const at::Tensor& target) {
+  if (placed_impl(target) != nullptr) return;  // its sizes are global
+  const Mark* mark = mark_of(target);
+  if (mark == nullptr || mark->layout->whole()) return;
+  if (c10::GradMode::is_enabled()) return;  // they all fill under torch::NoGradGuard
+  const std::string calls = c10::get_backtrace(0, kFrames);
+  const auto in = [&](std::string_view function) {
+    return calls.find(function) != std::string::npos;
+  };
+  const auto found = std::find_if(kReadSizes.begin(), kReadSizes.end(), in);
+  if (found == kReadSizes.end()) return;
+  // Their layers' own resets compute from the fan-in alone.
+  const bool fan_in = in("nn::LinearImpl::reset_parameters(") || in("nn::ConvNdImpl<");
+  if (fan_in && !cut_beyond_rows(*mark->layout)) return;
+  const std::string function(found->substr(0, found->size() - 1));
+  const auto sizes = mark->layout->global_sizes(target.sizes());
+  fail("torch::", function, " of parallel parameter ", mark->name,
+       " computes from its sizes, and read those of this rank's part, ", target.sizes(), " of ",
+       c10::IntArrayRef(sizes),
+       "; initialize the weights before oslo::initialize, or fill a whole tensor on every rank and "
+       "let the parameter take its part: parameter.copy_(whole) under torch::NoGradGuard");
+}
+
+void refuse_index_put_of_parts(const at::Tensor& target) {
+  const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
+  if (mark == nullptr || mark->layout->whole()) return;
+  constexpr std::string_view kIndexPut =
+      "_ZN2at6Tensor10index_put_EN3c108ArrayRefINS_8indexing11TensorIndexE";
+  std::array<void*, kFrames> frames{};
+  const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
+  for (int i = 0; i < count; ++i) {
+    Dl_info found{};
+    if (dladdr(frames[i], &found) == 0 || found.dli_sname == nullptr) continue;
+    if (!std::string_view(found.dli_sname).starts_with(kIndexPut)) continue;
+    fail("index_put_ of parallel parameter ", mark->name,
+         " by slices or \"...\": LibTorch has compared them with the sizes of this rank's part, ",
+         target.sizes(), " of ", c10::IntArrayRef(mark->layout->global_sizes(target.sizes())),
+         ", and would write all of it; write through the view, whose sizes are the whole's: "
+         "parameter.slice(0, 0, k).copy_(values)");
+  }
+}
+
+bool resets_padded_table(const at::Tensor& target) {
+  const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
+  if (mark == nullptr || mark->padding_row < 0) return false;
+  const std::string calls = c10::get_backtrace(0, kFrames);
+  return calls.find("nn::EmbeddingImpl::reset_parameters(") != std::string::npos ||
+         calls.find("nn::EmbeddingBagImpl::reset_parameters(") != std::string::npos;
+}
+
+}  // namespace oslo

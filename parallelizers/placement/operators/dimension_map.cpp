@@ -1,0 +1,333 @@
+#include "parallelizers/placement/operators/dimension_map.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "mpu/base/error.h"
+#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/operators/planned_results.h"
+
+namespace oslo {
+namespace {
+
+constexpr char kFree = '-';
+
+std::string ranks_text(const Mesh& mesh) {
+  std::string text;
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
+    text += axis == 0 ? "ranks" : " x ranks";
+    for (const int rank : mesh.axis(axis)->ranks()) text += " " + std::to_string(rank);
+  }
+  return text;
+}
+
+MeshPtr mesh_of_operands(std::span<const Value> operands) {
+  MeshPtr mesh;
+  for (const Value& operand : operands) {
+    if (!operand.layout) continue;
+    const MeshPtr& own = operand.layout->mesh();
+    if (!mesh) mesh = own;
+    OSLO_CHECK(over_same_ranks(mesh, own), RuleScope::current(), " met values of two meshes, over ",
+               ranks_text(*mesh), " and over ", ranks_text(*own),
+               "; oslo::full_tensor(t) makes one of them plain");
+  }
+  return mesh;
+}
+
+/// The work on one axis of the mesh.
+class AxisResolver {
+ public:
+  /// `weight`: the operand that the plan speaks of; -1: none.
+  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh, int axis,
+               int weight)
+      : map_(map), operands_(operands), mesh_(mesh), axis_(axis), weight_(weight) {}
+
+  Resolution::Axis run(Keep keep) {
+    const Resolution::Axis kept = keep == Keep::first_operand ? of_first() : cheapest();
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (operands_[i].defined()) move(i, kept);
+    }
+    return kept;
+  }
+
+ private:
+  /// The letter that operand `i` is cut on here; 0 when it is whole.
+  char letter_of(size_t i) const {
+    const Value& operand = operands_[i];
+    if (!operand.defined() || !operand.layout || (*operand.layout)[axis_].whole()) return 0;
+    return map_.operands[i][(*operand.layout)[axis_].dim];
+  }
+
+  /// The cut of operand `i` in units that the other operands share; null when it does not divide.
+  CutPtr shared_cut(size_t i, char letter) const {
+    const CutPtr& cut = (*operands_[i].layout)[axis_].cut;
+    const int64_t factor = map_.factor(i, letter);
+    return factor == 1 ? cut : cut->divided(factor);
+  }
+
+  Resolution::Axis of_first() const {
+    const char letter = letter_of(0);
+    CutPtr cut = can_stay(letter) ? shared_cut(0, letter) : nullptr;
+    return cut ? Resolution::Axis{letter, std::move(cut)} : Resolution::Axis();
+  }
+
+  /// Whether the operands can be cut on it. Of a sparse tensor that is whole no part can be taken.
+  bool can_stay(char letter) const {
+    if (letter == 0 || letter == kFree || contains(map_.whole, letter)) return false;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const bool sparse = operands_[i].defined() && operands_[i].local.layout() != at::kStrided;
+      if (sparse && letter_of(i) == 0 && contains(map_.operands[i], letter)) return false;
+    }
+    return true;
+  }
+
+  bool in_results(char letter) const {
+    for (const std::string& result : map_.results) {
+      if (contains(result, letter)) return true;
+    }
+    return false;
+  }
+
+  /// Elements that would have to be gathered if `kept` stayed. Global sizes: every rank must come
+  /// to the same decision, and local sizes differ.
+  int64_t cost_of(const Resolution::Axis& kept) const {
+    int64_t cost = 0;
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      if (letter_of(i) == 0 || stays(i, kept)) continue;
+      int64_t elements = 1;
+      for (const int64_t size : operands_[i].sizes()) elements *= size;
+      cost += elements;
+    }
+    return cost;
+  }
+
+  /// Where the plan's weight has the letter of a result, in whole units, that is kept.
+  Resolution::Axis cheapest() const {
+    if (weight_ >= 0) {
+      const char letter = letter_of(weight_);
+      CutPtr cut = can_stay(letter) && in_results(letter) ? shared_cut(weight_, letter) : nullptr;
+      if (cut) return {letter, std::move(cut)};
+    }
+    Resolution::Axis best;
+    int64_t best_cost = std::numeric_limits<int64_t>::max();
+    for (size_t i = 0; i < operands_.size(); ++i) {
+      const char letter = letter_of(i);
+      if (!can_stay(letter)) continue;
+      CutPtr cut = shared_cut(i, letter);
+      if (!cut || (letter == best.letter && *cut == *best.cut)) continue;
+      Resolution::Axis candidate{letter, std::move(cut)};
+      // A letter of the result first: it needs no reduction and the result stays cut.
+      const int64_t cost = cost_of(candidate) + (in_results(letter) ? 0 : int64_t{1} << 50);
+      if (cost < best_cost) {
+        best = std::move(candidate);
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+
+  bool stays(size_t i, const Resolution::Axis& kept) const {
+    if (letter_of(i) != kept.letter) return false;
+    const CutPtr cut = shared_cut(i, kept.letter);
+    return cut && (cut == kept.cut || *cut == *kept.cut);
+  }
+
+  void move(size_t i, const Resolution::Axis& kept) {
+    Value& operand = operands_[i];
+    const char letter = letter_of(i);
+    if (letter != 0) {
+      if (stays(i, kept)) return;
+      const bool lacks = kept.letter != 0 && !contains(map_.operands[i], kept.letter);
+      if (!planned(i)) report(i, letter, kept);
+      operand = gather_axis(std::move(operand), axis_, lacks);
+      if (lacks) return;
+    }
+    if (kept.letter == 0) return;
+    const size_t dim = map_.operands[i].find(kept.letter);
+    if (dim == std::string::npos) {
+      operand = copy_axis(std::move(operand), mesh_, axis_);
+      return;
+    }
+    const int64_t factor = map_.factor(i, kept.letter);
+    operand = split_axis(std::move(operand), mesh_, axis_, static_cast<int64_t>(dim),
+                         factor == 1 ? kept.cut : kept.cut->scaled(factor));
+  }
+
+  /// Whether the plan has operand `i`, an input, gathered for the weight beside it.
+  bool planned(size_t i) const {
+    return weight_ >= 0 && static_cast<int>(i) != weight_ && letter_of(weight_) != 0;
+  }
+
+  void report(size_t i, char letter, const Resolution::Axis& kept) const {
+    const auto& [dim, cut] = (*operands_[i].layout)[axis_];
+    if (letter == kept.letter) {
+      wish_same_pieces(*cut, *kept.cut, map_.factor(i, letter));
+      if (const CutPtr own = shared_cut(i, letter)) wish_same_pieces(*kept.cut, *own, 1);
+    }
+    const int64_t parts = cut->size() - cut->local_size(mesh_->axis(axis_)->rank());
+    const int64_t row = operands_[i].local.size(dim) == 0
+                            ? 0
+                            : operands_[i].local.numel() / operands_[i].local.size(dim);
+    const char* why = contains(map_.whole, letter) ? "needs it whole"
+                      : letter == kept.letter      ? "is cut into other pieces than another operand"
+                      : letter == kFree            ? "has one element there"
+                                                   : "is cut elsewhere than another operand";
+    mesh_->gathers().record(
+        RuleScope::current(),
+        c10::str("operand ", i, ", dimension ", dim, ": ", why,
+                 cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
+        row * parts * static_cast<int64_t>(operands_[i].local.element_size()));
+  }
+
+  const DimensionMap& map_;
+  std::span<Value> operands_;
+  const MeshPtr& mesh_;
+  int axis_;
+  int weight_;
+};
+
+/// Whether `operand` is cut on `axis` inside the cut of an axis that is not among `done`.
+bool lies_inside(const Value& operand, int axis, c10::ArrayRef<int> done) {
+  if (!operand.defined() || !operand.layout || (*operand.layout)[axis].whole()) return false;
+  const auto& [dim, cut] = (*operand.layout)[axis];
+  if (cut->family().empty()) return false;
+  for (const int outer : operand.axes_cutting(dim)) {
+    if (outer == axis) break;
+    if (std::ranges::find(done, outer) == done.end()) return true;
+  }
+  return false;
+}
+
+/// The next axis to resolve, in the mesh's order, but outer axes before those that cut inside them.
+/// Where operands nest against each other the inner cuts are gathered.
+int next_axis(std::span<Value> operands, const Mesh& mesh, c10::ArrayRef<int> done) {
+  int first = -1;
+  for (int axis = 0; axis < mesh.axes(); ++axis) {
+    if (std::ranges::find(done, axis) != done.end()) continue;
+    const bool inside = std::ranges::any_of(
+        operands, [&](const Value& operand) { return lies_inside(operand, axis, done); });
+    if (!inside) return axis;
+    if (first < 0) first = axis;
+  }
+  for (Value& operand : operands) {
+    if (!lies_inside(operand, first, done)) continue;
+    const at::Tensor before = operand.local;
+    operand = gather_axis(std::move(operand), first);
+    mesh.gathers().record(
+        RuleScope::current(), "is cut by several axes in another order than another operand",
+        (operand.local.numel() - before.numel()) * static_cast<int64_t>(before.element_size()));
+  }
+  return first;
+}
+
+/// Global sizes: a mismatch must be seen by every rank, and before a collective.
+void check_sizes(const DimensionMap& map, std::span<const Value> operands) {
+  std::array<int64_t, 256> known;  // by letter
+  known.fill(-1);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].defined()) continue;
+    const std::string& own = map.operands[i];
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (own[d] == kFree || contains(map.whole, own[d])) continue;
+      const int64_t size = operands[i].size(static_cast<int64_t>(d)) / map.factor(i, own[d]);
+      int64_t& expected = known[static_cast<unsigned char>(own[d])];
+      if (expected < 0) expected = size;
+      if (expected != size) {
+        throw ShapeMismatch(c10::str(RuleScope::current(), ": operand ", i, " of shape ",
+                                     c10::IntArrayRef(operands[i].sizes()), " has ", size,
+                                     " in dimension ", d, ", another operand has ", expected));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t DimensionMap::factor(size_t operand, char letter) const {
+  for (const Scale& scale : scales) {
+    if (scale.operand == static_cast<int>(operand) && scale.letter == letter) return scale.factor;
+  }
+  return 1;
+}
+
+std::string letters(int64_t count) {
+  constexpr int64_t kMost = 256 - 'a';
+  OSLO_CHECK(count <= kMost, RuleScope::current(), ": ", count,
+             " dimensions; a tensor that is cut over ranks may have ", kMost,
+             " at most; oslo::full_tensor(t) makes it a plain one");
+  std::string text(count, 'a');
+  for (int64_t i = 0; i < count; ++i) text[i] = static_cast<char>('a' + i);
+  return text;
+}
+
+LayoutPtr Resolution::layout_of(std::string_view letters) const {
+  std::shared_ptr<Layout> layout;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    const Axis& axis = axes_[i];
+    if (axis.letter == 0) continue;
+    const size_t dim = letters.find(axis.letter);
+    if (dim == std::string_view::npos) continue;
+    if (!layout) layout = std::make_shared<Layout>(mesh_);
+    (*layout)[static_cast<int>(i)] = {
+        static_cast<int64_t>(dim), axis.letter == scaled_ ? axis.cut->scaled(factor_) : axis.cut};
+  }
+  return layout;
+}
+
+Axes Resolution::axes_keeping(std::string_view letters) const {
+  Axes kept;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && contains(letters, axes_[i].letter)) kept.push_back(i);
+  }
+  return kept;
+}
+
+int Resolution::axis_keeping(char letter) const {
+  const Axes kept = axes_keeping({&letter, 1});
+  return kept.empty() ? -1 : kept[0];
+}
+
+Axes Resolution::axes_beside(std::string_view letters) const {
+  Axes beside;
+  for (size_t i = 0; i < axes_.size(); ++i) {
+    if (axes_[i].letter != 0 && !contains(letters, axes_[i].letter)) beside.push_back(i);
+  }
+  return beside;
+}
+
+Value Resolution::finish(at::Tensor local, std::string_view letters) const {
+  const Axes partial = axes_beside(letters);
+  Axes free;
+  for (size_t axis = 0; !use_.empty() && axis < axes_.size(); ++axis) {
+    if (axes_[axis].letter == 0) free.push_back(static_cast<int>(axis));
+  }
+  return finish_result({std::move(local), layout_of(letters)}, mesh_, partial, free, use_);
+}
+
+Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
+  Resolution resolution(mesh_of_operands(operands));
+  if (!resolution.mesh()) return resolution;
+  if (operands.size() > 1) check_sizes(map, operands);
+  const MeshPtr& mesh = resolution.mesh();
+  const int weight = planned_weight(operands);
+  if (weight >= 0) {
+    resolution.set_use(operands[weight].use);
+    cut_inputs(operands, mesh, weight);
+  }
+  Axes done;
+  while (static_cast<int>(done.size()) < mesh->axes()) {
+    const int axis = next_axis(operands, *mesh, done);
+    if (mesh->axis(axis)->size() > 1) {
+      resolution.axis(axis) = AxisResolver(map, operands, mesh, axis, weight).run(keep);
+    }
+    done.push_back(axis);
+  }
+  for (const auto& scale : map.scales) {
+    if (scale.operand == DimensionMap::kResult)
+      resolution.scale_results(scale.letter, scale.factor);
+  }
+  return resolution;
+}
+
+}  // namespace oslo

@@ -1,0 +1,70 @@
+#include "parallelizers/placement/operators/planned_results.h"
+
+namespace oslo {
+namespace {
+
+int64_t planned_dimension(int64_t dim, const Value& value, const WeightUse& use, const char* what) {
+  const int64_t dims = value.dim(), from_front = dim < 0 ? dim + dims : dim;
+  if (from_front >= 0 && from_front < dims) return from_front;
+  throw PlanMismatch(c10::str(use.planned, " has ", what, " cut along dimension ", dim, ", and ",
+                              RuleScope::current(), " met one of shape ",
+                              c10::IntArrayRef(value.sizes()),
+                              "; name a dimension that there is (-1 is the last), or none"));
+}
+
+/// Takes this rank's part of `value` along `dim`, inside what cuts it already.
+Value cut_evenly(Value value, const MeshPtr& mesh, int axis, int64_t dim) {
+  const CutPtr cut = cut_inside(value.layout.get(), Placement::shard(dim), value.local.size(dim),
+                                mesh->axis(axis)->size());
+  return split_axis(std::move(value), mesh, axis, dim, cut);
+}
+
+}  // namespace
+
+int planned_weight(std::span<const Value> operands) {
+  int found = -1;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].use.empty()) continue;
+    if (found >= 0) return -1;
+    found = static_cast<int>(i);
+  }
+  return found;
+}
+
+void cut_inputs(std::span<Value> operands, const MeshPtr& mesh, int weight) {
+  const WeightUse use = operands[weight].use;
+  for (int axis = 0; axis < mesh->axes(); ++axis) {
+    if (!use[axis].input_dim || mesh->axis(axis)->size() == 1) continue;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      Value& input = operands[i];
+      if (static_cast<int>(i) == weight || !input.defined()) continue;
+      if (input.layout && !(*input.layout)[axis].whole()) continue;
+      const int64_t dim = planned_dimension(*use[axis].input_dim, input, use, "its input");
+      input = cut_evenly(std::move(input), mesh, axis, dim);
+    }
+  }
+}
+
+Value finish_result(Value local, const MeshPtr& mesh, const Axes& partial, const Axes& free,
+                    const WeightUse& use) {
+  Value value = std::move(local);
+  const auto scattered = [&](int axis) {
+    return !use.empty() && use[axis].result == AxisUse::Result::scatter;
+  };
+  for (const int axis : partial) {  // first: what is left to all-reduce is less
+    if (!scattered(axis)) continue;
+    const int64_t dim = planned_dimension(use[axis].dim, value, use, "its result");
+    value = scatter_axis(std::move(value), mesh, axis, dim);
+  }
+  for (const int axis : partial) {
+    if (!scattered(axis)) value.local = reduce_axis(std::move(value.local), *mesh, axis);
+  }
+  for (const int axis : free) {
+    if (use[axis].result != AxisUse::Result::split || mesh->axis(axis)->size() == 1) continue;
+    const int64_t dim = planned_dimension(use[axis].dim, value, use, "its result");
+    value = cut_evenly(std::move(value), mesh, axis, dim);
+  }
+  return value;
+}
+
+}  // namespace oslo

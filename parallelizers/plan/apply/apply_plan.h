@@ -1,0 +1,37 @@
+#pragma once
+
+#include "mpu/grid/mesh.h"
+#include "parallelizers/plan/layers/layer_plan.h"
+#include "parallelizers/plan/report/plan_report.h"
+#include "parallelizers/stages/stage_map.h"
+
+namespace oslo {
+
+/// Throws, naming the parameter, when one that the plan cuts, or that pipeline stages hold, cannot
+/// be changed in place: it is part of a live graph, shares its memory with another tensor of the
+/// model, or has a sparse gradient.
+void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model,
+                    const StageMap& stages = {});
+
+/// Throws, naming the layer, when its weight or bias does not divide into the planned parts: where
+/// two axes cut one dimension, the second one divides what the first one leaves on every rank.
+void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh);
+
+/// Cuts the parameters of planned layers in place, their gradients with them. Tied parameters are
+/// cut once, as the first layer in the tree says. Each goes to its stages: other ranks keep nothing
+/// of it.
+void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
+                    const StageMap& stages = {});
+
+/// Takes the parameters and buffers that no layer's plan cuts to their stages.
+void place_on_stages(const ModelView& model, const MeshPtr& mesh, const StageMap& stages);
+
+/// Cuts what `lm_head->weight = wte->weight` left registered and unused, like what took its place:
+/// nobody reads it, but it has memory. Whatever else may hold it stays whole.
+void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model);
+
+/// Gradients of parameters that stay whole are ordinary tensors, though a user's autograd::Function
+/// may compute them of cut values.
+void keep_gradients_whole(const ModelView& model);
+
+}  // namespace oslo

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "mpu/base/ledger.h"
+#include "mpu/grid/gather_report.h"
+
+namespace oslo {
+
+/// One parameter of the model, before and after.
+struct PlanEntry {
+  std::string parameter;      ///< "h.0.attn.c_attn.weight": name of the unparallelized model
+  std::string module;         ///< "h.0.attn.c_attn"
+  std::string module_before;  ///< "torch::nn::Linear"
+  std::string module_after;   ///< "oslo::nn::ColumnParallelLinear"
+  std::string placement;      ///< "column: shard(0, blocks 3)"
+  std::string why;
+  std::vector<int64_t> global_shape;
+  std::vector<int64_t> local_shape;
+  int64_t local_bytes = 0;
+  int64_t global_bytes = 0;
+  bool trains = true;  ///< it gets a gradient
+  /// Of what is registered under this name where the model computes with another tensor:
+  /// `head->weight = wte->weight` leaves it in `parameters()`, where nothing uses it.
+  int64_t unused_bytes = 0;
+  int stage = 0;            ///< of a pipeline; the first, where several have a copy
+  std::vector<int> stages;  ///< all of them; empty without a pipeline
+  std::string tied_to;      ///< the first name of the same tensor, if this is not it
+};
+
+/// One line of traffic: which group, collective and rule.
+struct PlanTraffic {
+  std::string group;
+  LedgerEntry entry;
+};
+
+/// The ranks of the world that share one axis: a row a group.
+struct PlanAxis {
+  std::string name;  ///< "data", "pipeline", "tensor"
+  std::vector<std::vector<int>> groups;
+};
+
+/// What the plan expects of a step, from its example's shapes and the machine's rates (rates.h).
+/// Made only where the search ran.
+struct PlanForecast {
+  double step = 0;              ///< seconds of forward and backward on a rank; 0: not known
+  double collectives = 0;       ///< of those, seconds in collectives
+  double one_device = 0;        ///< seconds where one rank has the whole model and the same batch
+  int64_t parameter_bytes = 0;  ///< of parameters and gradients on a rank
+  int64_t kept_bytes = 0;       ///< at most, of results that wait for backward on a rank
+  int64_t memory_limit = 0;     ///< that the user gave, in bytes; 0: none
+  std::string rates;            ///< what the rates were measured on
+};
+
+/// A layer of a pipeline: the stage that LiBai's rule gives it, and the one that it has.
+struct PlanLayer {
+  std::string path;  ///< "h.0"
+  int automatic_stage = 0;
+  int actual_stage = 0;
+};
+
+/// How the layers of a model are divided over the stages of a pipeline.
+struct PlanPipeline {
+  std::string why;                ///< "by LiBai's rule"; empty without a pipeline
+  int stages = 1;                 ///< how many
+  std::vector<PlanLayer> layers;  ///< in order
+  /// Seconds of a step that each stage computes, as the plan expects; empty without an example.
+  std::vector<double> seconds;
+
+  /// Of all stages' seconds, from 0 to 1.
+  double share(int stage) const;
+};
+
+/// What `initialize` made of a model, and what running it cost so far.
+struct Plan {
+  std::vector<PlanEntry> entries;
+  std::vector<PlanAxis> axes;  ///< those of more than one rank, outermost first
+  int ranks = 1;               ///< of the world
+  PlanPipeline pipeline;
+  PlanForecast forecast;
+  std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
+  std::vector<PlanTraffic> traffic;
+  std::string counted;  ///< over what: "since initialize", "in the counted step"
+
+  int64_t local_bytes() const;
+  /// Bytes of the parameters that a stage of the pipeline has, all tensor ranks together.
+  int64_t stage_bytes(int stage) const;
+  /// A table for people, 96 columns wide where names allow: equal layers share a line.
+  std::string to_string() const;
+  /// The same for programs.
+  nlohmann::json to_json() const;
+};
+
+}  // namespace oslo

@@ -1,0 +1,93 @@
+#include "tools/oslo/plan/plan_command.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <memory>
+
+#include "tools/oslo/base/find_program.h"
+#include "tools/oslo/plan/exported_program.h"
+#include "tools/oslo/plan/model_library.h"
+
+namespace oslo::tool {
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  oslo plan -n 4 ./train --tensor 4        how 4 ranks would share the model
+  oslo plan -n 4096 --json ./train         for another program to read
+  oslo plan -n 4 --measure ./train         by this machine's rates of now
+  oslo plan -n 8 ./libnet.so               the model of a library, cut over all 8
+  oslo plan -n 8 model.pt2                 the model of a file of torch.export.save, in the same ways
+  oslo plan -n 8 ./libnet.so config.json model_parallelism.tensor_parallel_size=4
+
+A program runs as it is, alone, as rank 0 of N, until oslo::initialize has made its plan; that is
+printed, and the program ends with 0. One that never calls initialize runs to its own end. A library
+offers its model by OSLO_MODEL_LIBRARY (oslo_cpp/initialize/model_library.h).
+)";
+
+struct PlanOptions {
+  int ranks = 0;
+  bool json = false;
+  bool measure = false;
+};
+
+class PlanFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: oslo plan -n N [--json] [--measure] [--] program [arguments]\n"
+           "       oslo plan -n N [--json] [--measure] [--] library.so [config.json] [path=value "
+           "...]\n"
+           "       oslo plan -n N [--json] [--measure] [--] model.pt2 [config.json] [path=value "
+           "...]\n";
+  }
+};
+
+int plan(const Invocation& invocation, const PlanOptions& options) {
+  if (invocation.program.empty()) {
+    std::cerr << "oslo plan: no program given; write `oslo plan -n " << options.ranks
+              << " ./program arguments`\n";
+    return 2;
+  }
+  // Both: ranks alone may be left over in a shell.
+  setenv("OSLO_LAUNCHER", "plan", 1);
+  setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
+  setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
+  if (options.measure) setenv("OSLO_MEASURE", "1", 1);
+  if (is_library(invocation.program[0])) return plan_library(invocation.program);
+  if (is_exported(invocation.program[0])) return plan_exported(invocation.program);
+  int exit_code = 0;
+  const std::string path = find_program(invocation.program[0], "oslo plan", exit_code);
+  if (exit_code != 0) return exit_code;
+  std::vector<char*> arguments;
+  for (const std::string& word : invocation.program) {
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  }
+  arguments.push_back(nullptr);
+  execv(path.c_str(), arguments.data());
+  std::cerr << "oslo plan: cannot start " << path << ": " << std::strerror(errno) << "\n";
+  return 126;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Invocation& invocation) {
+  CLI::App* const command =
+      app.add_subcommand("plan", "Prints how a program's model would be cut, without its ranks.");
+  const auto options = std::make_shared<PlanOptions>();
+  command->add_option("-n,--ranks", options->ranks, "how many ranks to pretend")
+      ->required()
+      ->check(CLI::Range(1, 65536).description(""));
+  command->add_flag("--json", options->json, "print JSON instead of tables");
+  command->add_flag("--measure", options->measure,
+                    "measure this machine anew, by whose rates steps are expected");
+  command->formatter(std::make_shared<PlanFormatter>());
+  command->get_formatter()->column_width(26);
+  command->footer(kExamples);
+  command->callback([&invocation, options] { invocation.exit_code = plan(invocation, *options); });
+}
+
+}  // namespace oslo::tool
