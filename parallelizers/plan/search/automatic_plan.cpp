@@ -11,7 +11,7 @@ namespace oslo {
 namespace {
 
 /// Runs that the search may take, at most and for a model of many layers.
-constexpr int64_t kMostRuns = 150;
+constexpr int64_t kMostDryRuns = 150;
 constexpr int64_t kLayerRuns = 9000;
 
 /// A layer's work may stay undivided where dividing it would make the step longer by more than
@@ -29,7 +29,7 @@ class Search {
         choices_(layers, axes.searched_ranks(), run_),
         cut_own_parameters_(cut_own_parameters) {
     most_runs_ =
-        std::clamp<int64_t>(kLayerRuns / std::max<size_t>(1, layers.size()), 20, kMostRuns);
+        std::clamp<int64_t>(kLayerRuns / std::max<size_t>(1, layers.size()), 20, kMostDryRuns);
   }
 
   PlanSearch plan() {
