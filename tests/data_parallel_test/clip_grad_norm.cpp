@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "tests/support/seeded.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "mpu/mpu.h"
+#include "mpu/grid/mpu.h"
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
