@@ -18,7 +18,7 @@
 #include "checkpoint/resume/resumed_state.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
 namespace {

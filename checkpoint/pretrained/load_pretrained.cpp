@@ -19,7 +19,7 @@
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "checkpoint/index/checkpoint_index.h"
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/value.h"
 

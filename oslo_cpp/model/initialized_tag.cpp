@@ -3,27 +3,24 @@
 #include <algorithm>
 #include <utility>
 
+#include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
 
-struct InitializedTag final : c10::BackendMeta {
+struct InitializedTag final : TagPart {
   InitializedTag(const at::Tensor& parameter, std::string name)
       : parameter(parameter.unsafeGetTensorImpl()), name(std::move(name)) {}
-
-  c10::intrusive_ptr<c10::BackendMeta> clone(
-      const c10::intrusive_ptr<c10::BackendMeta>& self) const override {
-    return self;
-  }
 
   const c10::TensorImpl* const parameter;  ///< copies of it carry the tag too
   const std::string name;
 };
 
 const InitializedTag* tag_of(const at::Tensor& parameter) {
-  return dynamic_cast<InitializedTag*>(parameter.unsafeGetTensorImpl()->get_backend_meta());
+  return static_cast<const InitializedTag*>(
+      tag_part(*parameter.unsafeGetTensorImpl(), TagKind::initialized));
 }
 
 }  // namespace
@@ -59,8 +56,8 @@ void set_initialized(const ModelView& model) {
   for (const ParameterView& parameter : model.parameters()) {
     const at::Tensor& tensor = parameter.registered;
     if (is_initialized(tensor)) continue;
-    tensor.unsafeGetTensorImpl()->set_backend_meta(
-        c10::make_intrusive<InitializedTag>(tensor, parameter.path));
+    set_tag_part(*tensor.unsafeGetTensorImpl(), TagKind::initialized,
+                 c10::make_intrusive<InitializedTag>(tensor, parameter.path));
   }
 }
 
@@ -68,7 +65,7 @@ void clear_initialized(const ModelView& model) {
   for (const ParameterView& parameter : model.parameters()) {
     for (const at::Tensor& tensor : {parameter.registered, parameter.in_use()}) {
       if (!tensor.defined() || mark_of(tensor) != nullptr || !is_initialized(tensor)) continue;
-      tensor.unsafeGetTensorImpl()->set_backend_meta(nullptr);
+      clear_tag(*tensor.unsafeGetTensorImpl());
     }
   }
 }

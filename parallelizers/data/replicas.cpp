@@ -6,7 +6,7 @@
 #include <map>
 
 #include "mpu/world/agreement.h"
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
 namespace {

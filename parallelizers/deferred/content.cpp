@@ -4,6 +4,7 @@
 
 #include "mpu/base/digest.h"
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/tensor_tag.h"
 
 namespace oslo {
 namespace {
@@ -51,7 +52,7 @@ void adopt(const at::Tensor& tensor, const c10::Storage& storage) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(
       c10::Storage(storage), own->key_set().remove(kDeferredKey), own->dtype());
   impl->set_sizes_and_strides(own->sizes(), own->strides(), own->storage_offset());
-  impl->set_backend_meta(own->get_backend_meta_intrusive_ptr());
+  copy_tag(*own, *impl);
   own->shallow_copy_from(impl);
 }
 

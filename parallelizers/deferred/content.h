@@ -1,24 +1,14 @@
 #pragma once
 
-#include <c10/core/DispatchKey.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <ATen/core/Tensor.h>
 
 #include <atomic>
 #include <memory>
 
 #include "parallelizers/deferred/recipe.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
-
-/// The dispatch key of tensors without content. PyTorch reserves `Fake` for use outside its tree;
-/// it lies below autograd, so that histories, views and versions are LibTorch's own, and above the
-/// kernels. Named here only.
-constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::Fake;
-
-/// While alive, operators of this thread are neither recorded nor refused.
-struct BelowDeferred {
-  c10::impl::ExcludeDispatchKeyGuard guard{kDeferredKey};
-};
 
 /// What the tensors of one DeferredInit have in common.
 struct DeferredModel {

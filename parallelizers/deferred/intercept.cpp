@@ -2,7 +2,6 @@
 // a DeferredInit, and operators on what one made. Registered once a process; holds nothing.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +12,7 @@
 #include "parallelizers/deferred/current_model.h"
 #include "parallelizers/deferred/fill.h"
 #include "parallelizers/deferred/record.h"
+#include "parallelizers/libtorch/key_fallback.h"
 #include "parallelizers/placement/carrier/arguments.h"
 
 namespace oslo {
@@ -182,9 +182,7 @@ void meet(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   record(op, *stack, current ? current : met.model);
 }
 
-TORCH_LIBRARY_IMPL(_, Fake, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&meet>());
-}
+const KeyFallback interception(kDeferredKey, torch::CppFunction::makeFromBoxedFunction<&meet>());
 
 }  // namespace
 }  // namespace oslo

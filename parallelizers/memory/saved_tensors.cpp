@@ -1,8 +1,6 @@
 #include "parallelizers/memory/saved_tensors.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <memory>
@@ -10,14 +8,13 @@
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/autograd_engine.h"
 #include "parallelizers/placement/carrier/graph/front_nodes.h"
 #include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {
 
-using torch::autograd::Engine;
-using torch::autograd::ReadyQueue;
 using torch::autograd::SavedVariableHooks;
 
 thread_local const SavedTensorScope* innermost = nullptr;
@@ -72,53 +69,20 @@ class PackedTensor final : public SavedVariableHooks {
   uint32_t writes_when_saved_ = 0;
 };
 
-/// LibTorch asks the default engine what to do with each tensor that an operator saves. This is the
-/// only way in from C++: LibTorch's own list of default hooks holds Python objects. It is also
-/// where `torch::autograd::grad` comes by: inside a pipeline's forward, which all ranks run, they
-/// would not find the same. And it is where a backward pass that throws comes by.
-class HookingEngine final : public Engine {
- public:
-  ~HookingEngine() override { stop(); }
-
-  torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,
-                                         const torch::autograd::variable_list& inputs,
-                                         bool keep_graph, bool create_graph, bool accumulate_grad,
-                                         const torch::autograd::edge_list& outputs) override {
-    if (StageCarrier::current() != nullptr) refuse_roots_of_stages(roots);
-    try {
-      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-    } catch (...) {
-      forget_tasks();
-      throw;
-    }
-  }
-
-  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
-    if (innermost == nullptr) return nullptr;
-    return std::make_unique<PackedTensor>(innermost->pack());
-  }
-
- private:
-  /// A pass that throws leaves the nodes that it had not come to in the queue of its thread, for as
-  /// long as that starts no other pass. They would hold model and groups, and a rank that failed
-  /// alone would not be missed by the others.
-  void forget_tasks() {
-    const bool inside_another_pass = torch::autograd::get_current_graph_task_id() != -1;
-    if (!inside_another_pass) init_local_ready_queue(std::make_shared<ReadyQueue>());
-  }
-};
-
-Engine& hooking_engine() {
-  static HookingEngine engine;
-  return engine;
+/// `torch::autograd::grad` comes by too: inside a pipeline's forward, which all ranks run, they
+/// would not find the same.
+void refuse_in_forward(const torch::autograd::edge_list& roots) {
+  if (StageCarrier::current() != nullptr) refuse_roots_of_stages(roots);
 }
 
-/// When the library is loaded, before the first backward pass can have started LibTorch's threads.
+std::unique_ptr<SavedVariableHooks> pack_by_scope() {
+  if (innermost == nullptr) return nullptr;
+  return std::make_unique<PackedTensor>(innermost->pack());
+}
+
+/// A scope says so where there is an engine already.
 const bool installed = [] {
-  // An engine that is there already is Python's; a scope then says so.
-  if (&Engine::get_default_engine() == &Engine::get_base_engine()) {
-    torch::autograd::set_default_engine_stub(&hooking_engine);
-  }
+  install_engine({&refuse_in_forward, &pack_by_scope});
   return true;
 }();
 
@@ -127,7 +91,7 @@ const bool installed = [] {
 SavedTensorScope::SavedTensorScope(PackSavedTensor pack)
     : pack_(std::move(pack)), outer_(innermost) {
   OSLO_CHECK(pack_, "SavedTensorScope: the function is empty");
-  OSLO_CHECK(installed && &Engine::get_default_engine() == &hooking_engine(),
+  OSLO_CHECK(installed && engine_is_installed(),
              "SavedTensorScope: another autograd engine than oslo_cpp's is installed in this "
              "process (a Python interpreter installs its own), so saved tensors cannot be seen; "
              "run the program without Python in its process");

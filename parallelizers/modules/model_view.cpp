@@ -4,17 +4,9 @@
 
 #include <unordered_set>
 
+#include "parallelizers/libtorch/tensor_tag.h"
+
 namespace oslo {
-namespace {
-
-struct ComputedTag final : c10::BackendMeta {
-  c10::intrusive_ptr<c10::BackendMeta> clone(
-      const c10::intrusive_ptr<c10::BackendMeta>& self) const override {
-    return self;
-  }
-};
-
-}  // namespace
 
 const at::Tensor& ParameterSlot::in_use() const {
   return member != nullptr && member->defined() && member->is_leaf() ? *member : registered;
@@ -36,12 +28,12 @@ std::vector<NamedTensor> ModelView::in_use() const {
 }
 
 void set_computed(const at::Tensor& registered) {
-  registered.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<ComputedTag>());
+  set_tag_part(*registered.unsafeGetTensorImpl(), TagKind::computed,
+               c10::make_intrusive<TagPart>());
 }
 
 bool is_computed(const at::Tensor& registered) {
-  const auto* meta = registered.unsafeGetTensorImpl()->get_backend_meta();
-  return dynamic_cast<const ComputedTag*>(meta) != nullptr;
+  return tag_part(*registered.unsafeGetTensorImpl(), TagKind::computed) != nullptr;
 }
 
 }  // namespace oslo

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <oslo_cpp/oslo.h>
 
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo::test {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "mpu/group/messages.h"
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
 namespace {

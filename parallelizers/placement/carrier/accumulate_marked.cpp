@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
@@ -127,7 +128,7 @@ void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (gradient.key_set().has(kPlacedKey) || gradient.is_sparse()) return;
   auto* impl = gradient.unsafeGetTensorImpl();
   auto marked = implementation_over(gradient, true);
-  marked->set_backend_meta(parameter.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  copy_tag(*parameter.unsafeGetTensorImpl(), *marked);
   marked->set_version_counter(impl->version_counter());
   impl->shallow_copy_from(marked);
 }

@@ -8,11 +8,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <typeinfo>
-
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/tag_end.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
-#include "parallelizers/placement/carrier/mark_end.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/split_backward.h"
@@ -111,8 +109,8 @@ class UnmarkNode final : public WeightHalfNode {
   LayoutPtr layout_;
 };
 
-void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<c10::BackendMeta> mark) {
-  impl.set_backend_meta(std::move(mark));
+void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<Mark> mark) {
+  set_tag_part(impl, TagKind::mark, std::move(mark));
 }
 
 void set_accumulator(const at::Tensor& parameter, const Mark& mark) {
@@ -132,11 +130,10 @@ void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
 const Mark* mark_of(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   if (!impl->key_set().has(kPlacedKey) || placed_impl(tensor)) return nullptr;
-  const c10::BackendMeta* const meta = impl->get_backend_meta();
-  OSLO_CHECK(meta != nullptr && typeid(*meta) == typeid(Mark), "a tensor of shape ", tensor.sizes(),
+  const auto* const mark = static_cast<const Mark*>(tag_part(*impl, TagKind::mark));
+  OSLO_CHECK(mark != nullptr, "a tensor of shape ", tensor.sizes(),
              " was made from a parallel parameter in a way that lost which part of it this rank "
              "holds; use an operator on the parameter itself");
-  const auto* mark = static_cast<const Mark*>(meta);
   OSLO_CHECK(tensor.sizes() == c10::IntArrayRef(mark->local_sizes), "parallel parameter ",
              mark->name, " has shape ", tensor.sizes(), ", its layout (", mark->layout->to_string(),
              ") says ", c10::IntArrayRef(mark->local_sizes),
@@ -153,7 +150,7 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
   set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
-  end_mark_with(parameter);
+  end_tag_with(parameter);
   if (layout->here()) {
     set_accumulator(parameter, *mark);
   } else {  // no gradient arrives; the planner puts back the one that the parameter had
@@ -214,7 +211,7 @@ void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUs
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like,
                        std::optional<at::Device> device) {
   auto impl = marked_implementation(local, *mark_of(like)->layout, device.value_or(like.device()));
-  set_mark(*impl, like.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  copy_tag(*like.unsafeGetTensorImpl(), *impl);
   if (!impl->is_inference() && !local.is_inference()) {
     impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
   }

@@ -6,7 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/placement/layout/value.h"
 #include "parallelizers/placement/layout/weight_uses.h"
 
@@ -19,16 +20,11 @@ namespace oslo {
 /// What a marked tensor (a parameter, its gradient, an optimizer's state) carries: it is this
 /// rank's part of something larger. A marked tensor is an ordinary tensor of the local shape, with
 /// storage; operators treat it as the whole it is a part of.
-struct Mark final : c10::BackendMeta {
+struct Mark final : TagPart {
   Mark(std::string name, LayoutPtr layout, c10::IntArrayRef local_sizes)
       : name(std::move(name)),
         layout(std::move(layout)),
         local_sizes(local_sizes.begin(), local_sizes.end()) {}
-
-  c10::intrusive_ptr<c10::BackendMeta> clone(
-      const c10::intrusive_ptr<c10::BackendMeta>& self) const override {
-    return self;  // immutable, so copies of the tensor share it
-  }
 
   std::string name;
   LayoutPtr layout;

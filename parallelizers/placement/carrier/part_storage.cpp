@@ -1,6 +1,6 @@
 #include "parallelizers/placement/carrier/part_storage.h"
 
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/layout/value.h"
 
 namespace oslo {

@@ -5,15 +5,14 @@
 
 #include <memory>
 
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 
 int64_t others_with_mark_of(const at::Tensor& tensor) {
-  // One is the tensor's, one the pointer that asks.
-  const auto mark = tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr();
-  return static_cast<int64_t>(mark.use_count()) - 2;
+  return others_with_tag_of(*tensor.unsafeGetTensorImpl());
 }
 
 bool awaits_gradients(const at::Tensor& tensor) {
@@ -25,7 +24,7 @@ void unmark(const at::Tensor& tensor, const at::Tensor& whole) {
   const BelowDoor below;
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   impl->shallow_copy_from(whole.getIntrusivePtr());
-  impl->set_backend_meta(nullptr);
+  clear_tag(*impl);
   if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
     // The next graph makes an ordinary one.
     torch::autograd::impl::set_grad_accumulator(tensor, std::weak_ptr<torch::autograd::Node>());

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "mpu/base/ledger.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "parallelizers/placement/carrier/key.h"
+#include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
 namespace {

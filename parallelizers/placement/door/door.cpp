@@ -1,13 +1,12 @@
 #include "parallelizers/placement/door/door.h"
 
-#include <torch/library.h>
-
 #include <optional>
 
 #include "mpu/base/foreign_scope.h"
 #include "mpu/group/rank_check.h"
+#include "parallelizers/libtorch/key_fallback.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
@@ -140,8 +139,10 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
                });
 }
 
-TORCH_LIBRARY_IMPL(_, DeferredInit, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&door>());
-}
+namespace {
+
+const KeyFallback entrance(kPlacedKey, torch::CppFunction::makeFromBoxedFunction<&door>());
+
+}  // namespace
 
 }  // namespace oslo

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "parallelizers/libtorch/version_bit.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
-#include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {
 

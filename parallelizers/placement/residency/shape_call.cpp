@@ -13,8 +13,8 @@
 #include <sstream>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/key.h"
 
 namespace oslo {
 namespace {

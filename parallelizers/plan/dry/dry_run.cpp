@@ -15,6 +15,7 @@
 #include "mpu/grid/random_states.h"
 #include "mpu/world/world.h"
 #include "parallelizers/layers/embedding.h"
+#include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/modules/unsaved_buffers.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -106,8 +107,7 @@ void DryRun::hold(const at::Tensor& tensor) {
     return;
   }
   held.original = unmarked_alias(tensor);
-  held.original.unsafeGetTensorImpl()->set_backend_meta(
-      tensor.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+  copy_tag(*tensor.unsafeGetTensorImpl(), *held.original.unsafeGetTensorImpl());
   held.shape = at::empty_strided(tensor.sizes(), tensor.strides(), shape);
 }
 
@@ -123,7 +123,7 @@ DryRun::~DryRun() {
     if (!held.placed) continue;
     auto* own = held.tensor.unsafeGetTensorImpl();
     own->shallow_copy_from(held.original.getIntrusivePtr());
-    own->set_backend_meta(held.original.unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr());
+    copy_tag(*held.original.unsafeGetTensorImpl(), *own);
     if (held.accumulator) {
       torch::autograd::impl::set_grad_accumulator(held.tensor, held.accumulator);
     }
@@ -168,7 +168,7 @@ void DryRun::place(const at::Tensor& tensor, const std::vector<Placement>& place
   if (held.placed && stays) return;
   auto* own = held.tensor.unsafeGetTensorImpl();
   own->shallow_copy_from(held.shape.getIntrusivePtr());
-  own->set_backend_meta(nullptr);
+  clear_tag(*own);
   held.placements = placements;
   Layout layout = held.decided ? *held.decided : planned_layout(held, name, layer);
   const StageSet stages = stages_.of(tensor);

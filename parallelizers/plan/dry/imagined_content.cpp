@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/residency/shape_call.h"
 
 namespace oslo {

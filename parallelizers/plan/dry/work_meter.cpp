@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/key.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {

@@ -1,8 +1,5 @@
-// What LibTorch asks of a tensor's place in the graph (`grad_fn()`, `is_leaf()`, hooks) it asks
-// through one table of functions. Ours stands before it: a placed tensor's front is made or renewed
-// first, and its hooks and retained gradient are asked of its local tensor. LibTorch's own answers.
-#include <ATen/core/VariableHooksInterface.h>
-
+// Where LibTorch asks for a placed tensor's place in the graph its front is made or renewed first,
+// and its hooks and retained gradient are asked of its local tensor. LibTorch's own table answers.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,90 +7,59 @@
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/variable_hooks.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/graph/set_data.h"
 
 namespace oslo {
 namespace {
 
-using at::Tensor;
-using at::TensorBase;
-using Hook = std::function<TensorBase(const TensorBase&)>;
-
-class FrontHooks final : public at::impl::VariableHooksInterface {
+class FrontHooks final : public VariableHooks {
  public:
-  FrontHooks() : torch_(at::impl::GetVariableHooks()) { at::impl::SetVariableHooks(this); }
-  ~FrontHooks() override {
-    if (at::impl::GetVariableHooks() == this) at::impl::SetVariableHooks(torch_);
-  }
-  FrontHooks(const FrontHooks&) = delete;
-  FrontHooks& operator=(const FrontHooks&) = delete;
-
   const std::shared_ptr<torch::autograd::Node>& grad_fn(const TensorBase& self) const override {
-    return torch_->grad_fn(complete(self));
+    return VariableHooks::grad_fn(complete(self));
   }
   bool is_leaf(const TensorBase& self) const override {
     const GraphPlace* const place = place_of(self);
     const bool pending = place != nullptr && place->state() == GraphPlace::State::pending;
-    return !pending && torch_->is_leaf(self);
+    return !pending && VariableHooks::is_leaf(self);
   }
   int64_t output_nr(const TensorBase& self) const override {
-    return torch_->output_nr(complete(self));
+    return VariableHooks::output_nr(complete(self));
   }
   void set_grad_dtype(const TensorBase& self,
                       const std::optional<c10::ScalarType>& dtype) const override {
-    torch_->set_grad_dtype(complete(self), dtype);
+    VariableHooks::set_grad_dtype(complete(self), dtype);
   }
   unsigned _register_hook(const TensorBase& self, Hook hook) const override {
     const Tensor* const local = watched(self);
-    if (local == nullptr) return torch_->_register_hook(self, std::move(hook));
-    return torch_->_register_hook(*local, on_local(std::move(hook), layout_of(self)));
+    if (local == nullptr) return VariableHooks::_register_hook(self, std::move(hook));
+    return VariableHooks::_register_hook(*local, on_local(std::move(hook), layout_of(self)));
   }
   void remove_hook(const TensorBase& self, unsigned position) const override {
     const Tensor* const local = watched(self);
-    torch_->remove_hook(local != nullptr ? *local : self, position);
+    VariableHooks::remove_hook(local != nullptr ? *local : self, position);
   }
   void retain_grad(const TensorBase& self) const override {
-    if (watched(self) == nullptr) return torch_->retain_grad(self);
+    if (watched(self) == nullptr) return VariableHooks::retain_grad(self);
     place_of(self)->retain_gradient();
   }
   bool retains_grad(const TensorBase& self) const override {
     const Tensor* const local = watched(self);
-    return torch_->retains_grad(local != nullptr ? *local : self);
+    return VariableHooks::retains_grad(local != nullptr ? *local : self);
   }
   void requires_grad_(const TensorBase& self, bool requires_grad) const override {
-    torch_->requires_grad_(complete(self), requires_grad);
+    VariableHooks::requires_grad_(complete(self), requires_grad);
   }
-
-  // These do not ask for the node, or ask by one of the above.
-  std::optional<c10::ScalarType> grad_dtype(const TensorBase& self) const override {
-    return torch_->grad_dtype(self);
-  }
-  TensorBase tensor_data(const TensorBase& self) const override {
-    return torch_->tensor_data(self);
-  }
-  TensorBase variable_data(const TensorBase& self) const override {
-    return torch_->variable_data(self);
-  }
-  bool is_view(const TensorBase& self) const override { return torch_->is_view(self); }
-  const TensorBase& base(const TensorBase& self) const override { return torch_->base(self); }
-  const std::string& name(const TensorBase& self) const override { return torch_->name(self); }
   void set_data(const TensorBase& self, const TensorBase& data) const override {
     const std::optional<Tensor> taken =
         data_to_take(*at::OptionalTensorRef(self), *at::OptionalTensorRef(data));
-    if (taken) torch_->set_data(self, *taken);
+    if (taken) VariableHooks::set_data(self, *taken);
   }
-  TensorBase data(const TensorBase& self) const override { return torch_->data(self); }
-  int64_t _version(const TensorBase& self) const override { return torch_->_version(self); }
   void _backward(const Tensor& self, at::TensorList inputs, const std::optional<Tensor>& gradient,
                  std::optional<bool> retain_graph, bool create_graph) const override {
     refuse_of_stage(self);
-    torch_->_backward(self, inputs, gradient, retain_graph, create_graph);
-  }
-  void basic_autograd_not_implemented_fallback(const c10::OperatorHandle& op,
-                                               c10::DispatchKeySet keys,
-                                               torch::jit::Stack* stack) const override {
-    torch_->basic_autograd_not_implemented_fallback(op, keys, stack);
+    VariableHooks::_backward(self, inputs, gradient, retain_graph, create_graph);
   }
 
  private:
@@ -138,11 +104,8 @@ class FrontHooks final : public at::impl::VariableHooksInterface {
       return TensorBase(local_in(std::move(changed), layout));
     };
   }
-
-  at::impl::VariableHooksInterface* torch_;
 };
 
-/// Made after LibTorch's own, which this library is linked to.
 const FrontHooks hooks;
 
 }  // namespace

@@ -8,23 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "parallelizers/libtorch/version_bit.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/carrier/stayed_behind.h"
 
 namespace oslo {
-namespace {
-
-/// From here on `target` counts its writes alone: nobody takes it for what it was at any of them.
-void leave_others_behind(const at::Tensor& target) {
-  c10::TensorImpl& impl = *target.unsafeGetTensorImpl();
-  c10::VariableVersion shared = impl.version_counter();
-  const uint32_t writes = shared.current_version();
-  shared.set_version(kStayedBehind);
-  impl.set_version_counter(c10::VariableVersion(writes + 1));
-}
-
-}  // namespace
 
 bool may_move(const at::Tensor& target) {
   if (target.is_inference() || c10::InferenceMode::is_enabled()) return false;
@@ -41,7 +29,7 @@ bool may_move(const at::Tensor& target) {
 }
 
 void move_value(const at::Tensor& target, Value value) {
-  leave_others_behind(target);
+  leave_behind(*target.unsafeGetTensorImpl());
   if (PlacedTensorImpl* impl = placed_impl(target)) {
     const auto sizes = value.sizes();
     GraphPlace::of(*impl).replace_value(std::move(value));

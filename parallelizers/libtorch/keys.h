@@ -15,4 +15,14 @@ struct BelowDoor {
   c10::impl::ExcludeDispatchKeyGuard guard{kPlacedKey};
 };
 
+/// The dispatch key of tensors without content (deferred/). PyTorch reserves `Fake` for use outside
+/// its tree; it lies below autograd, so that histories, views and versions are LibTorch's own, and
+/// above the kernels. Named here only.
+constexpr c10::DispatchKey kDeferredKey = c10::DispatchKey::Fake;
+
+/// While alive, operators of this thread are neither recorded nor refused.
+struct BelowDeferred {
+  c10::impl::ExcludeDispatchKeyGuard guard{kDeferredKey};
+};
+
 }  // namespace oslo
