@@ -39,7 +39,6 @@ struct MPU::State {
   RankGrid grid;
   Transport transport = Transport::automatic;
   RandomMode random_mode = RandomMode::like_one_device;
-  MpuOptions::PrepareMesh prepare_mesh;
   std::unique_ptr<RandomStreams> random;
   MeshPtr tensor_mesh;
 
@@ -72,7 +71,6 @@ MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State
   state_->world = world;
   state_->transport = options.backend();
   state_->random_mode = options.random_mode();
-  state_->prepare_mesh = options.prepare_mesh();
   // The one axis that cuts layers is the tensor group, whatever its name.
   const std::vector<std::string> cutting = state_->grid.layer_axes();
   if (cutting.size() == 1) state_->groups["tensor"] = state_->group_of(cutting[0]);
@@ -123,15 +121,13 @@ MeshPtr MPU::mesh(const std::vector<std::string>& axes) const {
                  " both hold the axis ", part);
     }
   }
-  const std::shared_ptr<Group> pipeline = group("pipeline");
   const std::lock_guard<std::mutex> lock(state_->mutex);
   MeshPtr& made = state_->meshes[groups];
-  if (made) return made;
-  auto mesh = std::make_shared<Mesh>(std::move(groups));
-  mesh->random_mode = state_->random_mode;
-  mesh->sharded_generator = state_->random->sharded();
-  if (state_->prepare_mesh) state_->prepare_mesh(*mesh, pipeline);
-  return made = std::move(mesh);
+  if (!made) {
+    made = std::make_shared<Mesh>(std::move(groups),
+                                  RandomDraws{state_->random_mode, state_->random->sharded()});
+  }
+  return made;
 }
 
 std::string MPU::to_string() const {

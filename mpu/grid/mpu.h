@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,19 +37,11 @@ class MpuOptions {
   /// How operators on cut values draw random numbers.
   MpuOptions& random_mode(RandomMode mode) { return random_mode_ = mode, *this; }
 
-  /// Called on each mesh when it is made, before anybody has it: for what values of this mesh need
-  /// to know beside its axes.
-  using PrepareMesh = std::function<void(Mesh&, const std::shared_ptr<Group>& pipeline)>;
-  MpuOptions& prepare_mesh(PrepareMesh prepare) {
-    return prepare_mesh_ = std::move(prepare), *this;
-  }
-
   /// The checked grid for `world` ranks.
   RankGrid grid(int world) const;
   uint64_t seed() const { return seed_; }
   RandomMode random_mode() const { return random_mode_; }
   Transport backend() const { return backend_; }
-  const PrepareMesh& prepare_mesh() const { return prepare_mesh_; }
 
  private:
   std::optional<int> data_, tensor_, pipeline_;
@@ -59,7 +50,6 @@ class MpuOptions {
   uint64_t seed_ = 0;
   RandomMode random_mode_ = RandomMode::like_one_device;
   Transport backend_ = Transport::automatic;
-  PrepareMesh prepare_mesh_;
 };
 
 /// The model parallel unit (Megatron-LM, OSLO): the world's ranks as a grid of named axes, and a

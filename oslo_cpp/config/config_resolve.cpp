@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "mpu/base/error.h"
-#include "mpu/grid/stage_set.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/config/config_dialects.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/time_limit.h"
-#include "mpu/grid/stage_set.h"
 #include "oslo_cpp/config/config_json.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 namespace {

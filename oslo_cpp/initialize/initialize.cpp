@@ -113,10 +113,10 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
 }
 
 /// Throws when an earlier initialize cut some of the model's parameters over other ranks.
-void check_decided_over(const ModelView& model, const MeshPtr& mesh) {
+void check_decided_over(const ModelView& model, const ContextPtr& context) {
   for (const NamedTensor& parameter : model.in_use()) {
     const Mark* mark = mark_of(parameter.tensor);
-    OSLO_CHECK(mark == nullptr || over_same_ranks(mark->layout->mesh(), mesh),
+    OSLO_CHECK(mark == nullptr || over_same_ranks(mark->layout->context(), context),
                "initialize: ", parameter.name,
                " is cut already, by an initialize over other tensor ranks; models that share a "
                "layer need the same tensor_parallel_size");
@@ -200,12 +200,13 @@ void refuse_undivided_batches(const MPU& mpu, const ConfigValues& values) {
       "hand, the first ones under ddp.no_sync(), or set it to 1"));
 }
 
-MpuOptions::PrepareMesh prepared(c10::Device device, const ConfigValues& values) {
-  return [stages = prepared_for_stages(device, pipeline_shape(values)),
-          fusion = values.kernel_fusion](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
-    stages(mesh, pipeline);
-    if (fusion) mesh.fusion = std::make_shared<KernelFusion>();
-  };
+/// What the values of a model on `device` share.
+std::shared_ptr<ModelContext> make_context(const MPU& mpu, c10::Device device,
+                                           const ConfigValues& values) {
+  auto context = context_of(mpu.tensor_mesh());
+  put_on_stages(*context, mpu.pipeline_group(), device, pipeline_shape(values));
+  if (values.kernel_fusion) context->fusion = std::make_shared<KernelFusion>();
+  return context;
 }
 
 }  // namespace
@@ -225,8 +226,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     mpu_options = grid_options(sizes, config, options.axes)
                       .backend(sizes.backend)
                       .random_mode(options.random_mode)
-                      .seed(options.seed)
-                      .prepare_mesh(prepared(device_of(view), config.values()));
+                      .seed(options.seed);
     const int stages = mpu_options.grid(world.size()).size("pipeline");
     if (stages > 1) check_takes_stages(view);
     check_search_limits({options.memory_limit, options.rates, options.example_inputs}, stages);
@@ -246,6 +246,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     taken = agree_on_model(world, grid, view, default_generators(view));
   }
   MPU mpu(world, mpu_options);
+  const ContextPtr context = make_context(mpu, device_of(view), config.values());
   refuse_undivided_batches(mpu, config.values());
   if (!sizes.enabled) {
     if (!world.plan_only()) fill(view);
@@ -265,7 +266,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
   }
   PlanForecast forecast;
   agree_on_success(world, "the plan", [&] {
-    check_decided_over(view, mpu.tensor_mesh());
+    check_decided_over(view, context);
     layers = plan_layers(view, config, options, axes);
     stages = stages_of(view, config, options.stages, mpu.size("pipeline"));
     if (axes.ranks() == 1 && !pipeline) {
@@ -273,7 +274,7 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
                                {options.memory_limit, options.rates, options.example_inputs});
       return;
     }
-    check_divides(layers, mpu.tensor_mesh());
+    check_divides(layers, context);
     if (axes.ranks() > 1 && options.example_inputs) {
       forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);
       check_memory_limit(forecast);
@@ -292,9 +293,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     take_from_first(taken, mpu, view, default_generators(view));
   }
   if (axes.ranks() > 1 || pipeline) {
-    cut_parameters(layers, mpu.tensor_mesh(), stages.tensors);
+    cut_parameters(layers, context, stages.tensors);
     cut_unused_parameters(layers, view);
-    place_on_stages(view, mpu.tensor_mesh(), stages.tensors);
+    place_on_stages(view, context, stages.tensors);
     keep_gradients_whole(view);
   }
   if (!world.plan_only()) fill(view);
@@ -310,9 +311,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     if (!line.empty()) std::cerr << line << std::endl;
   }
   std::shared_ptr<const ForwardSurveys> surveys;
-  if (mpu.tensor_mesh()->stage_ranks.several() && options.example_inputs) {
-    surveys = std::make_shared<ForwardSurveys>(survey_forward(
-        stages.tensors, mpu.tensor_mesh()->stage_ranks, view, axes, options.example_inputs));
+  if (context->stage_ranks.several() && options.example_inputs) {
+    surveys = std::make_shared<ForwardSurveys>(
+        survey_forward(stages.tensors, context->stage_ranks, view, axes, options.example_inputs));
   }
   PlanPipeline told = pipeline_of(stages, std::move(stage_seconds));
   Config saved = saved_config(config, told);

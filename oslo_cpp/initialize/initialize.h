@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "mpu/grid/mesh.h"
+#include "mpu/grid/random_streams.h"
 #include "mpu/grid/rank_grid.h"
 #include "mpu/world/world.h"
 #include "oslo_cpp/config/config.h"

@@ -8,23 +8,22 @@
 #include "oslo_cpp/config/config_dialects.h"
 #include "parallelizers/pipeline/crossing/evaluation_carrier.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
-#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/plan/search/stage_balance.h"
 #include "parallelizers/plan/search/stage_search.h"
 #include "parallelizers/stages/balance.h"
 
 namespace oslo {
 
-MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineShape& shape) {
-  return [device, shape](Mesh& mesh, const std::shared_ptr<Group>& pipeline) {
-    if (pipeline->size() == 1) return;
-    mesh.stage_ranks = StageRanks(
-        pipeline::rank_of_stage(shape.kind, pipeline->size(), shape.chunks), pipeline->rank());
-    mesh.stages = pipeline;
-    mesh.device = device;
-    mesh.shapes = std::make_shared<KnownShapes>();
-    mesh.evaluation = std::make_shared<EvaluationCarrier>(pipeline, mesh.stage_ranks);
-  };
+void put_on_stages(ModelContext& context, const std::shared_ptr<Group>& pipeline, at::Device device,
+                   const PipelineShape& shape) {
+  if (pipeline->size() == 1) return;
+  context.stage_ranks = StageRanks(
+      pipeline::rank_of_stage(shape.kind, pipeline->size(), shape.chunks), pipeline->rank());
+  context.stages = pipeline;
+  context.device = device;
+  context.shapes = std::make_shared<KnownShapes>();
+  context.evaluation = std::make_shared<EvaluationCarrier>(pipeline, context.stage_ranks);
 }
 
 namespace {

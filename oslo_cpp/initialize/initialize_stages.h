@@ -5,6 +5,7 @@
 
 #include "mpu/grid/mpu.h"
 #include "oslo_cpp/config/config.h"
+#include "parallelizers/placement/layout/context.h"
 #include "parallelizers/plan/dry/rates.h"
 #include "parallelizers/plan/layers/layer_plan.h"
 #include "parallelizers/plan/layers/plan_axes.h"
@@ -15,8 +16,10 @@ namespace oslo {
 
 // What initialize does for a pipeline.
 
-/// What values of a model on several pipeline stages have to know, for models on `device`.
-MpuOptions::PrepareMesh prepared_for_stages(at::Device device, const PipelineShape& shape);
+/// Says in the context of a model on `device` where its values live along a pipeline. Nothing to
+/// say for a pipeline of one rank.
+void put_on_stages(ModelContext& context, const std::shared_ptr<Group>& pipeline, at::Device device,
+                   const PipelineShape& shape);
 
 /// The stages of all parameters and buffers, as the config and `assigned` say, before any are
 /// balanced; in a pipeline of one rank none in particular. Throws what `plan_stages` throws, and

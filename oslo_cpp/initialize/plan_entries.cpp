@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "mpu/grid/stage_set.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/residency/stage_set.h"
 #include "parallelizers/plan/apply/parallel_class.h"
 
 namespace oslo {
@@ -34,7 +34,7 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
   if (mark->layout->resident() && mark->layout->whole() && !mark->uses) return "replicate";
   if (layer == nullptr || layer->decided) return mark->layout->to_string();
   const bool weight = parameter.dim() > 1;
-  if (!layer->other_styles.empty()) return placements_text(*layer, *mark->layout->mesh(), weight);
+  if (!layer->other_styles.empty()) return placements_text(*layer, mark->layout->mesh(), weight);
   const Placement placement = weight ? layer->weight_placement() : layer->bias_placement();
   if (layer->parameter()) return placement.to_string();
   return to_string(layer->style.style) + ": " + placement.to_string() +

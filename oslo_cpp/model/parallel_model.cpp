@@ -165,7 +165,7 @@ Plan ParallelModel::plan() const {
     plan.traffic = state_->counted_traffic;
   } else {
     plan.counted = "since initialize";
-    plan.gathers = state_->mpu.tensor_mesh()->gathers().entries();
+    plan.gathers = context_of(state_->mpu.tensor_mesh())->gathers().entries();
     plan.traffic = lines_of(book_of(state_->mpu), {});
   }
   return plan;
@@ -173,7 +173,7 @@ Plan ParallelModel::plan() const {
 
 void ParallelModel::count(const std::function<void()>& step) {
   const Book before = book_of(state_->mpu);
-  const auto& report = state_->mpu.tensor_mesh()->gathers();
+  const auto& report = context_of(state_->mpu.tensor_mesh())->gathers();
   const auto gathers_before = report.entries();
   step();
   state_->counted = true;

@@ -24,7 +24,7 @@ std::string ranks_of(const MPU& mpu) {
 bool over_same_ranks(const MPU& a, const MPU& b) {
   return a.data_group()->ranks() == b.data_group()->ranks() &&
          a.pipeline_group()->ranks() == b.pipeline_group()->ranks() &&
-         oslo::over_same_ranks(a.tensor_mesh(), b.tensor_mesh());
+         oslo::over_same_ranks(context_of(a.tensor_mesh()), context_of(b.tensor_mesh()));
 }
 
 /// Behind those of other models.
@@ -55,10 +55,12 @@ StepModels::StepModels(std::vector<ParallelModel> models) : models_(std::move(mo
   }
 }
 
-std::vector<MeshPtr> StepModels::other_meshes() const {
-  std::vector<MeshPtr> meshes;
-  for (size_t i = 1; i < models_.size(); ++i) meshes.push_back(models_[i].mpu().tensor_mesh());
-  return meshes;
+std::vector<ContextPtr> StepModels::other_contexts() const {
+  std::vector<ContextPtr> others;
+  for (size_t i = 1; i < models_.size(); ++i) {
+    others.push_back(context_of(models_[i].mpu().tensor_mesh()));
+  }
+  return others;
 }
 
 std::vector<std::shared_ptr<Group>> StepModels::groups() const {
@@ -107,13 +109,13 @@ StageMap StepModels::stages() const {
 }
 
 void StepModels::agree_on(const std::function<void()>& step) const {
-  if (!mesh()->stages || mesh()->device.is_meta()) return step();
+  if (!context()->stages || context()->device.is_meta()) return step();
   agree_on_success(mpu().world(), "the pipeline schedule", [&] {
     step();
     for (const at::Tensor& parameter : parameters()) {
-      OSLO_CHECK(!is_here(parameter) || parameter.device() == mesh()->device,
+      OSLO_CHECK(!is_here(parameter) || parameter.device() == context()->device,
                  "PipelineSchedule: a parameter is on ", parameter.device(), " and the model on ",
-                 mesh()->device, "; move the whole model: model->to(device)");
+                 context()->device, "; move the whole model: model->to(device)");
     }
   });
 }

@@ -7,6 +7,7 @@
 
 #include "oslo_cpp/model/parallel_model.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/placement/layout/context.h"
 #include "parallelizers/stages/stage_map.h"
 
 namespace oslo {
@@ -22,9 +23,9 @@ class StepModels {
   /// The one that says the sizes, the config and the groups, which are those of all.
   const ParallelModel& first() const { return models_.front(); }
   const MPU& mpu() const { return first().mpu(); }
-  const MeshPtr& mesh() const { return mpu().tensor_mesh(); }
-  /// The meshes of all but the first.
-  std::vector<MeshPtr> other_meshes() const;
+  ContextPtr context() const { return context_of(mpu().tensor_mesh()); }
+  /// The contexts of all but the first.
+  std::vector<ContextPtr> other_contexts() const;
   /// All that the models have: a rank may wait for others in each.
   std::vector<std::shared_ptr<Group>> groups() const;
 

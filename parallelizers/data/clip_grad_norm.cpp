@@ -36,8 +36,8 @@ class TotalNorm {
         Group* group = mark->layout->group(axis).get();
         if (!(*mark->layout)[axis].whole() && group->size() > 1) over.push_back(group);
       }
-      const Mesh& mesh = *mark->layout->mesh();
-      if (mark->layout->resident() && mesh.stages) over.push_back(mesh.stages.get());
+      const ModelContext& context = *mark->layout->context();
+      if (mark->layout->resident() && context.stages) over.push_back(context.stages.get());
     }
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (shares_[i].over == over) return i;
@@ -103,7 +103,7 @@ class TotalNorm {
 bool is_counted_here(const at::Tensor& parameter) {
   const Mark* mark = mark_of(parameter);
   return mark == nullptr || !mark->layout->resident() ||
-         mark->layout->mesh()->holds(StageSet::of(mark->layout->stages().first()));
+         mark->layout->context()->holds(StageSet::of(mark->layout->stages().first()));
 }
 
 /// What a user assigned, `p.mutable_grad() = p.grad() / 4`, is a value of the global shape, and so

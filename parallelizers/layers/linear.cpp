@@ -66,7 +66,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
   auto sizes = input.sizes().vec();
   sizes.back() = options.in_features();
   return torch::nn::LinearImpl::forward(
-      from_local(input, kept->mesh(), {Placement::shard(input.dim() - 1)}, sizes));
+      from_local(input, kept->context(), {Placement::shard(input.dim() - 1)}, sizes));
 }
 
 void LinearImpl::reset() {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "mpu/grid/stage_set.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 

@@ -4,7 +4,7 @@
 
 #include <unordered_map>
 
-#include "mpu/grid/stage_set.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 

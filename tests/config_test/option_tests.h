@@ -32,7 +32,6 @@ inline OptionTests option_tests() {
        "RandomResume.EachRanksStreamsAreItsOwnInTheSameGrid"},
       {"MpuOptions::random_mode", "placed_tensor_test/in_place.cpp",
        "Random.PerRankLeavesTheDefaultGeneratorAlone"},
-      {"MpuOptions::prepare_mesh", here, "Options.AMeshIsPrepared"},
 
       {"ScheduleOptions::kind", "pipeline_schedule_test/tables.cpp",
        "PipelineScheduleTables.ActionForAction"},

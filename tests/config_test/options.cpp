@@ -237,17 +237,6 @@ TEST(Options, ABackendIsThatOfTheGroups) {
   });
 }
 
-TEST(Options, AMeshIsPrepared) {
-  int calls = 0;
-  const MPU mpu(World::fake(0, 2), MpuOptions().tensor_parallel_size(2).prepare_mesh(
-                                       [&](Mesh&, const std::shared_ptr<Group>& pipeline) {
-                                         EXPECT_EQ(pipeline->size(), 1);
-                                         ++calls;
-                                       }));
-  mpu.tensor_mesh();
-  EXPECT_EQ(calls, 1);
-}
-
 TEST(Options, AClassThatSaysHowItIsCutRefusesAnotherWord) {
   const MPU mpu(World::fake(0, 2), MpuOptions().tensor_parallel_size(2));
   const auto row = nn::LinearOptions(4, 6).parallel("row");

@@ -102,7 +102,7 @@ TEST_P(DataAndTensor, TrainsAsOneDevice) {
       const Tensor whole = oslo::full_tensor(mlp->named_parameters()[p.key()]);
       EXPECT_TRUE(torch::allclose(whole, p.value(), 1e-9, 1e-10)) << p.key();
     }
-    EXPECT_EQ(mpu.tensor_mesh()->gathers().entries().size(), 0u);
+    EXPECT_EQ(context_of(mpu.tensor_mesh())->gathers().entries().size(), 0u);
   });
 }
 

@@ -5,7 +5,7 @@
 
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/carrier/split_backward.h"
-#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "tests/support/placed_values.h"
 #include "tests/support/recorded_nodes.h"
 
@@ -162,9 +162,10 @@ TEST(LinearHalves, DeferTheProductsOfCastAndTransposedWeights) {
 TEST(LinearHalves, KeepTheInputAndTheGradientAndFreeThem) {
   on_ranks(1, [](const oslo::MPU& mpu) {
     // At size 1 nothing is cut; a stage's parameters are marked all the same.
-    const auto mesh = std::make_shared<oslo::Mesh>(std::vector{mpu.tensor_group()});
-    mesh->shapes = std::make_shared<oslo::KnownShapes>();
-    const auto layout = std::make_shared<oslo::Layout>(mesh, oslo::StageSet::of(0));
+    const auto context =
+        context_of(std::make_shared<const oslo::Mesh>(std::vector{mpu.tensor_group()}));
+    context->shapes = std::make_shared<oslo::KnownShapes>();
+    const auto layout = std::make_shared<oslo::Layout>(context, oslo::StageSet::of(0));
     const Tensor weight = leaf(numbers({3, 4})), first = leaf(numbers({4, 4}, 0.4));
     oslo::mark_parameter(weight, layout, "w");
     const auto split = std::make_shared<SplitBackward>();

@@ -304,12 +304,12 @@ TEST(MarkedParameters, BackwardDoesNotReenterTheRules) {
   on_ranks(2, [](const MPU& mpu) {
     const Tensor p = marked(numbers({5, 3}), mpu), x = leaf(numbers({4, 3}, 1.0));
     const Tensor y = x.matmul(p.t()).view({2, 2, 5}).pow(2).sum();
-    mpu.tensor_mesh()->gathers().clear();
+    context_of(mpu.tensor_mesh())->gathers().clear();
     const Traffic before = mpu.tensor_group()->ledger().total();
     y.backward();
     // The copy of x to the ranks is all that backward moves.
     EXPECT_EQ((mpu.tensor_group()->ledger().total() - before).calls, 1);
-    EXPECT_EQ(mpu.tensor_mesh()->gathers().calls(), 0);
+    EXPECT_EQ(context_of(mpu.tensor_mesh())->gathers().calls(), 0);
   });
 }
 

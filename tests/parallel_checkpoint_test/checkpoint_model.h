@@ -53,21 +53,21 @@ inline Model make_model(int seed) {
   return model;
 }
 
-inline void cut(const at::Tensor& parameter, const MeshPtr& mesh, const Placement& placement,
+inline void cut(const at::Tensor& parameter, const ContextPtr& context, const Placement& placement,
                 const std::string& name) {
-  mark_parameter(parameter,
-                 std::make_shared<const Layout>(make_layout(mesh, {placement}, parameter.sizes())),
-                 name);
+  mark_parameter(
+      parameter,
+      std::make_shared<const Layout>(make_layout(context, {placement}, parameter.sizes())), name);
 }
 
 inline Model make_parallel(int seed, const MPU& mpu) {
   Model model = make_model(seed);
   if (mpu.get_tensor_parallel_world_size() == 1) return model;
-  const MeshPtr& mesh = mpu.tensor_mesh();
-  cut(model->wte->weight, mesh, Placement::shard(0), "wte.weight");
-  cut(model->qkv->weight, mesh, Placement::shard(0, 3), "qkv.weight");
-  cut(model->qkv->bias, mesh, Placement::shard(0, 3), "qkv.bias");
-  cut(model->proj->weight, mesh, Placement::shard(1), "proj.weight");
+  const ContextPtr context = context_of(mpu.tensor_mesh());
+  cut(model->wte->weight, context, Placement::shard(0), "wte.weight");
+  cut(model->qkv->weight, context, Placement::shard(0, 3), "qkv.weight");
+  cut(model->qkv->bias, context, Placement::shard(0, 3), "qkv.bias");
+  cut(model->proj->weight, context, Placement::shard(1), "proj.weight");
   return model;
 }
 

@@ -97,9 +97,9 @@ TEST_F(FailedSave, LeavesThePreviousCheckpointOnEveryRank) {
   // Found only while rank 1 writes: the format refuses a tensor without data.
   EXPECT_SAYS(failed_save(1,
                           [](ModelImpl& m) {
-                            const MeshPtr mesh = layout(m.qkv->bias)->mesh();
+                            const ContextPtr context = layout(m.qkv->bias)->context();
                             m.qkv->bias = at::empty({3 * kWidth}, at::kMeta);
-                            cut(m.qkv->bias, mesh, Placement::shard(0, 3), "qkv.bias");
+                            cut(m.qkv->bias, context, Placement::shard(0, 3), "qkv.bias");
                           }),
               "rank 1: cannot write 'qkv.bias' to ");
   EXPECT_SAYS(failed_save(3, [](ModelImpl& m) { m.register_buffer("mine", at::ones({1})); }),

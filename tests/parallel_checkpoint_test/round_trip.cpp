@@ -243,14 +243,15 @@ TEST(ParallelCheckpointTwoAxes, CutsOverDataRanksAreMergedOnly) {
   const TemporaryDirectory folder;
   run_as_threads(2, [&](World world) {
     const MPU mpu(world, MpuOptions());
-    const auto mesh = std::make_shared<Mesh>(std::vector<std::shared_ptr<Group>>{mpu.data_group()});
+    const ContextPtr context = context_of(
+        std::make_shared<const Mesh>(std::vector<std::shared_ptr<Group>>{mpu.data_group()}));
     const Model model = make_model(1);
-    cut(model->wte->weight, mesh, Placement::shard(0), "wte.weight");
+    cut(model->wte->weight, context, Placement::shard(0), "wte.weight");
     EXPECT_SAYS(error_of([&] { save_parallelized(*model, mpu, folder / "ckpt"); }),
                 "'wte.weight' is cut over ranks outside the tensor group");
     save_parallelized(*model, mpu, folder / "merged", SaveOptions().merge_checkpoints(true));
     const Model loaded = make_model(2);
-    cut(loaded->wte->weight, mesh, Placement::shard(0), "wte.weight");
+    cut(loaded->wte->weight, context, Placement::shard(0), "wte.weight");
     load_parallelized(*loaded, mpu, folder / "merged");
     expect_equal(whole_state(*loaded), whole_state(*make_model(1)));
   });

@@ -221,7 +221,7 @@ TEST_P(RecurrentLayers, DropoutBesideACutBatch) {
     EXPECT_TRUE(oslo::is_placed(actual.first));
     expect_close(oslo::full_tensor(actual.first), expected.first, "states");
     expect_close(actual.second, expected.second, "gradient of a weight");
-    EXPECT_EQ(mpu.tensor_mesh()->gathers().calls(), 0);
+    EXPECT_EQ(context_of(mpu.tensor_mesh())->gathers().calls(), 0);
   });
 }
 

@@ -6,17 +6,17 @@
 #include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 
 namespace oslo::test {
 
-/// The mesh of one rank of a pipeline, without tensor parallelism.
-inline std::shared_ptr<Mesh> mesh_of_stages(const MPU& mpu) {
-  auto mesh = std::make_shared<Mesh>(std::vector{mpu.tensor_group()});
-  mesh->stage_ranks =
+/// What values of one rank of a pipeline share, without tensor parallelism.
+inline ContextPtr context_of_stages(const MPU& mpu) {
+  auto context = context_of(std::make_shared<const Mesh>(std::vector{mpu.tensor_group()}));
+  context->stage_ranks =
       StageRanks::one_each(mpu.pipeline_group()->size(), mpu.pipeline_group()->rank());
-  mesh->shapes = std::make_shared<KnownShapes>();
-  return mesh;
+  context->shapes = std::make_shared<KnownShapes>();
+  return context;
 }
 
 inline StageSet on(int stage) {
@@ -24,9 +24,9 @@ inline StageSet on(int stage) {
 }
 
 /// Gives a parameter or buffer to these stages.
-inline void place(const at::Tensor& tensor, const MeshPtr& mesh, StageSet stages,
+inline void place(const at::Tensor& tensor, const ContextPtr& context, StageSet stages,
                   const std::string& name = "a parameter") {
-  mark_parameter(tensor, std::make_shared<Layout>(mesh, stages), name);
+  mark_parameter(tensor, std::make_shared<Layout>(context, stages), name);
 }
 
 /// What the body sees on each of the ranks, a thread a stage.
@@ -34,7 +34,7 @@ template <typename Body>
 void on_stages(int size, const Body& body) {
   run_as_threads(size, [&](World world) {
     const MPU mpu(std::move(world), MpuOptions().pipeline_parallel_size(size));
-    body(mpu, mesh_of_stages(mpu));
+    body(mpu, context_of_stages(mpu));
   });
 }
 

@@ -91,12 +91,13 @@ std::vector<Step> plain_steps(Net& net) {
   return steps;
 }
 
-void place_all(Net& net, const MeshPtr& mesh) {
+void place_all(Net& net, const ContextPtr& context) {
   const auto all = [&](torch::nn::Module& module, StageSet stages) {
     for (const auto& item : module.named_parameters()) {
-      place(item.value(), mesh, stages, item.key());
+      place(item.value(), context, stages, item.key());
     }
-    for (const auto& item : module.named_buffers()) place(item.value(), mesh, stages, item.key());
+    for (const auto& item : module.named_buffers())
+      place(item.value(), context, stages, item.key());
   };
   all(*net->wte, on(0));
   all(*net->shared, on(0) | on(1));
@@ -121,24 +122,24 @@ std::vector<Action> one_forward_one_backward(int stage) {
 }
 
 /// The forward and backward passes of a step; the losses that this rank has.
-std::vector<double> run_step(Net& net, int step, const MPU& mpu, const Mesh& mesh) {
+std::vector<double> run_step(Net& net, int step, const MPU& mpu, const ModelContext& context) {
   std::vector<double> losses;
   std::vector<std::unique_ptr<MicroBatch>> under_way(kMicroBatches);
   std::vector<Tensor> local_losses(kMicroBatches);
-  for (const auto [what, i] : one_forward_one_backward(mesh.stage_ranks.rank())) {
+  for (const auto [what, i] : one_forward_one_backward(context.stage_ranks.rank())) {
     if (what == 'B') {
-      under_way[i]->backward(mesh.stage_ranks.rank(), local_losses[i]);
+      under_way[i]->backward(context.stage_ranks.rank(), local_losses[i]);
       continue;
     }
-    under_way[i] = std::make_unique<MicroBatch>(mpu.pipeline_group(), mesh.stage_ranks, i);
+    under_way[i] = std::make_unique<MicroBatch>(mpu.pipeline_group(), context.stage_ranks, i);
     const StageCarrier::Scope scope(under_way[i].get());
     const Tensor loss = loss_of(net, tokens_of(step, i));
     EXPECT_TRUE(is_placed(loss));
     EXPECT_EQ(layout(loss)->stages(), on(1));
     EXPECT_TRUE(loss.requires_grad());
     // One activation crosses, once.
-    EXPECT_EQ(under_way[i]->sent(), mesh.stage_ranks.rank() == 0 ? 1 : 0);
-    EXPECT_EQ(under_way[i]->received(), mesh.stage_ranks.rank() == 1 ? 1 : 0);
+    EXPECT_EQ(under_way[i]->sent(), context.stage_ranks.rank() == 0 ? 1 : 0);
+    EXPECT_EQ(under_way[i]->received(), context.stage_ranks.rank() == 1 ? 1 : 0);
     if (!is_here(loss)) continue;
     local_losses[i] = local_tensor(loss);
     losses.push_back(local_losses[i].item<double>());
@@ -171,20 +172,20 @@ TEST(Residency, TwoStagesTrainAsOneDevice) {
   Net plain = make();
   const std::vector<Step> expected = plain_steps(plain);
 
-  on_stages(2, [&](const MPU& mpu, const std::shared_ptr<Mesh>& mesh) {
+  on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
     Net net = make();
     auto optimizer = optimizer_of(net);
-    place_all(net, mesh);
+    place_all(net, context);
     Ledger& ledger = mpu.pipeline_group()->ledger();
     for (int s = 0; s < kSteps; ++s) {
       optimizer.zero_grad();
-      const auto losses = run_step(net, s, mpu, *mesh);
+      const auto losses = run_step(net, s, mpu, *context);
       EXPECT_EQ(ledger.total("all_reduce").calls, 2 * s);
       for (const Tensor& parameter : net->shared->parameters()) {
         const Tensor gradient = local_tensor(parameter.grad());
         gradient.copy_(mpu.pipeline_group()->all_reduce(gradient.clone()));
       }
-      ASSERT_EQ(losses.size(), mesh->stage_ranks.rank() == 1 ? kMicroBatches : 0u);
+      ASSERT_EQ(losses.size(), context->stage_ranks.rank() == 1 ? kMicroBatches : 0u);
       for (size_t i = 0; i < losses.size(); ++i) {
         EXPECT_NEAR(losses[i], expected[s].losses[i], 1e-6) << s << ", " << i;
       }
@@ -204,7 +205,7 @@ TEST(Residency, TwoStagesTrainAsOneDevice) {
     EXPECT_EQ(mpu.tensor_group()->ledger().total().calls, 0);
     EXPECT_EQ(layout(net->cache)->stages(), on(1));
     EXPECT_FALSE(net->cache.requires_grad());
-    if (mesh->stage_ranks.rank() == 1)
+    if (context->stage_ranks.rank() == 1)
       expect_close(local_tensor(net->cache), plain->cache, "the cache");
   });
 }

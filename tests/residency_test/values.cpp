@@ -31,9 +31,9 @@ Tensor drawn(at::IntArrayRef sizes, uint64_t seed = 1) {
 }
 
 /// An activation of 3 x 5 that `stage` holds, with a gradient.
-Tensor activation(const MeshPtr& mesh, int stage, uint64_t seed = 1) {
+Tensor activation(const ContextPtr& context, int stage, uint64_t seed = 1) {
   const Tensor weight = drawn({3, 5}, seed).requires_grad_();
-  place(weight, mesh, on(stage));
+  place(weight, context, on(stage));
   return weight * 2;
 }
 
@@ -42,10 +42,10 @@ Tensor plain_activation(uint64_t seed = 1) {
 }
 
 TEST(Residency, AParameterElsewhereOwnsNothingAndSaysWhatTheModelWould) {
-  on_stages(2, [&](const MPU&, const MeshPtr& mesh) {
+  on_stages(2, [&](const MPU&, const ContextPtr& context) {
     torch::nn::Linear layer(5, 3);
-    place(layer->weight, mesh, on(0));
-    place(layer->bias, mesh, on(1));
+    place(layer->weight, context, on(0));
+    place(layer->bias, context, on(1));
     for (const Tensor& parameter : layer->parameters()) {
       EXPECT_EQ(parameter.has_storage(), is_here(parameter));
       EXPECT_EQ(parameter.device(), torch::kCPU);
@@ -61,15 +61,15 @@ TEST(Residency, AParameterElsewhereOwnsNothingAndSaysWhatTheModelWould) {
       EXPECT_TRUE(parameter.requires_grad());
     }
     EXPECT_EQ(layout(layer->weight)->stages(), on(0));
-    const Tensor& absent = mesh->stage_ranks.rank() == 0 ? layer->bias : layer->weight;
+    const Tensor& absent = context->stage_ranks.rank() == 0 ? layer->bias : layer->weight;
     EXPECT_THAT(thrown_by([&] { absent.data_ptr<double>(); }), HasSubstr("another pipeline stage"));
     EXPECT_THAT(thrown_by([&] { local_tensor(absent); }), HasSubstr("pipeline stage"));
     EXPECT_THAT(thrown_by([&] { absent.norm().item<double>(); }), HasSubstr("pipeline stage"));
     // An optimizer's state and steps pass over it.
     torch::optim::SGD optimizer(layer->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    (mesh->stage_ranks.rank() == 0 ? layer->weight : layer->bias).sum().backward();
+    (context->stage_ranks.rank() == 0 ? layer->weight : layer->bias).sum().backward();
     EXPECT_FALSE(absent.grad().defined());
-    const Tensor own = mesh->stage_ranks.rank() == 0 ? layer->weight : layer->bias;
+    const Tensor own = context->stage_ranks.rank() == 0 ? layer->weight : layer->bias;
     const Tensor before = local_tensor(own).clone();
     optimizer.step();
     EXPECT_TRUE(torch::allclose(local_tensor(own), before - 0.1));
@@ -77,13 +77,13 @@ TEST(Residency, AParameterElsewhereOwnsNothingAndSaysWhatTheModelWould) {
 }
 
 TEST(Residency, ReadingAValueElsewhereIsRefusedByName) {
-  on_stages(2, [&](const MPU&, const MeshPtr& mesh) {
-    const Tensor x = activation(mesh, 1), plain = plain_activation();
+  on_stages(2, [&](const MPU&, const ContextPtr& context) {
+    const Tensor x = activation(context, 1), plain = plain_activation();
     ASSERT_TRUE(is_placed(x));  // on its own stage, too
     EXPECT_TRUE(is_placed(full_tensor(x)));
     EXPECT_EQ(x.device(), torch::kCPU);
     EXPECT_EQ(x.strides(), plain.strides());
-    if (mesh->stage_ranks.rank() == 1) {
+    if (context->stage_ranks.rank() == 1) {
       EXPECT_EQ(x.sum().item<float>(), plain.sum().item<float>());
       EXPECT_TRUE(torch::equal(local_tensor(x), plain));
       EXPECT_TRUE(torch::equal(x, x.clone()));
@@ -125,42 +125,44 @@ TEST(Residency, AValueCrossesOnceForEachStageAndAgainAfterItWasWritten) {
   const Tensor expected = many_uses(plain[0] * 2, plain[1] * 2, plain[2] * 2,
                                     [](int, const Tensor&, Counts, Counts) {});
   expected.backward();
-  on_stages(3, [&](const MPU& mpu, const MeshPtr& mesh) {
+  on_stages(3, [&](const MPU& mpu, const ContextPtr& context) {
     std::vector<Tensor> own;
     for (int i = 0; i < 3; ++i) {
       own.push_back(drawn({3, 5}, i).requires_grad_());
-      place(own[i], mesh, on(i));
+      place(own[i], context, on(i));
     }
-    MicroBatch micro_batch(mpu.pipeline_group(), mesh->stage_ranks, 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks, 0);
     const StageCarrier::Scope scope(&micro_batch);
     const auto carries = [&](int stage, const Tensor& sum, Counts sent, Counts received) {
       EXPECT_EQ(layout(sum)->stages(), on(stage));
-      EXPECT_EQ(micro_batch.sent(), sent[mesh->stage_ranks.rank()]) << mesh->stage_ranks.rank();
-      EXPECT_EQ(micro_batch.received(), received[mesh->stage_ranks.rank()])
-          << mesh->stage_ranks.rank();
+      EXPECT_EQ(micro_batch.sent(), sent[context->stage_ranks.rank()])
+          << context->stage_ranks.rank();
+      EXPECT_EQ(micro_batch.received(), received[context->stage_ranks.rank()])
+          << context->stage_ranks.rank();
     };
     const Tensor loss = many_uses(own[0] * 2, own[1] * 2, own[2] * 2, carries);
     if (is_here(loss)) {
       EXPECT_TRUE(torch::allclose(local_tensor(loss), expected));
     }
-    micro_batch.backward(mesh->stage_ranks.rank(), is_here(loss) ? local_tensor(loss) : Tensor());
+    micro_batch.backward(context->stage_ranks.rank(),
+                         is_here(loss) ? local_tensor(loss) : Tensor());
     for (int i = 0; i < 3; ++i) {
-      ASSERT_EQ(own[i].grad().defined(), mesh->stage_ranks.rank() == i);
-      if (mesh->stage_ranks.rank() != i) continue;
+      ASSERT_EQ(own[i].grad().defined(), context->stage_ranks.rank() == i);
+      if (context->stage_ranks.rank() != i) continue;
       EXPECT_TRUE(torch::allclose(local_tensor(own[i].grad()), plain[i].grad())) << i;
     }
   });
 }
 
 TEST(Residency, WhatWouldGoWrongIsRefusedOnEveryRank) {
-  on_stages(2, [&](const MPU& mpu, const MeshPtr& mesh) {
-    MicroBatch micro_batch(mpu.pipeline_group(), mesh->stage_ranks, 0);
-    Tensor x = activation(mesh, 0);
-    const Tensor y = activation(mesh, 1, 2);
+  on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks, 0);
+    Tensor x = activation(context, 0);
+    const Tensor y = activation(context, 1, 2);
     EXPECT_THAT(thrown_by([&] { x + y; }), HasSubstr("nobody carries values"));
     const StageCarrier::Scope scope(&micro_batch);
     const Tensor weight = drawn({5, 3}).requires_grad_();
-    place(weight, mesh, on(0), "early.weight");
+    place(weight, context, on(0), "early.weight");
     EXPECT_THAT(thrown_by([&] { torch::mm(y, weight); }),
                 AllOf(HasSubstr("early.weight"), HasSubstr("stage 0")));
     EXPECT_THAT(thrown_by([&] { torch::mm(y.t(), weight.t()); }),
@@ -175,12 +177,12 @@ TEST(Residency, WhatWouldGoWrongIsRefusedOnEveryRank) {
 TEST(Residency, AWriteByALaterStageMovesTheValueThere) {
   const Tensor x_alone = plain_activation(), y_alone = plain_activation(2);
   const Tensor expected = ((x_alone + y_alone) * 2).tanh() + x_alone.sum(0);
-  on_stages(2, [&](const MPU& mpu, const MeshPtr& mesh) {
-    MicroBatch micro_batch(mpu.pipeline_group(), mesh->stage_ranks, 0);
+  on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks, 0);
     const StageCarrier::Scope scope(&micro_batch);
-    const int rank = mesh->stage_ranks.rank();
-    Tensor x = activation(mesh, 0);
-    const Tensor y = activation(mesh, 1, 2), sum = x.sum(0), row = x.narrow(0, 0, 1);
+    const int rank = context->stage_ranks.rank();
+    Tensor x = activation(context, 0);
+    const Tensor y = activation(context, 1, 2), sum = x.sum(0), row = x.narrow(0, 0, 1);
     x.add_(y);
     EXPECT_EQ(layout(x)->stages(), on(1));
     EXPECT_EQ(micro_batch.sent(), rank == 0 ? 1 : 0);
@@ -199,16 +201,16 @@ TEST(Residency, AWriteByALaterStageMovesTheValueThere) {
 }
 
 TEST(Residency, AnOrdinaryTensorThatIsWrittenBecomesItsWritersOwn) {
-  on_stages(2, [&](const MPU&, const MeshPtr& mesh) {
+  on_stages(2, [&](const MPU&, const ContextPtr& context) {
     const Tensor cache = torch::ones({4, 5}), before = cache.narrow(0, 3, 1);
     {
       const torch::NoGradGuard no_grad;
-      cache.narrow(0, 1, 3).copy_(activation(mesh, 1));
+      cache.narrow(0, 1, 3).copy_(activation(context, 1));
     }
     EXPECT_EQ(layout(cache)->stages(), on(1));
     const Tensor sum = cache.sum() + 1;
     EXPECT_EQ(layout(sum)->stages(), on(1));
-    if (mesh->stage_ranks.rank() == 1) {
+    if (context->stage_ranks.rank() == 1) {
       const Tensor expected = torch::cat({torch::ones({1, 5}), plain_activation()});
       EXPECT_TRUE(torch::equal(local_tensor(cache), expected));
       EXPECT_EQ(local_tensor(sum).item<float>(), (expected.sum() + 1).item<float>());
@@ -218,7 +220,7 @@ TEST(Residency, AnOrdinaryTensorThatIsWrittenBecomesItsWritersOwn) {
     }
     // With a gradient, as on one device, where the tensor then has one.
     Tensor results = torch::zeros({3, 5});
-    results.copy_(activation(mesh, 1));
+    results.copy_(activation(context, 1));
     EXPECT_TRUE(results.requires_grad());
     EXPECT_EQ(layout(results * 2)->stages(), on(1));
   });

@@ -235,7 +235,7 @@ TEST(RulesConvolution, AnUntouchedModel) {
       expect_equal(oslo::full_tensor(model->forward(images)).detach(), expected[step], "output");
       model->forward(images).square().sum().backward();
     }
-    EXPECT_EQ(mesh->gathers().calls(), 0) << text_of(mesh->gathers());
+    EXPECT_EQ(context_of(mesh)->gathers().calls(), 0) << text_of(context_of(mesh)->gathers());
     const auto parameters = model->named_parameters();
     for (const auto& item : single->named_parameters()) {
       expect_equal(oslo::full_tensor(parameters[item.key()].grad()), item.value().grad(),
@@ -260,13 +260,13 @@ TEST(RulesConvolution, SplitGroupsAskForWholeOnes) {
     oslo::mark_parameter(expand, std::make_shared<const oslo::Layout>(layout), "expand");
     const at::Tensor hidden = at::conv2d(at::ones({2, 3, 4, 4}), expand);
     EXPECT_EQ(at::conv2d(hidden, at::ones({5, 4, 3, 3}), {}, 1, 1, 1, 5).size(1), 5);
-    EXPECT_EQ(mesh->gathers().calls(), 1) << text_of(mesh->gathers());
+    EXPECT_EQ(context_of(mesh)->gathers().calls(), 1) << text_of(context_of(mesh)->gathers());
     EXPECT_EQ(origin->wanted_unit, 4);
     EXPECT_EQ(at::pixel_shuffle(hidden, 2).size(1), 5);
-    EXPECT_EQ(mesh->gathers().calls(), 2) << text_of(mesh->gathers());
+    EXPECT_EQ(context_of(mesh)->gathers().calls(), 2) << text_of(context_of(mesh)->gathers());
     EXPECT_EQ(origin->wanted_unit, 4);
     at::channel_shuffle(hidden, 10);
-    EXPECT_EQ(mesh->gathers().calls(), 2) << text_of(mesh->gathers());
+    EXPECT_EQ(context_of(mesh)->gathers().calls(), 2) << text_of(context_of(mesh)->gathers());
   });
 }
 

@@ -164,7 +164,7 @@ inline Outcome with_cut(const Prepared& op, const Expected& expected, const Cutt
   Outcome outcome;
   outcome.cutting = cutting;
   ledger.clear();
-  mesh->gathers().clear();
+  context_of(mesh)->gathers().clear();
   Stack returned;
   try {
     returned = op.call(operands);
@@ -176,7 +176,7 @@ inline Outcome with_cut(const Prepared& op, const Expected& expected, const Cutt
   OSLO_CHECK(check != Check::refused, "was not refused");
   const Tensors results = tensors_of(returned);
   outcome.forward = moved.forward(ledger);
-  for (const auto& entry : mesh->gathers().entries()) {
+  for (const auto& entry : context_of(mesh)->gathers().entries()) {
     outcome.reasons.push_back(entry.operation + ": " + entry.reason);
   }
   outcome.gathered_only = !outcome.reasons.empty() && ledger.total("all_reduce").calls == 0 &&

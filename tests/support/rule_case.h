@@ -216,17 +216,18 @@ inline Outcome on_mesh(const Case& test, const oslo::MeshPtr& mesh, const Tensor
 
 inline void check(const Case& test, const oslo::MeshPtr& mesh, const Tensors& upstream,
                   const Outcome& expected) {
-  mesh->gathers().clear();
+  context_of(mesh)->gathers().clear();
   const int64_t before = all_reduces(*mesh);
   const Outcome direct = on_mesh(test, mesh, upstream, /*by_product=*/false);
   const int64_t used = all_reduces(*mesh) - before;
   if (test.gathers >= 0) {
-    EXPECT_EQ(mesh->gathers().calls(), test.gathers) << test.name << text_of(mesh->gathers());
+    EXPECT_EQ(context_of(mesh)->gathers().calls(), test.gathers)
+        << test.name << text_of(context_of(mesh)->gathers());
   }
   EXPECT_EQ(used, test.all_reduces.value_or(used)) << test.name;
   if (!test.gathered_operator.empty()) {
-    EXPECT_NE(text_of(mesh->gathers()).find(test.gathered_operator), std::string::npos)
-        << test.name << text_of(mesh->gathers());
+    EXPECT_NE(text_of(context_of(mesh)->gathers()).find(test.gathered_operator), std::string::npos)
+        << test.name << text_of(context_of(mesh)->gathers());
   }
   expect_same(direct, expected, test.name + ", backward(gradient)");
   expect_same(on_mesh(test, mesh, upstream, /*by_product=*/true), expected,

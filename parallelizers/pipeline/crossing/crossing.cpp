@@ -23,14 +23,15 @@ std::vector<int64_t> order_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-uint64_t writes_to(const at::Tensor& tensor, const Mesh& mesh) {
+uint64_t writes_to(const at::Tensor& tensor, const ModelContext& context) {
   const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? counter.current_version() : mesh.uncounted_writes();
+  return counter.enabled() ? counter.current_version() : context.uncounted_writes();
 }
 
 at::Tensor place_for(const Value& value, int to) {
-  const Mesh& mesh = *value.layout->mesh();
-  const at::Device device = mesh.holds(StageSet::of(to)) ? mesh.device : at::Device(at::kMeta);
+  const ModelContext& context = *value.layout->context();
+  const at::Device device =
+      context.holds(StageSet::of(to)) ? context.device : at::Device(at::kMeta);
   return at::empty_permuted(value.local.sizes(), order_of(value.local),
                             at::TensorOptions(value.local.dtype()).device(device));
 }

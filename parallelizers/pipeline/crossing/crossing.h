@@ -10,7 +10,7 @@
 namespace oslo {
 
 /// Counts the writes to a tensor, alike on every rank.
-uint64_t writes_to(const at::Tensor& tensor, const Mesh& mesh);
+uint64_t writes_to(const at::Tensor& tensor, const ModelContext& context);
 
 /// What a value that crosses to stage `to` is received into on that stage's ranks; a shape on all
 /// others. Dense, in the order of the value's memory, without history.

@@ -16,8 +16,7 @@ constexpr int kEvaluationTag = std::numeric_limits<int>::max() - 1;
 }  // namespace
 
 at::Tensor EvaluationCarrier::carry(const at::Tensor& tensor, const Value& value, int to) {
-  const Mesh& mesh = *value.layout->mesh();
-  const uint64_t version = writes_to(tensor, mesh);
+  const uint64_t version = writes_to(tensor, *value.layout->context());
   const std::pair<const c10::TensorImpl*, int> key(tensor.unsafeGetTensorImpl(), to);
   const auto known = carried_.find(key);
   if (known != carried_.end() && known->second.version == version) return known->second.there;

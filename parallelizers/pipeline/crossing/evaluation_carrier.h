@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "mpu/grid/stage_ranks.h"
 #include "mpu/group/group.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "mpu/grid/stage_ranks.h"
+#include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
 

@@ -3,8 +3,8 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
-#include "mpu/grid/stage_ranks.h"
 #include "mpu/group/group.h"
+#include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
 

@@ -22,17 +22,18 @@ void share_parameter(const at::Tensor& parameter, StageSet stages) {
   if (mark == nullptr || !mark->layout->resident() || mark->layout->stages() == stages) return;
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const Mesh& mesh = *mark->layout->mesh();
-  const StageRanks& ranks = mesh.stage_ranks;
+  const ModelContext& context = *mark->layout->context();
+  const StageRanks& ranks = context.stage_ranks;
   const StageSet before = mark->layout->stages();
   const int from = ranks.rank_of(before.first());
   at::Tensor part = unmarked_alias(parameter);
-  for (int rank = 0; rank < mesh.stages->size(); ++rank) {
+  for (int rank = 0; rank < context.stages->size(); ++rank) {
     if (!ranks.on_rank(stages, rank) || ranks.on_rank(before, rank)) continue;
-    if (ranks.rank() == from) mesh.stages->send({part}, rank, kShareTag);
+    if (ranks.rank() == from) context.stages->send({part}, rank, kShareTag);
     if (ranks.rank() != rank) continue;
-    part = at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(mesh.device));
-    part = mesh.stages->receive(from, kShareTag, {part}).front();
+    part =
+        at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(context.device));
+    part = context.stages->receive(from, kShareTag, {part}).front();
   }
   set_stages_of(parameter, stages, part);
 }

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "mpu/grid/stage_set.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 

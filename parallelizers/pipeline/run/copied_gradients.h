@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "mpu/grid/mesh.h"
+#include "parallelizers/placement/layout/context.h"
 
 namespace oslo {
 
@@ -16,7 +16,7 @@ namespace oslo {
 class CopiedGradients {
  public:
   /// Of `parameters`, in an order that is the same on all ranks, those that are copies.
-  CopiedGradients(MeshPtr mesh, const std::vector<at::Tensor>& parameters);
+  CopiedGradients(ContextPtr context, const std::vector<at::Tensor>& parameters);
   /// Puts back what stood aside, where `add_up` was not reached.
   ~CopiedGradients();
   CopiedGradients(const CopiedGradients&) = delete;
@@ -36,7 +36,7 @@ class CopiedGradients {
   };
   void put_back();
 
-  MeshPtr mesh_;
+  ContextPtr context_;
   std::vector<Copied> copied_;
 };
 

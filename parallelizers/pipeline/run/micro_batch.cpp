@@ -108,8 +108,7 @@ void MicroBatch::wait_for(int stage) {
 }
 
 at::Tensor MicroBatch::carry(const at::Tensor& tensor, const Value& value, int to) {
-  const Mesh& mesh = *value.layout->mesh();
-  const uint64_t version = writes_to(tensor, mesh);
+  const uint64_t version = writes_to(tensor, *value.layout->context());
   Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];
   if (known.there.defined() && known.version == version) return known.there;
   check_own(value.local, to);
@@ -159,7 +158,7 @@ at::Tensor MicroBatch::linked(const Value& value) {
 at::Tensor MicroBatch::hand_over(const at::Tensor& tensor, const Value& value, StageSet stages) {
   if (!value.local.requires_grad()) return value.local;
   const int to = ranks_.home_of(stages);
-  const uint64_t version = writes_to(tensor, *value.layout->mesh());
+  const uint64_t version = writes_to(tensor, *value.layout->context());
   Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];
   if (!known.there.defined() || known.version != version) known = {tensor, linked(value), version};
   return known.there;

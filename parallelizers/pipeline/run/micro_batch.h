@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/grid/stage_ranks.h"
 #include "mpu/group/group.h"
 #include "parallelizers/pipeline/crossing/forward_order.h"
 #include "parallelizers/pipeline/crossing/forward_writes.h"
 #include "parallelizers/pipeline/run/stray_gradients.h"
 #include "parallelizers/pipeline/schedule/timeline/recorder.h"
 #include "parallelizers/placement/carrier/split_backward.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
 

@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "mpu/grid/mesh.h"
-#include "mpu/grid/stage_set.h"
 #include "mpu/group/group.h"
 #include "mpu/world/world.h"
 #include "parallelizers/pipeline/crossing/forward_random.h"
@@ -20,14 +18,16 @@
 #include "parallelizers/pipeline/run/stray_gradients.h"
 #include "parallelizers/pipeline/schedule/order/schedule.h"
 #include "parallelizers/pipeline/schedule/timeline/recorder.h"
+#include "parallelizers/placement/layout/context.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 
-/// One step of a model on the stages of `mesh`: follows this rank's list of actions. A forward
+/// One step of a model on the stages of `context`: follows this rank's list of actions. A forward
 /// calls the user's function, of which operators of other stages run on shapes; a backward runs
 /// one stage's part. Where a rank has several stages the function runs on a thread of its own for
 /// each micro-batch: it stops where it comes to a stage that the list has not come to, and goes on
-/// there in that stage's forward. Where the mesh has no stages the same lists accumulate gradients
+/// there in that stage's forward. Where it has no stages the same lists accumulate gradients
 /// on one rank.
 class ScheduleRun {
  public:
@@ -46,8 +46,8 @@ class ScheduleRun {
     std::vector<at::Generator> generators = {};
     /// What the forward writes, where a rank has several stages.
     ForwardWrites writes = {};
-    /// The meshes of other models that the step is of as well, over the same ranks.
-    std::vector<MeshPtr> other_meshes = {};
+    /// The contexts of other models that the step is of as well, over the same ranks.
+    std::vector<ContextPtr> others = {};
     StrayGradients* strays = nullptr;  ///< told of the parameters that forwards use; may be null
     /// The groups in which other ranks may wait for this one. One that fails leaves them at once.
     std::vector<std::shared_ptr<Group>> groups = {};
@@ -56,7 +56,7 @@ class ScheduleRun {
   };
 
   /// `idle`: where threads come from and go back to, so that steps share them.
-  ScheduleRun(MeshPtr mesh, Work work, CallThreads& idle);
+  ScheduleRun(ContextPtr context, Work work, CallThreads& idle);
   /// Ends the forwards that an error left in the middle.
   ~ScheduleRun();
   ScheduleRun(const ScheduleRun&) = delete;
@@ -111,7 +111,7 @@ class ScheduleRun {
   bool is_last(int stage) const;
   at::Tensor checked_loss(const at::Tensor& loss, int micro_batch);
 
-  MeshPtr mesh_;
+  ContextPtr context_;
   Work work_;
   CallThreads& idle_;
   uint64_t seed_ = 0;  ///< of the micro-batches' streams

@@ -6,8 +6,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "mpu/grid/stage_ranks.h"
 #include "mpu/group/group.h"
+#include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
 

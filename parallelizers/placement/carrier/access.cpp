@@ -14,18 +14,18 @@ namespace {
 
 /// What the first stage that holds it has, on every rank.
 at::Tensor from_stage(const at::Tensor& whole, const Layout& layout) {
-  const Mesh& mesh = *layout.mesh();
-  OSLO_CHECK(!whole.requires_grad() || !c10::GradMode::is_enabled() || !mesh.in_step,
+  const ModelContext& context = *layout.context();
+  OSLO_CHECK(!whole.requires_grad() || !c10::GradMode::is_enabled() || !context.in_step,
              "full_tensor of a value that pipeline ", layout.stages().to_string(),
              " holds gives it to all ranks without its history, and in a step a gradient would be "
              "lost; compute with the value itself, or take it under torch::NoGradGuard");
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const int owner = mesh.stage_ranks.rank_of(layout.stages().first());
-  at::Tensor all = mesh.stage_ranks.rank() == owner
+  const int owner = context.stage_ranks.rank_of(layout.stages().first());
+  at::Tensor all = context.stage_ranks.rank() == owner
                        ? whole.clone(at::MemoryFormat::Contiguous)
-                       : at::empty(whole.sizes(), whole.options().device(mesh.device));
-  mesh.stages->broadcast(all, owner);
+                       : at::empty(whole.sizes(), whole.options().device(context.device));
+  context.stages->broadcast(all, owner);
   return all;
 }
 
@@ -55,15 +55,15 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
     gather_gradients_of({result});
     return result;
   }
-  if (value.layout->mesh()->stages) return from_stage(whole.local, *value.layout);
-  whole.layout = std::make_shared<Layout>(value.layout->mesh(), value.layout->stages());
+  if (value.layout->context()->stages) return from_stage(whole.local, *value.layout);
+  whole.layout = std::make_shared<Layout>(value.layout->context(), value.layout->stages());
   return wrap(std::move(whole));
 }
 
 at::Tensor local_tensor(const at::Tensor& tensor) {
   if (!is_placed(tensor)) return tensor;
   Value value = value_of(tensor);
-  OSLO_CHECK(!value.elsewhere() || value.layout->mesh()->provider,
+  OSLO_CHECK(!value.elsewhere() || value.layout->context()->provider,
              "local_tensor of a tensor that pipeline ", value.layout->stages().to_string(),
              " holds: this rank has its shape only; oslo::is_here(t) says whether there is a part");
   return std::move(value.local);
@@ -87,19 +87,29 @@ LayoutPtr layout(const at::Tensor& tensor) {
 
 at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
                       const std::vector<Placement>& placements) {
+  return distribute(whole, context_of(mesh), placements);
+}
+
+at::Tensor distribute(const at::Tensor& whole, const ContextPtr& context,
+                      const std::vector<Placement>& placements) {
   OSLO_CHECK(!is_placed(whole), "distribute takes an ordinary tensor; this one is placed already");
   const RuleScope scope("distribute");
-  return wrap(redistribute({whole, nullptr},
-                           std::make_shared<Layout>(make_layout(mesh, placements, whole.sizes()))));
+  auto layout = std::make_shared<Layout>(make_layout(context, placements, whole.sizes()));
+  return wrap(redistribute({whole, nullptr}, std::move(layout)));
 }
 
 at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
                       const std::vector<Placement>& placements, c10::IntArrayRef global_sizes) {
-  auto layout = std::make_shared<Layout>(make_layout(mesh, placements, global_sizes));
+  return from_local(part, context_of(mesh), placements, global_sizes);
+}
+
+at::Tensor from_local(const at::Tensor& part, const ContextPtr& context,
+                      const std::vector<Placement>& placements, c10::IntArrayRef global_sizes) {
+  auto layout = std::make_shared<Layout>(make_layout(context, placements, global_sizes));
   c10::SmallVector<int64_t, 6> expected(global_sizes.begin(), global_sizes.end());
   for (const int axis : layout->nesting()) {
     const auto& [dim, cut] = (*layout)[axis];
-    if (dim >= 0) expected[dim] = cut->local_size(mesh->axis(axis)->rank());
+    if (dim >= 0) expected[dim] = cut->local_size(layout->group(axis)->rank());
   }
   OSLO_CHECK(part.sizes() == c10::IntArrayRef(expected), "from_local: a part of shape ",
              part.sizes(), " was given, the placements leave ", c10::IntArrayRef(expected), " of ",

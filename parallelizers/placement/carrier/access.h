@@ -34,10 +34,14 @@ Value value_of(const at::Tensor& tensor);
 /// One placement an axis of the mesh.
 at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
                       const std::vector<Placement>& placements);
+at::Tensor distribute(const at::Tensor& whole, const ContextPtr& context,
+                      const std::vector<Placement>& placements);
 
 /// A placed tensor from this rank's part. Throws when the part does not have the size that the
 /// placements give `global_sizes` on this rank.
 at::Tensor from_local(const at::Tensor& part, const MeshPtr& mesh,
+                      const std::vector<Placement>& placements, c10::IntArrayRef global_sizes);
+at::Tensor from_local(const at::Tensor& part, const ContextPtr& context,
                       const std::vector<Placement>& placements, c10::IntArrayRef global_sizes);
 
 /// Whether it carries a tangent of forward-mode differentiation. Collectives have none: beside

@@ -5,17 +5,17 @@
 
 namespace oslo {
 
-MeshPtr mesh_of(c10::ArrayRef<c10::IValue> arguments) {
-  MeshPtr mesh;
+ContextPtr context_of(c10::ArrayRef<c10::IValue> arguments) {
+  ContextPtr context;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-    if (mesh) return;
+    if (context) return;
     if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
-      mesh = impl->value().layout->mesh();
+      context = impl->value().layout->context();
     } else if (const Mark* mark = mark_of(tensor)) {
-      mesh = mark->layout->mesh();
+      context = mark->layout->context();
     }
   });
-  return mesh;
+  return context;
 }
 
 }  // namespace oslo

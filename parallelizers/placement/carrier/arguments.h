@@ -65,7 +65,7 @@ std::vector<c10::IValue> with_tensors(c10::ArrayRef<c10::IValue> arguments, cons
   return changed;
 }
 
-/// The mesh of the first placed or marked tensor; null without one.
-MeshPtr mesh_of(c10::ArrayRef<c10::IValue> arguments);
+/// The context of the first placed or marked tensor; null without one.
+ContextPtr context_of(c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace oslo

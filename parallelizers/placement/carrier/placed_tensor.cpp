@@ -14,7 +14,7 @@ namespace {
 
 /// What the tensor says it is on: elsewhere the model's device, though a shape is nowhere.
 at::Device shown_device(const Value& value) {
-  return value.elsewhere() ? value.layout->mesh()->device : value.local.device();
+  return value.elsewhere() ? value.layout->context()->device : value.local.device();
 }
 
 /// The strides one device would have, in the local tensor's order: what matters is that a tensor is
@@ -146,7 +146,7 @@ void PlacedTensorImpl::shallow_copy_from(const c10::intrusive_ptr<c10::TensorImp
 }
 
 bool PlacedTensorImpl::has_storage() const {
-  if (value_.elsewhere()) value_.layout->mesh()->check_not_ended();
+  if (value_.elsewhere()) value_.layout->context()->check_not_ended();
   // LibTorch asks before every access to the data and then throws its own words, unless given ours:
   // here, so that the many tensors that are never asked do not carry them.
   const_cast<PlacedTensorImpl*>(this)->release_storage_and_set_meta_custom_data_ptr_error_msg_(

@@ -12,13 +12,13 @@
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
 #include "parallelizers/placement/operators/call_observer.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
-#include "parallelizers/placement/residency/stage_value.h"
 
 namespace oslo {
 namespace {
@@ -51,12 +51,12 @@ void run_rule(Call& call) {
 /// to may be memory that nobody wrote before, and so may be what a process group's collective does.
 void check_plain_operands(const Call& call) {
   if (call.op().between_ranks) return;
-  const MeshPtr& mesh = call.mesh_of_call();
+  const Mesh& mesh = call.context()->mesh();
   for_each_tensor(call.arguments().slice(call.op().in_place ? 1 : 0),
                   [&](const at::Tensor& tensor) {
                     if (look_at(tensor) != Met::nothing) return;
-                    for (int axis = 0; axis < mesh->axes(); ++axis) {
-                      check_same_on_ranks(tensor, *mesh->axis(axis), "an operand");
+                    for (int axis = 0; axis < mesh.axes(); ++axis) {
+                      check_same_on_ranks(tensor, *mesh.axis(axis), "an operand");
                     }
                   });
 }
@@ -66,15 +66,15 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   if (op.rule == nullptr && !op.pointwise && op.composite) {
     const c10::ArrayRef<c10::IValue> arguments(stack);
     const auto own = arguments.slice(stack.size() - op.arguments);
-    const MeshPtr mesh = mesh_of(own);
-    if (mesh) mesh->check_not_ended();
-    const CallObserver::Scope observed(mesh ? mesh->observer.get() : nullptr, op, own);
+    const ContextPtr context = context_of(own);
+    if (context) context->check_not_ended();
+    const CallObserver::Scope observed(context ? context->observer.get() : nullptr, op, own);
     decompose_or_gather(op, stack);
     return;
   }
   Call call(op, stack);
-  call.mesh_of_call()->check_not_ended();
-  const CallObserver::Scope observed(call.mesh_of_call()->observer.get(), op, call.arguments());
+  call.context()->check_not_ended();
+  const CallObserver::Scope observed(call.context()->observer.get(), op, call.arguments());
   std::optional<RankCheckScope> not_compared;
   if (checks_ranks()) {
     if (some_rank_runs_on_parts(op, call.arguments())) {
@@ -85,7 +85,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   refuse_own_generator(call);
   const bool from_gradients = computes_from_gradients(call);
-  const ForeignScope foreign(call.elsewhere() && !call.mesh_of_call()->provider);
+  const ForeignScope foreign(call.elsewhere() && !call.context()->provider);
   try {
     try {
       run_rule(call);
@@ -107,7 +107,7 @@ bool may_be_from_gradients(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& argument : arguments) {
     const auto* impl = argument.isTensor() ? placed_impl(argument.toTensor()) : nullptr;
     const Layout* const layout = impl == nullptr ? nullptr : impl->value().layout.get();
-    if (layout != nullptr && layout->resident() && layout->mesh()->evaluation) return true;
+    if (layout != nullptr && layout->resident() && layout->context()->evaluation) return true;
   }
   return false;
 }

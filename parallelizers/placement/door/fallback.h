@@ -13,7 +13,7 @@ void decompose(const OperatorEntry& op, torch::jit::Stack& stack);
 /// memory, which a placed tensor has none of. It is gathered then.
 void decompose_or_gather(const OperatorEntry& op, torch::jit::Stack& stack);
 
-/// Operators without a rule: correct, not cheap. Gathers, and says so in the mesh's report.
+/// Operators without a rule: correct, not cheap. Gathers, and says so in the model's report.
 void gather_without_rule(Call& call);
 
 }  // namespace oslo

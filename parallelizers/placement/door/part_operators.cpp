@@ -11,8 +11,8 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/operators/call_observer.h"
-#include "parallelizers/placement/residency/shape_call.h"
 
 namespace oslo {
 namespace {
@@ -47,9 +47,9 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
     const BelowDoor below;
     op.handle.callBoxed(&stack);
   } else {
-    const Mesh& mesh = *mark.layout->mesh();
-    const auto results =
-        call_on_shapes(op, {stack.begin() + base, stack.end()}, *mesh.shapes, mesh.provider.get());
+    const ModelContext& context = *mark.layout->context();
+    const auto results = call_on_shapes(op, {stack.begin() + base, stack.end()}, *context.shapes,
+                                        context.provider.get());
     torch::jit::drop(stack, op.arguments);
     stack.insert(stack.end(), results.begin(), results.end());
   }
@@ -156,11 +156,11 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
   if (writes_plain_values(op, stack, base)) refuse_index_put_of_parts(stack[base].toTensor());
   const at::Tensor target = stack[base].toTensor();
   const Layout& layout = *mark_of(target)->layout;
-  if (c10::InferenceMode::is_enabled()) layout.mesh()->count_write();
+  if (c10::InferenceMode::is_enabled()) layout.context()->count_write();
   if (op.in_place && !layout.here()) {  // there is nothing to write, but the write counts
-    const bool counts = !layout.mesh()->provider && !target.is_inference();
+    const bool counts = !layout.context()->provider && !target.is_inference();
     if (counts) target.unsafeGetTensorImpl()->bump_version();
-    const CallObserver::Scope observed(layout.mesh()->observer.get(), op,
+    const CallObserver::Scope observed(layout.context()->observer.get(), op,
                                        c10::ArrayRef<c10::IValue>(stack).slice(base));
     torch::jit::drop(stack, op.arguments);
     stack.emplace_back(target);
@@ -208,8 +208,8 @@ bool run_on_parts(const OperatorEntry& op, torch::jit::Stack& stack) {
     // `1 - parameter` fills such a tensor and writes to it: what comes out is computed by the
     // forward, and has global sizes as all of that has.
     if (!on_marked || (recorded && op.uninitialized)) return false;
-    const MeshPtr mesh = mark_of(stack[base].toTensor())->layout->mesh();
-    const CallObserver::Scope observed(mesh->observer.get(), op,
+    const ContextPtr context = mark_of(stack[base].toTensor())->layout->context();
+    const CallObserver::Scope observed(context->observer.get(), op,
                                        c10::ArrayRef<c10::IValue>(stack).slice(base));
     run_like(op, stack, base);
     return true;

@@ -12,12 +12,12 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/layout/memory_order.h"
-#include "parallelizers/placement/residency/shape_call.h"
-#include "parallelizers/placement/residency/stage_call.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
-#include "parallelizers/placement/residency/stage_value.h"
 
 namespace oslo {
 
@@ -29,20 +29,23 @@ const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor
 }
 
 Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
-    : op_(op), stack_(stack), base_(stack.size() - op.arguments), mesh_(mesh_of(arguments())) {
-  if (!mesh_ || !mesh_->shapes) return;  // no value has a stage
+    : op_(op),
+      stack_(stack),
+      base_(stack.size() - op.arguments),
+      context_(context_of(arguments())) {
+  if (!context_ || !context_->shapes) return;  // no value has a stage
   stages_ = stages_of(arguments());
-  elsewhere_ = !mesh_->holds(stages_);
+  elsewhere_ = !context_->holds(stages_);
   // Random numbers that another stage draws are drawn here as well, and dropped: the ranks of one
   // model go on drawing the same, for dropout as on one device, and for the program's own batches.
   // What elements decide the number of, the stage that has them tells (stage_draw.h).
   const bool drawn =
-      elsewhere_ && !mesh_->provider && draws(op, arguments()) == Draws::as_shapes_say;
-  on_zeros_ =
-      elsewhere_ && (drawn || mesh_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
-  if (op.in_place && mesh_->stages && !mesh_->in_step) refuse_scale_of_stage(op, arguments());
+      elsewhere_ && !context_->provider && draws(op, arguments()) == Draws::as_shapes_say;
+  on_zeros_ = elsewhere_ &&
+              (drawn || context_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
+  if (op.in_place && context_->stages && !context_->in_step) refuse_scale_of_stage(op, arguments());
   if (op.in_place && is_tensor(0) && !stages_.empty()) {
-    bring_target(stages_, tensor(0), mesh_, name());
+    bring_target(stages_, tensor(0), context_, name());
   }
   if (elsewhere_ || stages_.empty()) return;
   if (StageCarrier* const carrier = StageCarrier::current()) carrier->enter(stages_);
@@ -64,10 +67,10 @@ Value Call::seen(const at::Tensor& tensor) const {
       value = handed_over(tensor, std::move(value));
     }
   } else if (!stages_.empty() && !value.layout) {
-    refuse_learnable(tensor, *mesh_, stages_, name());
+    refuse_learnable(tensor, *context_, stages_, name());
   }
   if (elsewhere_ && !(on_zeros_ && all_known(arguments()))) {
-    value.local = on_zeros_ ? zeros_of(value.local).to(mesh_->device) : shape_of(value.local);
+    value.local = on_zeros_ ? zeros_of(value.local).to(context_->device) : shape_of(value.local);
   }
   return value;
 }
@@ -81,12 +84,12 @@ Value Call::handed_over(const at::Tensor& tensor, Value value) const {
 }
 
 Value Call::resident(Value value) const {
-  return on_stages(std::move(value), mesh_, stages_);
+  return on_stages(std::move(value), context_, stages_);
 }
 
 c10::IValue Call::read_elsewhere() const {
   return oslo::read_elsewhere(
-      mesh_->provider.get(), op_,
+      context_->provider.get(), op_,
       with_tensors(arguments(), [&](const at::Tensor& tensor) { return seen(tensor).local; }))[0];
 }
 
@@ -157,7 +160,7 @@ std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) con
   const bool on_shapes =
       !op_.in_place || (arguments[0].isTensor() && arguments[0].toTensor().is_meta());
   if (elsewhere_ && !on_zeros_ && on_shapes) {
-    return call_on_shapes(op_, std::move(arguments), *mesh_->shapes, mesh_->provider.get());
+    return call_on_shapes(op_, std::move(arguments), *context_->shapes, context_->provider.get());
   }
   const BelowDoor below;
   op_.handle.callBoxed(&arguments);
@@ -208,7 +211,7 @@ void Call::gather(const std::string& reason) {
   auto operands = this->operands();
   c10::SmallVector<at::Tensor, 4> local;
   const bool viewed = op_.view && operands[0].cut();
-  const LayoutPtr whole = viewed ? std::make_shared<Layout>(mesh_) : nullptr;
+  const LayoutPtr whole = viewed ? std::make_shared<Layout>(context_) : nullptr;
   for (const Value& operand : operands) local.push_back(gather_reported(operand, name(), reason));
   const Value held{local[0], whole};
   for (c10::IValue& returned : call_below(local)) {
@@ -228,7 +231,7 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
   value = resident(std::move(value));
   if (op_.same_weight) {
     if (const auto& uses = weight_uses_of(tensor(0))) {
-      if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+      if (!value.layout) value.layout = std::make_shared<Layout>(context_);
       at::Tensor weight =
           op_.view ? wrapped_view(std::move(value), held, element) : wrap_placed(std::move(value));
       placed_impl(weight)->set_weight_uses(uses);
@@ -239,8 +242,9 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
     return wrapped_view(std::move(value), held, element);
   }
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
-  if (!op_.view && mesh_ && hides_strides(op_, arguments(), value)) {
-    const auto strides = strides_on_one_device(*mesh_, op_, arguments(), results_.size(), element);
+  if (!op_.view && context_ && hides_strides(op_, arguments(), value)) {
+    const auto strides =
+        strides_on_one_device(*context_, op_, arguments(), results_.size(), element);
     if (!strides.empty() && static_cast<int64_t>(strides.size()) == value.dim()) {
       const BelowDoor below;
       value.local = in_order_of(std::move(value.local), value.sizes(), strides);
@@ -286,8 +290,8 @@ void Call::result(std::vector<Value> values, const Value* held) {
 
 bool Call::restart_on_zeros() {
   if (!elsewhere_ || on_zeros_) return false;
-  if (!mesh_->provider && reads_elements(op_)) read_elsewhere();  // throws
-  mesh_->shapes->on_zeros.insert(op_.name);
+  if (!context_->provider && reads_elements(op_)) read_elsewhere();  // throws
+  context_->shapes->on_zeros.insert(op_.name);
   on_zeros_ = true;
   results_.clear();
   operands_.clear();

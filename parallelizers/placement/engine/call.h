@@ -77,8 +77,8 @@ class Call {
   /// Those that were handed in.
   c10::ArrayRef<c10::IValue> results() const { return results_; }
 
-  /// The mesh that the placed arguments live on.
-  const MeshPtr& mesh_of_call() const { return mesh_; }
+  /// What the placed arguments share with all values of their model.
+  const ContextPtr& context() const { return context_; }
 
   /// The pipeline stages that run it; empty: every rank does.
   StageSet stages() const { return stages_; }
@@ -117,7 +117,7 @@ class Call {
   const OperatorEntry& op_;
   torch::jit::Stack& stack_;
   size_t base_;
-  MeshPtr mesh_;
+  ContextPtr context_;
   StageSet stages_;
   bool elsewhere_ = false;
   bool on_zeros_ = false;

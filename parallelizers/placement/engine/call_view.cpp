@@ -9,11 +9,11 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/layout/memory_order.h"
-#include "parallelizers/placement/residency/shape_call.h"
-#include "parallelizers/placement/residency/stage_call.h"
 
 namespace oslo {
 
@@ -34,7 +34,7 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
   if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
   std::shared_ptr<const GatheredView> gathered;
   if (of) {
-    if (!value.layout) value.layout = std::make_shared<Layout>(mesh_);
+    if (!value.layout) value.layout = std::make_shared<Layout>(context_);
     gathered = std::make_shared<GatheredView>(of, op_.handle, arguments().vec(), results_.size(),
                                               element, c10::GradMode::is_enabled());
   }
@@ -61,14 +61,14 @@ std::vector<int64_t> Call::strides_of_view(const Value& value, bool gathered,
   const bool told = aliases || (of->is_contiguous() && value.local.is_contiguous());
   if (!value.cut() && !gathered) return {};
   if (asks_for_order(op_, arguments())) {
-    return strides_on_one_device(*mesh_, op_, arguments(), results_.size(), element);
+    return strides_on_one_device(*context_, op_, arguments(), results_.size(), element);
   }
   if (!gathered && told && value.layout->tells_strides() && from->tells_strides()) return {};
   if (op_.pointwise) {  // detach, to
     const bool keeps = of != nullptr && (aliases || base.is_non_overlapping_and_dense());
     if (keeps) return base.strides().vec();
     if (of != nullptr && !base.is_contiguous()) {
-      return strides_on_one_device(*mesh_, op_, arguments(), results_.size(), element);
+      return strides_on_one_device(*context_, op_, arguments(), results_.size(), element);
     }
     return {};
   }

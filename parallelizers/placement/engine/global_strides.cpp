@@ -12,8 +12,8 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/layout/memory_order.h"
-#include "parallelizers/placement/residency/shape_call.h"
 
 namespace oslo {
 
@@ -166,16 +166,16 @@ bool hides_strides(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments
   return !op.pointwise && !shows_order(result);
 }
 
-std::vector<int64_t> strides_on_one_device(const Mesh& mesh, const OperatorEntry& op,
+std::vector<int64_t> strides_on_one_device(const ModelContext& context, const OperatorEntry& op,
                                            c10::ArrayRef<c10::IValue> arguments, size_t index,
                                            size_t element) {
   std::string call = signature_of(op, arguments);
-  auto known = mesh.strides().find(call, index, element);
+  auto known = context.strides().find(call, index, element);
   if (known) return *std::move(known);
   KnownStrides::Strides strides = learnt(op, arguments);
   const bool told = index < strides.size() && element < strides[index].size();
   std::vector<int64_t> result = told ? strides[index][element] : std::vector<int64_t>();
-  mesh.strides().keep(std::move(call), std::move(strides));
+  context.strides().keep(std::move(call), std::move(strides));
   return result;
 }
 

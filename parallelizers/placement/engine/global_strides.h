@@ -27,9 +27,9 @@ at::Tensor whole_shape(const at::Tensor& tensor);
 
 /// The strides of result `index` (of a list: of its `element`) on one device, by the operator
 /// itself on shapes, or on zeros where its kernel for shapes says otherwise, once for all calls
-/// alike (the mesh keeps it). Empty where neither tells: an operator that reads elements,
+/// alike (the context keeps it). Empty where neither tells: an operator that reads elements,
 /// attention.
-std::vector<int64_t> strides_on_one_device(const Mesh& mesh, const OperatorEntry& op,
+std::vector<int64_t> strides_on_one_device(const ModelContext& context, const OperatorEntry& op,
                                            c10::ArrayRef<c10::IValue> arguments, size_t index,
                                            size_t element);
 

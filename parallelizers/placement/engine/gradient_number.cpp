@@ -4,8 +4,8 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 #include "parallelizers/placement/engine/stage_read.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {
@@ -27,12 +27,13 @@ bool tells_of_gradients(const Call& call) {
 }  // namespace
 
 bool computes_from_gradients(const Call& call) {
-  const Mesh& mesh = *call.mesh_of_call();
-  if (!mesh.stages || !mesh.evaluation || mesh.in_step || call.stages().empty()) return false;
+  const ModelContext& context = *call.context();
+  if (!context.stages || !context.evaluation || context.in_step || call.stages().empty())
+    return false;
   if (StageCarrier::current() != nullptr) return false;
   bool found = false;
   for_each_tensor(call.arguments(), [&](const at::Tensor& tensor) {
-    found |= is_gradient(tensor) || mesh.evaluation->is_from_gradients(tensor);
+    found |= is_gradient(tensor) || context.evaluation->is_from_gradients(tensor);
   });
   if (!found) return false;
   OSLO_CHECK(
@@ -52,7 +53,7 @@ bool computes_from_gradients(const Call& call) {
 }
 
 void note_from_gradients(const Call& call) {
-  const auto& noted = call.mesh_of_call()->evaluation;
+  const auto& noted = call.context()->evaluation;
   for (const c10::IValue& result : call.results()) {
     for_each_tensor_in(result, [&](const at::Tensor& tensor) {
       // An optimizer writes parameters from gradients, and forwards compute from parameters.

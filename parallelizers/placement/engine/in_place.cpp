@@ -15,8 +15,8 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/residency/content_provider.h"
-#include "parallelizers/placement/residency/stage_value.h"
+#include "parallelizers/placement/elsewhere/content_provider.h"
+#include "parallelizers/placement/elsewhere/stage_value.h"
 
 namespace oslo {
 namespace {
@@ -81,7 +81,7 @@ constexpr const char* kChangesShape =
 /// After `local`, the inside of `target`, was written.
 void written(const at::Tensor& target, at::Tensor local, const char* operation) {
   const LayoutPtr layout = oslo::layout(target);
-  if (layout && local.is_inference()) layout->mesh()->count_write();
+  if (layout && local.is_inference()) layout->context()->count_write();
   OSLO_CHECK(
       !c10::GradMode::is_enabled() || !local.requires_grad() || !is_of_leaf(target), operation,
       " writes values whose gradient is recorded to a parallel parameter or another leaf; put it "
@@ -91,7 +91,7 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
     if (mark_of(target) == nullptr) return;
     move_in_graph(target, local);
     // Memory counts the write itself; a shape has none, and is to cross again as well.
-    const bool counts = layout->here() || layout->mesh()->provider || target.is_inference();
+    const bool counts = layout->here() || layout->context()->provider || target.is_inference();
     if (!counts) target.unsafeGetTensorImpl()->bump_version();
     return;
   }
@@ -112,12 +112,12 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
 
 /// Where the values are nowhere, an ordinary target (the user's own buffer of results) is written
 /// with other content, so that autograd knows what it holds from then on.
-void make_writable_to(const at::Tensor& target, at::Tensor& operand, const MeshPtr& mesh) {
+void make_writable_to(const at::Tensor& target, at::Tensor& operand, const ContextPtr& context) {
   if (!operand.is_meta() || target.is_meta()) return;
-  OSLO_CHECK(mesh && mesh->provider, RuleScope::current(),
+  OSLO_CHECK(context && context->provider, RuleScope::current(),
              " writes what another pipeline stage holds into an ordinary tensor of shape ",
              target.sizes(), "; write to a buffer of the module, or to a new tensor");
-  operand = mesh->provider->content_for(target, operand);
+  operand = context->provider->content_for(target, operand);
 }
 
 }  // namespace
@@ -160,7 +160,7 @@ void run_in_place(Call& call, const MapOf& map_of, const Call::LocalFunction& fu
   } else {
     for (Value& operand : operands) {
       operand.local = gather_reported(operand, call.name(), "its target is whole");
-      make_writable_to(operands[0].local, operand.local, call.mesh_of_call());
+      make_writable_to(operands[0].local, operand.local, call.context());
     }
   }
   c10::SmallVector<at::Tensor, 4> local;
@@ -182,7 +182,7 @@ void gather_in_place(Call& call, const std::string& reason) {
   c10::SmallVector<at::Tensor, 4> local;
   for (const Value& operand : operands) {
     local.push_back(gather_reported(operand, call.name(), reason));
-    make_writable_to(inside.local, local.back(), call.mesh_of_call());
+    make_writable_to(inside.local, local.back(), call.context());
   }
   if (inside.cut()) local[0] = local[0].clone();
   const at::Tensor changed = call.call_below(local)[0].toTensor();
@@ -198,15 +198,15 @@ void gather_in_place(Call& call, const std::string& reason) {
 
 void write_to(const at::Tensor& target, const Value& value, const char* operation) {
   const bool adopts = value.layout && value.layout->resident() && !is_placed(target);
-  if (adopts && !value.layout->mesh()->provider) {
-    adopt_target(target, value.layout->mesh(), value.layout->stages(), operation);
+  if (adopts && !value.layout->context()->provider) {
+    adopt_target(target, value.layout->context(), value.layout->stages(), operation);
   }
   check_writable(target, operation);
   if (value.layout) check_written_where_held(value.layout->stages(), target, operation);
   Value inside = writable_value(target);
   const BelowDoor below;
   at::Tensor content = redistribute(value, inside.layout).local;
-  make_writable_to(inside.local, content, value.layout ? value.layout->mesh() : nullptr);
+  make_writable_to(inside.local, content, value.layout ? value.layout->context() : nullptr);
   written(target, inside.local.copy_(content), operation);
 }
 

@@ -15,7 +15,7 @@
 namespace oslo {
 
 /// Behind the config's "kernel_fusion": what products compute in one pass with what stands beside
-/// them, on the local tensors of one mesh.
+/// them, on the local tensors of one model.
 ///
 /// An operator that runs at once cannot know where its result goes. So the first GeLU (approximate
 /// "tanh") of a product's result is noted with the product's weight. From then on the products of

@@ -18,7 +18,7 @@ at::Tensor ready_gelu(const OperatorEntry& op, const torch::jit::Stack& stack,
                       const PlacedTensorImpl& sum) {
   if (!op.gelu) return {};
   const Value& value = sum.value();
-  KernelFusion* const fusion = value.layout->mesh()->fusion.get();
+  KernelFusion* const fusion = value.layout->context()->fusion.get();
   if (fusion == nullptr || stack.back().toStringRef() != "tanh") return {};
   at::Tensor activation = fusion->take_gelu(value.local);
   return activation.defined() ? recorded_gelu(value.local, std::move(activation)) : activation;

@@ -1,15 +1,15 @@
 #include "parallelizers/placement/engine/stage_draw.h"
 
 #include "mpu/base/error.h"
-#include "parallelizers/placement/residency/stage_call.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 
 namespace oslo {
 
 void refuse_own_generator(const Call& call) {
   if (!call.op().random || call.stages().empty()) return;
-  const Mesh& mesh = *call.mesh_of_call();
-  if (!mesh.stages || !mesh.in_step || !mesh.stage_ranks.several()) return;
+  const ModelContext& context = *call.context();
+  if (!context.stages || !context.in_step || !context.stage_ranks.several()) return;
   for (const c10::IValue& argument : call.arguments()) {
     OSLO_CHECK(
         !argument.isGenerator(), call.name(), " on pipeline ", call.stages().to_string(),
@@ -26,15 +26,15 @@ bool draws_for_all(const Call& call) {
 }
 
 void draw_for_all(Call& call, const std::function<void()>& rule) {
-  const Mesh& mesh = *call.mesh_of_call();
+  const ModelContext& context = *call.context();
   // What comes from other stages comes before, and in one order on all ranks.
   call.operands();
   rule();
   StageCarrier* carrier = StageCarrier::current();
   // A hook of a backward pass is called where the gradient is, and nowhere else.
-  if (carrier == nullptr && !mesh.in_step) carrier = mesh.evaluation.get();
+  if (carrier == nullptr && !context.in_step) carrier = context.evaluation.get();
   if (carrier == nullptr) return;
-  carrier->share_generator(call.stages(), generator_of(call.arguments(), mesh.device));
+  carrier->share_generator(call.stages(), generator_of(call.arguments(), context.device));
 }
 
 }  // namespace oslo

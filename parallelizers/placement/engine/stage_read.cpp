@@ -7,8 +7,8 @@
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/residency/shape_call.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 
 namespace oslo {
 namespace {
@@ -56,8 +56,8 @@ bool reads(const Call& call) {
 
 bool reads_for_all(const Call& call) {
   if (call.stages().empty()) return false;
-  const Mesh& mesh = *call.mesh_of_call();
-  OSLO_CHECK(mesh.provider || !mesh.stages || !reads_lengths(call.op()), call.name(),
+  const ModelContext& context = *call.context();
+  OSLO_CHECK(context.provider || !context.stages || !reads_lengths(call.op()), call.name(),
              " on pipeline ", call.stages().to_string(),
              " needs the lengths of packed sequences, which ranks of other stages do not have; use "
              "padded sequences there");
@@ -68,7 +68,7 @@ bool reads_for_all(const Call& call) {
 void read_for_all(Call& call, const std::function<void()>& rule) {
   StageCarrier& carrier = *StageCarrier::current();
   call.operands();  // what comes from other stages comes before, and in one order on all ranks
-  if (call.mesh_of_call()->provider) {  // nobody has it: whoever looks for reads notes this one
+  if (call.context()->provider) {  // nobody has it: whoever looks for reads notes this one
     carrier.share_read(call.stages(), {});
     return rule();
   }

@@ -7,16 +7,6 @@
 
 namespace oslo {
 
-bool same_ranks(const Mesh& a, const Mesh& b) {
-  if (a.stage_ranks != b.stage_ranks || !a.shapes != !b.shapes || a.axes() != b.axes())
-    return false;
-  if (!a.ended.empty() || !b.ended.empty()) return false;
-  for (int axis = 0; axis < a.axes(); ++axis) {
-    if (a.axis(axis)->ranks() != b.axis(axis)->ranks()) return false;
-  }
-  return true;
-}
-
 bool Layout::whole() const {
   for (const AxisCut& axis : axes_) {
     if (!axis.whole()) return false;
@@ -134,20 +124,21 @@ CutPtr cut_inside(const Layout* layout, const Placement& placement, int64_t size
   return cut->among(family_inside(*(*layout)[outside.back()].cut, placement, ranks));
 }
 
-Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements,
+Layout make_layout(const ContextPtr& context, const std::vector<Placement>& placements,
                    c10::IntArrayRef sizes, c10::ArrayRef<int> order) {
-  OSLO_CHECK(static_cast<int>(placements.size()) == mesh->axes(), "the mesh has ", mesh->axes(),
+  const Mesh& mesh = context->mesh();
+  OSLO_CHECK(static_cast<int>(placements.size()) == mesh.axes(), "the mesh has ", mesh.axes(),
              " axes, ", placements.size(), " placements were given; give one an axis");
-  Layout layout(mesh);
+  Layout layout(context);
   const Axes all = layout.nesting();
   const Axes in_order = order.empty() ? all : Axes(order.begin(), order.end());
   OSLO_CHECK(std::is_permutation(in_order.begin(), in_order.end(), all.begin(), all.end()),
-             "the order in which axes cut must name each of the mesh's ", mesh->axes(),
+             "the order in which axes cut must name each of the mesh's ", mesh.axes(),
              " axes once, counted from 0; seen ", order);
   c10::SmallVector<int64_t, 6> left(sizes.begin(), sizes.end());
   for (const int axis : in_order) {
     const Placement& placement = placements[axis];
-    const auto& group = mesh->axis(axis);
+    const auto& group = mesh.axis(axis);
     if (!placement.is_shard() || group->size() == 1) continue;
     const int64_t dim = placement.dim();
     OSLO_CHECK(dim < static_cast<int64_t>(left.size()), placement.to_string(),

@@ -6,18 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "mpu/grid/mesh.h"
+#include "parallelizers/placement/layout/context.h"
 #include "parallelizers/placement/layout/placement.h"
 
 namespace oslo {
-
-/// Whether two meshes are one: models that were initialized one by one have meshes of their own
-/// over the same ranks, and their values may meet. What the operator then moves is counted by the
-/// mesh of the first operand. Meshes whose values lie on other pipeline stages are two.
-bool same_ranks(const Mesh& a, const Mesh& b);
-inline bool over_same_ranks(const MeshPtr& a, const MeshPtr& b) {
-  return a == b || same_ranks(*a, *b);
-}
 
 /// Of a mesh.
 using Axes = c10::SmallVector<int, 2>;
@@ -40,14 +32,17 @@ class Layout {
     }
   };
 
-  explicit Layout(MeshPtr mesh, StageSet stages = {})
-      : mesh_(std::move(mesh)), axes_(mesh_->axes()), stages_(stages) {}
+  explicit Layout(ContextPtr context, StageSet stages = {})
+      : context_(std::move(context)), axes_(mesh().axes()), stages_(stages) {}
+  explicit Layout(const MeshPtr& mesh) : Layout(context_of(mesh)) {}
 
-  const MeshPtr& mesh() const { return mesh_; }
+  /// What the value shares with all others of its model; it holds the mesh.
+  const ContextPtr& context() const { return context_; }
+  const Mesh& mesh() const { return context_->mesh(); }
   int axes() const { return static_cast<int>(axes_.size()); }
   AxisCut& operator[](int axis) { return axes_[axis]; }
   const AxisCut& operator[](int axis) const { return axes_[axis]; }
-  const std::shared_ptr<Group>& group(int axis) const { return mesh_->axis(axis); }
+  const std::shared_ptr<Group>& group(int axis) const { return mesh().axis(axis); }
 
   /// Residency: the pipeline stages whose ranks hold the value. Elsewhere its local tensor is a
   /// shape without content. Empty: all ranks hold it.
@@ -55,7 +50,7 @@ class Layout {
   void set_stages(StageSet stages) { stages_ = stages; }
   bool resident() const { return !stages_.empty(); }
   /// Whether this rank holds the value.
-  bool here() const { return mesh_->holds(stages_); }
+  bool here() const { return context_->holds(stages_); }
 
   bool whole() const;
   bool cuts(int64_t dim) const;
@@ -69,8 +64,8 @@ class Layout {
   /// units than ranks).
   bool all_on_one_rank() const;
   bool operator==(const Layout& other) const {
-    return this == &other || (stages_ == other.stages_ && over_same_ranks(mesh_, other.mesh_) &&
-                              axes_ == other.axes_);
+    return this == &other || (stages_ == other.stages_ &&
+                              over_same_ranks(context_, other.context_) && axes_ == other.axes_);
   }
 
   /// Global sizes of a local tensor of sizes `local`.
@@ -85,7 +80,7 @@ class Layout {
   std::string to_string() const;
 
  private:
-  MeshPtr mesh_;
+  ContextPtr context_;
   c10::SmallVector<AxisCut, 2> axes_;
   StageSet stages_;
 };
@@ -96,8 +91,12 @@ using LayoutPtr = std::shared_ptr<const Layout>;
 /// The layout of a tensor of `sizes` under one placement an axis. `order` has every axis of the
 /// mesh once: of two that cut one dimension, the earlier is the outer one; empty: the mesh's order.
 /// Throws when a dimension does not exist or does not divide into the placement's runs and units.
-Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements,
+Layout make_layout(const ContextPtr& context, const std::vector<Placement>& placements,
                    c10::IntArrayRef sizes, c10::ArrayRef<int> order = {});
+inline Layout make_layout(const MeshPtr& mesh, const std::vector<Placement>& placements,
+                          c10::IntArrayRef sizes, c10::ArrayRef<int> order = {}) {
+  return make_layout(context_of(mesh), placements, sizes, order);
+}
 
 /// The cut by `placement`, over the ranks of one more axis, of the `size` elements that `layout`
 /// (null: whole) leaves of the placement's dimension on this rank: the innermost one.

@@ -26,9 +26,9 @@ at::Tensor own_stretches(const at::Tensor& whole, const Cut& cut, int64_t dim, i
   return pieces.size() == 1 ? pieces.front() : at::cat(pieces, dim);
 }
 
-LayoutPtr with_axis(const Value& value, const MeshPtr& mesh, int axis, Layout::AxisCut cut) {
+LayoutPtr with_axis(const Value& value, const ContextPtr& context, int axis, Layout::AxisCut cut) {
   auto layout =
-      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(mesh);
+      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(context);
   (*layout)[axis] = std::move(cut);
   return layout;
 }
@@ -63,7 +63,7 @@ Value gather_axis(Value value, int axis, bool then_copy) {
   const auto& group = value.layout->group(axis);
   const at::Tensor joined = then_copy ? gather_and_copy(value.local, group, dim, cut->sizes())
                                       : gather_from(value.local, group, dim, cut->sizes());
-  Value gathered{cut->in_order(joined, dim), with_axis(value, value.layout->mesh(), axis, {})};
+  Value gathered{cut->in_order(joined, dim), with_axis(value, value.layout->context(), axis, {})};
   // A rule may have given it other dimensions.
   if (!value.strides.empty() && static_cast<int64_t>(value.strides.size()) == gathered.dim()) {
     gathered.local = in_order_of(std::move(gathered.local), gathered.sizes(), value.strides);
@@ -72,7 +72,7 @@ Value gather_axis(Value value, int axis, bool then_copy) {
   return gathered;
 }
 
-Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const CutPtr& cut) {
+Value split_axis(Value value, const ContextPtr& context, int axis, int64_t dim, const CutPtr& cut) {
   for (const int other : value.axes_cutting(dim)) {
     const CutPtr& own = (*value.layout)[other].cut;
     if (own && own->family().size() >= cut->family().size()) {
@@ -81,12 +81,13 @@ Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const 
   }
   OSLO_CHECK(value.local.size(dim) == cut->size(), "dimension ", dim, " has ",
              value.local.size(dim), " elements on this rank, the cut divides ", cut->size());
-  at::Tensor part = scatter_to(cut->by_rank(value.local, dim), mesh->axis(axis), dim, cut->sizes());
-  return {std::move(part), with_axis(value, mesh, axis, {dim, cut})};
+  at::Tensor part =
+      scatter_to(cut->by_rank(value.local, dim), context->mesh().axis(axis), dim, cut->sizes());
+  return {std::move(part), with_axis(value, context, axis, {dim, cut})};
 }
 
-Value copy_axis(Value value, const MeshPtr& mesh, int axis) {
-  value.local = copy_to(value.local, mesh->axis(axis));
+Value copy_axis(Value value, const Mesh& mesh, int axis) {
+  value.local = copy_to(value.local, mesh.axis(axis));
   return value;
 }
 
@@ -94,12 +95,12 @@ at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis) {
   return reduce_from(std::move(partial), mesh.axis(axis));
 }
 
-Value scatter_axis(Value partial, const MeshPtr& mesh, int axis, int64_t dim) {
-  const auto& group = mesh->axis(axis);
+Value scatter_axis(Value partial, const ContextPtr& context, int axis, int64_t dim) {
+  const auto& group = context->mesh().axis(axis);
   CutPtr cut = cut_inside(partial.layout.get(), Placement::shard(dim), partial.local.size(dim),
                           group->size());
   at::Tensor part = reduce_and_scatter(partial.local, group, dim, cut->sizes());
-  return {std::move(part), with_axis(partial, mesh, axis, {dim, std::move(cut)})};
+  return {std::move(part), with_axis(partial, context, axis, {dim, std::move(cut)})};
 }
 
 Value gather_all(Value value) {
@@ -115,7 +116,7 @@ at::Tensor gather_reported(const Value& value, const char* operation, const std:
   if (!value.cut()) return value.local;
   at::Tensor whole = gather_all(value).local;
   if (ForeignScope::active()) return whole;
-  value.layout->mesh()->gathers().record(
+  value.layout->context()->gathers().record(
       operation, reason,
       (whole.numel() - value.local.numel()) * static_cast<int64_t>(whole.element_size()));
   return whole;
@@ -134,7 +135,7 @@ Value redistribute(Value value, const LayoutPtr& target) {
   for (const int axis : target->nesting()) {
     const auto& [dim, cut] = (*target)[axis];
     if (dim < 0 || (value.layout && (*value.layout)[axis].dim == dim)) continue;
-    value = split_axis(std::move(value), target->mesh(), axis, dim, cut);
+    value = split_axis(std::move(value), target->context(), axis, dim, cut);
   }
   return value;
 }

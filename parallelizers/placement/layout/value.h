@@ -46,17 +46,18 @@ struct Value {
 Value gather_axis(Value value, int axis, bool then_copy = false);
 /// Keeps this rank's part of `dim`; the value is whole on `axis`. Cuts of `dim` that would lie
 /// inside this one are gathered first.
-Value split_axis(Value value, const MeshPtr& mesh, int axis, int64_t dim, const CutPtr& cut);
+Value split_axis(Value value, const ContextPtr& context, int axis, int64_t dim, const CutPtr& cut);
 /// A whole value that every rank of the axis uses for something else.
-Value copy_axis(Value value, const MeshPtr& mesh, int axis);
+Value copy_axis(Value value, const Mesh& mesh, int axis);
 /// A local tensor that holds one addend a rank of the axis.
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis);
 /// The same, of which each rank keeps its part of `dim`, cut evenly inside all other cuts.
-Value scatter_axis(Value partial, const MeshPtr& mesh, int axis, int64_t dim);
+Value scatter_axis(Value partial, const ContextPtr& context, int axis, int64_t dim);
 
 /// Whole on every axis.
 Value gather_all(Value value);
-/// The same, written into the mesh's report of gathers: `operation` needed it, for this `reason`.
+/// The same, written into the context's report of gathers: `operation` needed it, for this
+/// `reason`.
 at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason);
 /// In another layout (null: whole).
 Value redistribute(Value value, const LayoutPtr& target);

@@ -22,26 +22,26 @@ std::string ranks_text(const Mesh& mesh) {
   return text;
 }
 
-MeshPtr mesh_of_operands(std::span<const Value> operands) {
-  MeshPtr mesh;
+ContextPtr context_of_operands(std::span<const Value> operands) {
+  ContextPtr context;
   for (const Value& operand : operands) {
     if (!operand.layout) continue;
-    const MeshPtr& own = operand.layout->mesh();
-    if (!mesh) mesh = own;
-    OSLO_CHECK(over_same_ranks(mesh, own), RuleScope::current(), " met values of two meshes, over ",
-               ranks_text(*mesh), " and over ", ranks_text(*own),
-               "; oslo::full_tensor(t) makes one of them plain");
+    const ContextPtr& own = operand.layout->context();
+    if (!context) context = own;
+    OSLO_CHECK(over_same_ranks(context, own), RuleScope::current(),
+               " met values of two meshes, over ", ranks_text(context->mesh()), " and over ",
+               ranks_text(own->mesh()), "; oslo::full_tensor(t) makes one of them plain");
   }
-  return mesh;
+  return context;
 }
 
 /// The work on one axis of the mesh.
 class AxisResolver {
  public:
   /// `weight`: the operand that the plan speaks of; -1: none.
-  AxisResolver(const DimensionMap& map, std::span<Value> operands, const MeshPtr& mesh, int axis,
-               int weight)
-      : map_(map), operands_(operands), mesh_(mesh), axis_(axis), weight_(weight) {}
+  AxisResolver(const DimensionMap& map, std::span<Value> operands, const ContextPtr& context,
+               int axis, int weight)
+      : map_(map), operands_(operands), context_(context), axis_(axis), weight_(weight) {}
 
   Resolution::Axis run(Keep keep) {
     const Resolution::Axis kept = keep == Keep::first_operand ? of_first() : cheapest();
@@ -146,11 +146,11 @@ class AxisResolver {
     if (kept.letter == 0) return;
     const size_t dim = map_.operands[i].find(kept.letter);
     if (dim == std::string::npos) {
-      operand = copy_axis(std::move(operand), mesh_, axis_);
+      operand = copy_axis(std::move(operand), context_->mesh(), axis_);
       return;
     }
     const int64_t factor = map_.factor(i, kept.letter);
-    operand = split_axis(std::move(operand), mesh_, axis_, static_cast<int64_t>(dim),
+    operand = split_axis(std::move(operand), context_, axis_, static_cast<int64_t>(dim),
                          factor == 1 ? kept.cut : kept.cut->scaled(factor));
   }
 
@@ -165,7 +165,7 @@ class AxisResolver {
       wish_same_pieces(*cut, *kept.cut, map_.factor(i, letter));
       if (const CutPtr own = shared_cut(i, letter)) wish_same_pieces(*kept.cut, *own, 1);
     }
-    const int64_t parts = cut->size() - cut->local_size(mesh_->axis(axis_)->rank());
+    const int64_t parts = cut->size() - cut->local_size(context_->mesh().axis(axis_)->rank());
     const int64_t row = operands_[i].local.size(dim) == 0
                             ? 0
                             : operands_[i].local.numel() / operands_[i].local.size(dim);
@@ -173,7 +173,7 @@ class AxisResolver {
                       : letter == kept.letter      ? "is cut into other pieces than another operand"
                       : letter == kFree            ? "has one element there"
                                                    : "is cut elsewhere than another operand";
-    mesh_->gathers().record(
+    context_->gathers().record(
         RuleScope::current(),
         c10::str("operand ", i, ", dimension ", dim, ": ", why,
                  cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
@@ -182,7 +182,7 @@ class AxisResolver {
 
   const DimensionMap& map_;
   std::span<Value> operands_;
-  const MeshPtr& mesh_;
+  const ContextPtr& context_;
   int axis_;
   int weight_;
 };
@@ -201,9 +201,9 @@ bool lies_inside(const Value& operand, int axis, c10::ArrayRef<int> done) {
 
 /// The next axis to resolve, in the mesh's order, but outer axes before those that cut inside them.
 /// Where operands nest against each other the inner cuts are gathered.
-int next_axis(std::span<Value> operands, const Mesh& mesh, c10::ArrayRef<int> done) {
+int next_axis(std::span<Value> operands, const ModelContext& context, c10::ArrayRef<int> done) {
   int first = -1;
-  for (int axis = 0; axis < mesh.axes(); ++axis) {
+  for (int axis = 0; axis < context.mesh().axes(); ++axis) {
     if (std::ranges::find(done, axis) != done.end()) continue;
     const bool inside = std::ranges::any_of(
         operands, [&](const Value& operand) { return lies_inside(operand, axis, done); });
@@ -214,7 +214,7 @@ int next_axis(std::span<Value> operands, const Mesh& mesh, c10::ArrayRef<int> do
     if (!lies_inside(operand, first, done)) continue;
     const at::Tensor before = operand.local;
     operand = gather_axis(std::move(operand), first);
-    mesh.gathers().record(
+    context.gathers().record(
         RuleScope::current(), "is cut by several axes in another order than another operand",
         (operand.local.numel() - before.numel()) * static_cast<int64_t>(before.element_size()));
   }
@@ -268,7 +268,7 @@ LayoutPtr Resolution::layout_of(std::string_view letters) const {
     if (axis.letter == 0) continue;
     const size_t dim = letters.find(axis.letter);
     if (dim == std::string_view::npos) continue;
-    if (!layout) layout = std::make_shared<Layout>(mesh_);
+    if (!layout) layout = std::make_shared<Layout>(context_);
     (*layout)[static_cast<int>(i)] = {
         static_cast<int64_t>(dim), axis.letter == scaled_ ? axis.cut->scaled(factor_) : axis.cut};
   }
@@ -302,24 +302,25 @@ Value Resolution::finish(at::Tensor local, std::string_view letters) const {
   for (size_t axis = 0; !use_.empty() && axis < axes_.size(); ++axis) {
     if (axes_[axis].letter == 0) free.push_back(static_cast<int>(axis));
   }
-  return finish_result({std::move(local), layout_of(letters)}, mesh_, partial, free, use_);
+  return finish_result({std::move(local), layout_of(letters)}, context_, partial, free, use_);
 }
 
 Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {
-  Resolution resolution(mesh_of_operands(operands));
-  if (!resolution.mesh()) return resolution;
+  Resolution resolution(context_of_operands(operands));
+  if (!resolution.context()) return resolution;
   if (operands.size() > 1) check_sizes(map, operands);
-  const MeshPtr& mesh = resolution.mesh();
+  const ContextPtr& context = resolution.context();
+  const Mesh& mesh = context->mesh();
   const int weight = planned_weight(operands);
   if (weight >= 0) {
     resolution.set_use(operands[weight].use);
-    cut_inputs(operands, mesh, weight);
+    cut_inputs(operands, context, weight);
   }
   Axes done;
-  while (static_cast<int>(done.size()) < mesh->axes()) {
-    const int axis = next_axis(operands, *mesh, done);
-    if (mesh->axis(axis)->size() > 1) {
-      resolution.axis(axis) = AxisResolver(map, operands, mesh, axis, weight).run(keep);
+  while (static_cast<int>(done.size()) < mesh.axes()) {
+    const int axis = next_axis(operands, *context, done);
+    if (mesh.axis(axis)->size() > 1) {
+      resolution.axis(axis) = AxisResolver(map, operands, context, axis, weight).run(keep);
     }
     done.push_back(axis);
   }

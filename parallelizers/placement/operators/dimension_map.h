@@ -54,7 +54,8 @@ inline bool contains(std::string_view letters, char letter) {
 /// it are partial sums.
 class Resolution {
  public:
-  explicit Resolution(MeshPtr mesh) : mesh_(std::move(mesh)), axes_(mesh_ ? mesh_->axes() : 0) {}
+  explicit Resolution(ContextPtr context)
+      : context_(std::move(context)), axes_(context_ ? context_->mesh().axes() : 0) {}
 
   /// The layout of a result with these letters.
   LayoutPtr layout_of(std::string_view letters) const;
@@ -74,7 +75,8 @@ class Resolution {
     char letter = 0;  ///< 0: nothing is cut here
     CutPtr cut;
   };
-  const MeshPtr& mesh() const { return mesh_; }
+  const ContextPtr& context() const { return context_; }
+  const Mesh& mesh() const { return context_->mesh(); }
   const Axis& axis(int i) const { return axes_[i]; }
   Axis& axis(int i) { return axes_[i]; }
   void scale_results(char letter, int64_t factor) {
@@ -83,7 +85,7 @@ class Resolution {
   }
 
  private:
-  MeshPtr mesh_;
+  ContextPtr context_;
   c10::SmallVector<Axis, 2> axes_;
   char scaled_ = 0;
   int64_t factor_ = 1;

@@ -13,10 +13,10 @@ int64_t planned_dimension(int64_t dim, const Value& value, const WeightUse& use,
 }
 
 /// Takes this rank's part of `value` along `dim`, inside what cuts it already.
-Value cut_evenly(Value value, const MeshPtr& mesh, int axis, int64_t dim) {
+Value cut_evenly(Value value, const ContextPtr& context, int axis, int64_t dim) {
   const CutPtr cut = cut_inside(value.layout.get(), Placement::shard(dim), value.local.size(dim),
-                                mesh->axis(axis)->size());
-  return split_axis(std::move(value), mesh, axis, dim, cut);
+                                context->mesh().axis(axis)->size());
+  return split_axis(std::move(value), context, axis, dim, cut);
 }
 
 }  // namespace
@@ -31,21 +31,21 @@ int planned_weight(std::span<const Value> operands) {
   return found;
 }
 
-void cut_inputs(std::span<Value> operands, const MeshPtr& mesh, int weight) {
+void cut_inputs(std::span<Value> operands, const ContextPtr& context, int weight) {
   const WeightUse use = operands[weight].use;
-  for (int axis = 0; axis < mesh->axes(); ++axis) {
-    if (!use[axis].input_dim || mesh->axis(axis)->size() == 1) continue;
+  for (int axis = 0; axis < context->mesh().axes(); ++axis) {
+    if (!use[axis].input_dim || context->mesh().axis(axis)->size() == 1) continue;
     for (size_t i = 0; i < operands.size(); ++i) {
       Value& input = operands[i];
       if (static_cast<int>(i) == weight || !input.defined()) continue;
       if (input.layout && !(*input.layout)[axis].whole()) continue;
       const int64_t dim = planned_dimension(*use[axis].input_dim, input, use, "its input");
-      input = cut_evenly(std::move(input), mesh, axis, dim);
+      input = cut_evenly(std::move(input), context, axis, dim);
     }
   }
 }
 
-Value finish_result(Value local, const MeshPtr& mesh, const Axes& partial, const Axes& free,
+Value finish_result(Value local, const ContextPtr& context, const Axes& partial, const Axes& free,
                     const WeightUse& use) {
   Value value = std::move(local);
   const auto scattered = [&](int axis) {
@@ -54,15 +54,16 @@ Value finish_result(Value local, const MeshPtr& mesh, const Axes& partial, const
   for (const int axis : partial) {  // first: what is left to all-reduce is less
     if (!scattered(axis)) continue;
     const int64_t dim = planned_dimension(use[axis].dim, value, use, "its result");
-    value = scatter_axis(std::move(value), mesh, axis, dim);
+    value = scatter_axis(std::move(value), context, axis, dim);
   }
   for (const int axis : partial) {
-    if (!scattered(axis)) value.local = reduce_axis(std::move(value.local), *mesh, axis);
+    if (!scattered(axis)) value.local = reduce_axis(std::move(value.local), context->mesh(), axis);
   }
   for (const int axis : free) {
-    if (use[axis].result != AxisUse::Result::split || mesh->axis(axis)->size() == 1) continue;
+    if (use[axis].result != AxisUse::Result::split || context->mesh().axis(axis)->size() == 1)
+      continue;
     const int64_t dim = planned_dimension(use[axis].dim, value, use, "its result");
-    value = cut_evenly(std::move(value), mesh, axis, dim);
+    value = cut_evenly(std::move(value), context, axis, dim);
   }
   return value;
 }

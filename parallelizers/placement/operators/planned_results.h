@@ -18,12 +18,12 @@ class PlanMismatch : public Error {
 int planned_weight(std::span<const Value> operands);
 
 /// Cuts inputs of the weight, operand `weight`, that come whole where its plan has them cut.
-void cut_inputs(std::span<Value> operands, const MeshPtr& mesh, int weight);
+void cut_inputs(std::span<Value> operands, const ContextPtr& context, int weight);
 
 /// Makes a result of what an operator gave: a sum over the ranks of the axes `partial`, whole on
 /// the axes `free`. The one place that reads how a plan wants a result to lie; without one (`use`
 /// is empty) sums are all-reduced.
-Value finish_result(Value local, const MeshPtr& mesh, const Axes& partial, const Axes& free,
+Value finish_result(Value local, const ContextPtr& context, const Axes& partial, const Axes& free,
                     const WeightUse& use);
 
 }  // namespace oslo

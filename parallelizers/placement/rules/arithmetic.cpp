@@ -16,8 +16,8 @@ Value add_values(const Value& left, const Value& right) {
   return {operands[0].local + operands[1].local, operands[0].layout};
 }
 
-at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int axis) {
-  return copy_to(reduce_from(partial, mesh->axis(axis)), mesh->axis(axis));
+at::Tensor reduce_and_copy(const at::Tensor& partial, const Mesh& mesh, int axis) {
+  return copy_to(reduce_from(partial, mesh.axis(axis)), mesh.axis(axis));
 }
 
 at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, bool largest) {

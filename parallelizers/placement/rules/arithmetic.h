@@ -13,7 +13,7 @@ Value add_values(const Value& left, const Value& right);
 
 /// All-reduce forward and backward: a statistic that every rank then uses (layer norm's mean over a
 /// cut dimension).
-at::Tensor reduce_and_copy(const at::Tensor& partial, const MeshPtr& mesh, int axis);
+at::Tensor reduce_and_copy(const at::Tensor& partial, const Mesh& mesh, int axis);
 
 /// The largest (or smallest) over the axis, without gradient.
 at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, bool largest);

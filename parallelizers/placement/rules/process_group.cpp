@@ -91,7 +91,7 @@ void act_on_memory(Call& call, bool combines) {
     call.result_plain(with_all_tensors(result, given));
   }
   // The backend's writes count on no tensor: views that were gathered are to be taken again.
-  call.mesh_of_call()->count_write();
+  call.context()->count_write();
 }
 
 void move_local_memory(Call& call) {

@@ -20,9 +20,10 @@ namespace {
 
 /// `even_whole`: what nothing cuts is marked, too, so that its uses are met.
 void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
-         const std::string& name, const MeshPtr& mesh, StageSet stages, bool even_whole = false) {
+         const std::string& name, const ContextPtr& context, StageSet stages,
+         bool even_whole = false) {
   if (mark_of(parameter) != nullptr) return;  // tied to an earlier layer
-  Layout layout = make_layout(mesh, placements, parameter.sizes());
+  Layout layout = make_layout(context, placements, parameter.sizes());
   layout.set_stages(stages);
   if (layout.whole() && stages.empty() && !even_whole) return;
   const auto origin = std::make_shared<CutOrigin>(CutOrigin{name});
@@ -115,12 +116,12 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model
   check_memory(cut, model);
 }
 
-void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
+void check_divides(const std::vector<LayerPlan>& layers, const ContextPtr& context) {
   for (const LayerPlan& layer : layers) {
     if (layer.decided) continue;
     try {
       for (const LayerPlan::Part& part : layer.parts()) {
-        make_layout(mesh, layer.placements(part, *mesh), part.tensor.sizes());
+        make_layout(context, layer.placements(part, context->mesh()), part.tensor.sizes());
       }
     } catch (const Error& error) {
       fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ", error.what());
@@ -128,14 +129,14 @@ void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
   }
 }
 
-void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
+void cut_parameters(const std::vector<LayerPlan>& layers, const ContextPtr& context,
                     const StageMap& stages) {
-  const PlannedUses uses = planned_uses(layers, *mesh);
+  const PlannedUses uses = planned_uses(layers, context->mesh());
   for (const LayerPlan& layer : layers) {
     for (const LayerPlan::Part& part : layer.parts()) {
       const auto use = uses.find(part.tensor.unsafeGetTensorImpl());
-      cut(part.tensor, layer.placements(part, *mesh), part.path, mesh, stages.of(part.tensor),
-          use != uses.end());
+      cut(part.tensor, layer.placements(part, context->mesh()), part.path, context,
+          stages.of(part.tensor), use != uses.end());
       if (use != uses.end()) set_weight_uses(part.tensor, use->second);
     }
     if (!layer.module) continue;
@@ -147,10 +148,10 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
   }
 }
 
-void place_on_stages(const ModelView& model, const MeshPtr& mesh, const StageMap& stages) {
-  const std::vector<Placement> whole(mesh->axes());
+void place_on_stages(const ModelView& model, const ContextPtr& context, const StageMap& stages) {
+  const std::vector<Placement> whole(context->mesh().axes());
   const auto place = [&](const at::Tensor& tensor, const std::string& name) {
-    if (!stages.of(tensor).empty()) cut(tensor, whole, name, mesh, stages.of(tensor));
+    if (!stages.of(tensor).empty()) cut(tensor, whole, name, context, stages.of(tensor));
   };
   for (const ParameterView& parameter : model.parameters()) {
     place(parameter.in_use(), parameter.path);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "mpu/grid/mesh.h"
+#include "parallelizers/placement/layout/context.h"
 #include "parallelizers/plan/layers/layer_plan.h"
 #include "parallelizers/plan/report/plan_report.h"
 #include "parallelizers/stages/stage_map.h"
@@ -15,16 +15,16 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model
 
 /// Throws, naming the layer, when its weight or bias does not divide into the planned parts: where
 /// two axes cut one dimension, the second one divides what the first one leaves on every rank.
-void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh);
+void check_divides(const std::vector<LayerPlan>& layers, const ContextPtr& context);
 
 /// Cuts the parameters of planned layers in place, their gradients with them. Tied parameters are
 /// cut once, as the first layer in the tree says. Each goes to its stages: other ranks keep nothing
 /// of it.
-void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
+void cut_parameters(const std::vector<LayerPlan>& layers, const ContextPtr& context,
                     const StageMap& stages = {});
 
 /// Takes the parameters and buffers that no layer's plan cuts to their stages.
-void place_on_stages(const ModelView& model, const MeshPtr& mesh, const StageMap& stages);
+void place_on_stages(const ModelView& model, const ContextPtr& context, const StageMap& stages);
 
 /// Cuts what `lm_head->weight = wte->weight` left registered and unused, like what took its place:
 /// nobody reads it, but it has memory. Whatever else may hold it stays whole.

@@ -18,9 +18,9 @@
 #include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/modules/unsaved_buffers.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/placement/operators/planned_results.h"
-#include "parallelizers/placement/residency/shape_call.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/dry/stage_work.h"
 #include "parallelizers/plan/layers/planned_uses.h"
@@ -34,7 +34,7 @@ constexpr int kPasses = 4;
 /// All values have a stage, and it is not this rank's.
 const StageSet kElsewhere = StageSet::of(0);
 
-std::shared_ptr<Mesh> mesh_elsewhere(const ModelView& model, const PlanAxes& axes) {
+std::shared_ptr<ModelContext> context_elsewhere(const ModelView& model, const PlanAxes& axes) {
   const RankGrid grid(axes.axes);
   const World world = World::fake(0, grid.size());
   std::vector<std::shared_ptr<Group>> groups;
@@ -42,12 +42,12 @@ std::shared_ptr<Mesh> mesh_elsewhere(const ModelView& model, const PlanAxes& axe
     groups.push_back(world.make_group(axis.name, grid.groups(axis.name).front()));
     groups.back()->foresee_backward();
   }
-  auto mesh = std::make_shared<Mesh>(std::move(groups));
-  mesh->stage_ranks = StageRanks::nowhere();
-  mesh->shapes = std::make_shared<KnownShapes>();
+  auto context = context_of(std::make_shared<const Mesh>(std::move(groups)));
+  context->stage_ranks = StageRanks::nowhere();
+  context->shapes = std::make_shared<KnownShapes>();
   const auto& parameters = model.parameters();
-  if (!parameters.empty()) mesh->device = parameters.front().registered.device();
-  return mesh;
+  if (!parameters.empty()) context->device = parameters.front().registered.device();
+  return context;
 }
 
 /// What the forward threw, led by the operator that it came from where one is known.
@@ -74,10 +74,10 @@ DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void(
       rates_(rates),
       calls_(std::make_shared<CallDigest>()),
       content_(std::make_shared<ImaginedContent>()),
-      mesh_(mesh_elsewhere(model, axes)),
+      context_(context_elsewhere(model, axes)),
       members_(model) {
-  mesh_->observer = calls_;
-  mesh_->provider = content_;
+  context_->observer = calls_;
+  context_->provider = content_;
   for (const ParameterView& parameter : model.parameters()) {
     hold(parameter.registered);
     hold(parameter.in_use());
@@ -101,7 +101,7 @@ void DryRun::hold(const at::Tensor& tensor) {
   if (const Mark* mark = mark_of(tensor)) {
     held.original = marked_like(unmarked_alias(tensor), tensor);
     held.shape = at::empty(mark->layout->global_sizes(tensor.sizes()), shape);
-    Layout layout(mesh_, kElsewhere);
+    Layout layout(context_, kElsewhere);
     for (int axis = 0; axis < layout.axes(); ++axis) layout[axis] = (*mark->layout)[axis];
     held.decided = std::make_shared<Layout>(std::move(layout));
     return;
@@ -115,7 +115,7 @@ DryRun::~DryRun() {
   leave_graph();
   content_->restore_written();
   for (const auto& [memory, content] : unsaved_) put_back(memory, content);
-  mesh_->ended =
+  context_->ended =
       "a tensor that the model kept from the run of InitializeOptions::example_inputs was used: "
       "initialize runs the example on shapes, so that it has no content; reset what the forward "
       "keeps (a cache, attention maps) after initialize, or run the model first";
@@ -143,7 +143,7 @@ void DryRun::leave_graph() {
 }
 
 Layout DryRun::planned_layout(const Held& held, const std::string& name, const LayerPlan* layer) {
-  Layout layout = make_layout(mesh_, held.placements, held.shape.sizes());
+  Layout layout = make_layout(context_, held.placements, held.shape.sizes());
   for (int i = 0; i < layout.axes(); ++i) {
     if (layout[i].whole()) continue;
     const std::string& axis = layout.group(i)->name();
@@ -185,10 +185,10 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
     const bool first = planned.emplace(tensor.unsafeGetTensorImpl(), true).second;
     if (first) place(tensor, placements, name, &layer);
   };
-  const PlannedUses uses = planned_uses(layers, *mesh_);
+  const PlannedUses uses = planned_uses(layers, context_->mesh());
   for (const LayerPlan& layer : layers) {
     for (const LayerPlan::Part& part : layer.parts()) {
-      place_first(part.tensor, layer.placements(part, *mesh_), part.path, layer);
+      place_first(part.tensor, layer.placements(part, context_->mesh()), part.path, layer);
       const auto use = uses.find(part.tensor.unsafeGetTensorImpl());
       if (use != uses.end() && mark_of(part.tensor)) set_weight_uses(part.tensor, use->second);
     }
@@ -198,7 +198,7 @@ void DryRun::place_all(const std::vector<LayerPlan>& layers) {
     paddings_.push_back({layer.module, embedding->options.padding_idx()});
     embedding->options.padding_idx(std::nullopt);
   }
-  const std::vector<Placement> whole(mesh_->axes());
+  const std::vector<Placement> whole(context_->mesh().axes());
   for (auto& [impl, held] : held_) {
     if (planned.count(impl) == 0) place(held.tensor, whole, "a whole tensor", nullptr);
   }
@@ -209,10 +209,11 @@ DryCost DryRun::run_once() {
   size_t known = 0;
   Work work;
   do {  // again when rules had to start over: they count twice what they moved before
-    known = mesh_->shapes->on_zeros.size();
+    known = context_->shapes->on_zeros.size();
     ++runs_;
-    mesh_->gathers().clear();
-    for (int axis = 0; axis < mesh_->axes(); ++axis) mesh_->axis(axis)->ledger().clear();
+    context_->gathers().clear();
+    for (int axis = 0; axis < context_->mesh().axes(); ++axis)
+      context_->mesh().axis(axis)->ledger().clear();
     calls_->clear();
     content_->begin_run();
     leave_graph();
@@ -220,26 +221,26 @@ DryCost DryRun::run_once() {
       WorkMeter meter(rates_);
       const auto by_stage = std::make_shared<StageWork>(
           calls_, [&] { return meter.work().seconds + collectives().seconds; });
-      const auto observed = c10::make_scope_exit([&] { mesh_->observer = calls_; });
-      if (!stages_.empty()) mesh_->observer = by_stage;
-      mesh_->shapes->on_known = [&](const auto& op, const auto& arguments, const auto& results) {
+      const auto observed = c10::make_scope_exit([&] { context_->observer = calls_; });
+      if (!stages_.empty()) context_->observer = by_stage;
+      context_->shapes->on_known = [&](const auto& op, const auto& arguments, const auto& results) {
         meter.note(op, arguments, results);
       };
       run_watched(model_, example_, writes_);
-      mesh_->shapes->on_known = nullptr;
+      context_->shapes->on_known = nullptr;
       work = meter.work();
       stage_work_ = by_stage->finish();
     }
     members_.restore();
-  } while (mesh_->shapes->on_zeros.size() > known || writes_.open());
+  } while (context_->shapes->on_zeros.size() > known || writes_.open());
   writes_.check();
   return cost_of(work);
 }
 
 DryRun::Collectives DryRun::collectives() const {
   Collectives moved;
-  for (int axis = 0; axis < mesh_->axes(); ++axis) {
-    for (const LedgerEntry& entry : mesh_->axis(axis)->ledger().entries()) {
+  for (int axis = 0; axis < context_->mesh().axes(); ++axis) {
+    for (const LedgerEntry& entry : context_->mesh().axis(axis)->ledger().entries()) {
       const auto calls = static_cast<double>(entry.traffic.calls);
       const auto bytes = static_cast<double>(entry.traffic.bytes);
       moved.bytes += entry.traffic.bytes;
@@ -251,7 +252,7 @@ DryRun::Collectives DryRun::collectives() const {
 
 DryCost DryRun::cost_of(const Work& work) const {
   DryCost cost;
-  cost.gathers = mesh_->gathers().calls();
+  cost.gathers = context_->gathers().calls();
   cost.calls = calls_->value();
   const Collectives moved = collectives();
   cost.bytes = moved.bytes;

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "mpu/grid/mesh.h"
 #include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -117,7 +116,7 @@ class DryRun {
   const Rates& rates_;
   std::shared_ptr<CallDigest> calls_;
   std::shared_ptr<ImaginedContent> content_;
-  std::shared_ptr<Mesh> mesh_;
+  std::shared_ptr<ModelContext> context_;
   MemberKeeper members_;
   std::map<const c10::TensorImpl*, Held> held_;
   std::vector<std::pair<at::Tensor, at::Tensor>> unsaved_;  ///< memory and what was there

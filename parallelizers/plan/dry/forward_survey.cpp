@@ -10,7 +10,7 @@
 
 #include "parallelizers/pipeline/crossing/crossing.h"
 #include "parallelizers/pipeline/crossing/forward_order.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 #include "parallelizers/plan/dry/dry_run.h"
 #include "parallelizers/plan/dry/rates.h"
 
@@ -43,7 +43,7 @@ class SurveyCarrier final : public StageCarrier {
   bool follows_uses() const override { return true; }
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
-    const uint64_t writes = writes_to(tensor, *value.layout->mesh());
+    const uint64_t writes = writes_to(tensor, *value.layout->context());
     at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to, writes}];
     if (there.defined()) return there;
     there = place_for(value, to).set_requires_grad(value.local.requires_grad());

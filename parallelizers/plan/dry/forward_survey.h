@@ -4,10 +4,10 @@
 #include <optional>
 #include <string>
 
-#include "mpu/grid/stage_ranks.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/pipeline/crossing/forward_writes.h"
 #include "parallelizers/pipeline/schedule/order/graph.h"
+#include "parallelizers/placement/residency/stage_ranks.h"
 #include "parallelizers/plan/layers/plan_axes.h"
 #include "parallelizers/stages/stage_map.h"
 

@@ -9,7 +9,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 
 namespace oslo {
 

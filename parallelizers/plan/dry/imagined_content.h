@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/placement/residency/content_provider.h"
+#include "parallelizers/placement/elsewhere/content_provider.h"
 
 namespace oslo {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "parallelizers/placement/residency/stage_call.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
 
 namespace oslo {
 

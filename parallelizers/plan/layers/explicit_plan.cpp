@@ -103,7 +103,7 @@ void check_decided(LayerPlan& layer, const PlanAxes& axes) {
       asked.push_back(layer.weight_placement(layer.style_on(axis.name)));
     }
     const auto sizes = mark->layout->global_sizes(layer.weight().sizes());
-    same = make_layout(mark->layout->mesh(), asked, sizes) == *mark->layout;
+    same = make_layout(mark->layout->context(), asked, sizes) == *mark->layout;
   }
   OSLO_CHECK(same, layer.why, ": ", layer.path,
              " was decided by an earlier initialize, of a model that has it too: ",

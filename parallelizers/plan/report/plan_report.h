@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mpu/base/ledger.h"
-#include "mpu/grid/gather_report.h"
+#include "parallelizers/placement/layout/gather_report.h"
 
 namespace oslo {
 

@@ -11,7 +11,7 @@
 #include "mpu/base/text.h"
 #include "parallelizers/pipeline/crossing/crossing.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 #include "parallelizers/plan/dry/dry_run.h"
 
 namespace oslo {
@@ -29,7 +29,7 @@ class UseCarrier final : public StageCarrier {
   explicit UseCarrier(const ModelView& model) : model_(model) {}
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
-    const uint64_t writes = writes_to(tensor, *value.layout->mesh());
+    const uint64_t writes = writes_to(tensor, *value.layout->context());
     at::Tensor& there = carried_[{tensor.unsafeGetTensorImpl(), to, writes}];
     if (!there.defined()) {
       there = place_for(value, to).set_requires_grad(value.local.requires_grad());

@@ -35,10 +35,10 @@ void forget_memory(const at::Tensor& tensor, StageSet stages, const char* operat
 
 }  // namespace
 
-void adopt_target(const at::Tensor& target, const MeshPtr& mesh, StageSet stages,
+void adopt_target(const at::Tensor& target, const ContextPtr& context, StageSet stages,
                   const char* operation) {
   if (const LayoutPtr layout = layout_of(target)) return check_stages(*layout, stages, operation);
-  const auto layout = std::make_shared<Layout>(mesh, stages);
+  const auto layout = std::make_shared<Layout>(context, stages);
   const std::string name = std::string("a tensor written by ") + operation;
   const BelowDoor below;
   const auto check = [&](const at::Tensor& tensor) {

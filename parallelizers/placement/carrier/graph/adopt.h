@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "mpu/grid/mesh.h"
+#include "parallelizers/placement/layout/context.h"
 
 namespace oslo {
 
@@ -12,7 +12,7 @@ namespace oslo {
 /// their memory on the ranks of other stages, and say so when they are used. Throws, on every rank,
 /// where the target lives on other stages than those that run the operator. Every rank calls it
 /// before the write.
-void adopt_target(const at::Tensor& target, const MeshPtr& mesh, StageSet stages,
+void adopt_target(const at::Tensor& target, const ContextPtr& context, StageSet stages,
                   const char* operation);
 
 /// Whether a marked tensor has become theirs so: it is no parameter or buffer, nor a gradient of

@@ -25,7 +25,7 @@ GatheredBase::Moment GatheredBase::now() const {
   const auto& counter = moment.local.unsafeGetTensorImpl()->version_counter();
   if (counter.enabled()) moment.version = counter.current_version();
   // Any of them may have been to this.
-  moment.uncounted = held_.layout->mesh()->uncounted_writes();
+  moment.uncounted = held_.layout->context()->uncounted_writes();
   return moment;
 }
 

@@ -16,10 +16,10 @@ std::optional<at::Tensor> data_to_take(const at::Tensor& target, const at::Tenso
   const bool resident = mark != nullptr && mark->layout->resident();
   if (!placed && !resident) return data;
   const bool here = mark == nullptr || mark->layout->here();
-  if (!here) mark->layout->mesh()->check_not_ended();
+  if (!here) mark->layout->context()->check_not_ended();
   // Values of other stages go where the model goes: `Module::to` hands every parameter its new
   // data.
-  if (resident && !placed && !data.is_meta()) mark->layout->mesh()->device = data.device();
+  if (resident && !placed && !data.is_meta()) mark->layout->context()->device = data.device();
   const c10::AutoGradMode no_grad(false);
   if (mark == nullptr) {
     OSLO_CHECK(!layout(data)->resident(),

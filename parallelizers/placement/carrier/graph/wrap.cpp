@@ -49,7 +49,7 @@ void share_version(const at::Tensor& view, const at::Tensor& base) {
 
 Value unwrap(const at::Tensor& placed) {
   PlacedTensorImpl& impl = *placed_impl(placed);
-  if (impl.value().elsewhere()) impl.value().layout->mesh()->check_not_ended();
+  if (impl.value().elsewhere()) impl.value().layout->context()->check_not_ended();
   check_not_left_behind(impl);
   if (impl.gathered_view() && impl.gathered_view()->of->stale()) {
     const c10::InferenceMode as_made(impl.is_inference());

@@ -33,7 +33,7 @@ void unscale(Call& call) {
   at::Tensor here = at::zeros_like(found);
   call.call_with({parts, here, call.argument(2)});
   for (const int axis : axes) {
-    here = reduce_extreme(here, *call.mesh_of_call(), axis, /*largest=*/true);
+    here = reduce_extreme(here, call.context()->mesh(), axis, /*largest=*/true);
   }
   found.copy_(at::maximum(found, here));
   for (size_t i = 0; i < values.size(); ++i) {

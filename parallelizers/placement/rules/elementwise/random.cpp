@@ -16,14 +16,14 @@ namespace oslo {
 namespace {
 
 bool per_rank(const Value& value) {
-  return value.cut() && value.layout->mesh()->random_mode == RandomMode::per_rank;
+  return value.cut() && value.layout->context()->random_mode() == RandomMode::per_rank;
 }
 
-/// What this rank draws from for a cut value. The mesh's generator is the CPU's: a value on a
+/// What this rank draws from for a cut value. The context's generator is the CPU's: a value on a
 /// device gets a generator of that device whose seed it draws. So the one state is all that has to
 /// be kept.
 std::optional<at::Generator> sharded_generator(const Value& value) {
-  at::Generator generator = value.layout->mesh()->sharded_generator;
+  at::Generator generator = value.layout->context()->sharded_generator();
   if (!generator.defined()) return std::nullopt;
   const c10::Device device = value.local.device();
   if (device.type() == generator.device().type() || device.is_meta()) return generator;

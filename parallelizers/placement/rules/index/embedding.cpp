@@ -48,7 +48,7 @@ void embedding(Call& call) {
     call.result(resolution.finish(std::move(local), map.results[0]));
   };
   if (const int axis = resolution.axis_keeping('V'); axis >= 0) {
-    const int rank = resolution.mesh()->axis(axis)->rank();
+    const int rank = resolution.mesh().axis(axis)->rank();
     check_indices(indices, resolution.axis(axis).cut->size(), "embedding");
     return finish(masked_lookup(call, weight, indices,
                                 first_index(*resolution.axis(axis).cut, rank), padding));

@@ -108,7 +108,7 @@ void embedding_bag(Call& call) {
   }
   check_indices(local[1], rows, "embedding_bag");
   const auto& cut = *resolution.axis(axis).cut;
-  const auto results = bags_of_own_rows(call, local, cut, resolution.mesh()->axis(axis)->rank());
+  const auto results = bags_of_own_rows(call, local, cut, resolution.mesh().axis(axis)->rank());
   Value bags = resolution.finish(results[0].toTensor(), "BH");
   bags.local = bags.local.to(local[0].scalar_type());
   call.result(std::move(bags));

@@ -44,7 +44,7 @@ void look_up(Call& call, const DimensionMap& map, const Search& search) {
     at::Tensor& wanted = local[search.index];
     if (search.from_end) wanted = at::where(wanted.lt(0), wanted + size, wanted);
     check_indices(wanted, size, call.name());
-    const int rank = resolution.mesh()->axis(axis)->rank();
+    const int rank = resolution.mesh().axis(axis)->rank();
     OwnPositions own = own_positions(wanted, *resolution.axis(axis).cut, rank);
     wanted = std::move(own.local);
     local[0] = never_empty(local[0], search.dim);

@@ -45,7 +45,7 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
 
 /// Where "kernel_fusion" asks for kernels that take what stands beside a product along.
 KernelFusion* fusion_of(const Call& call) {
-  return call.elsewhere() ? nullptr : call.mesh_of_call()->fusion.get();
+  return call.elsewhere() ? nullptr : call.context()->fusion.get();
 }
 
 /// matmul, mm, bmm, mv, dot. C++'s torch::nn::Linear multiplies by `weight.t()`.

@@ -176,7 +176,7 @@ std::vector<int64_t> lengths_of(const Call& call) {
   const Value lengths = call.value(1);
   const int64_t steps = lengths.size(0), rows = call.value(0).size(0);
   if (call.elsewhere()) {
-    if (!call.mesh_of_call()->provider) call.read_elsewhere();  // throws
+    if (!call.context()->provider) call.read_elsewhere();  // throws
     return std::vector<int64_t>(steps, rows / std::max<int64_t>(1, steps));
   }
   const at::Tensor whole = gather_all(lengths).local.to(at::kCPU, at::kLong).contiguous();

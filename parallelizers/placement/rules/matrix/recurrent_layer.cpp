@@ -148,7 +148,7 @@ RecurrentOutput run_recurrent_layer(const Call& call, Recurrence kind, const Val
     places.push_back(add_direction(operands, call, kind, direction));
   }
   // Beside a weight that a plan speaks of the input moves, and nobody is told.
-  const c10::SmallVector<AxisUse, 2> moves(call.mesh_of_call()->axes());
+  const c10::SmallVector<AxisUse, 2> moves(call.context()->mesh().axes());
   operands.values[places[0].w_ih].use = {moves};
   const Resolution resolution = resolve(operands.map, operands.values);
 

@@ -3,10 +3,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/TensorImpl.h>
 
+#include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/operators/rule_table.h"
-#include "parallelizers/placement/residency/stage_value.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"
@@ -41,8 +41,8 @@ DimensionMap map_of(c10::ArrayRef<Value> operands) {
   return map;
 }
 
-at::Tensor sum_over(at::Tensor sum, const Axes& axes, const MeshPtr& mesh) {
-  for (const int axis : axes) sum = reduce_and_copy(sum, mesh, axis);
+at::Tensor sum_over(at::Tensor sum, const Axes& axes, const ContextPtr& context) {
+  for (const int axis : axes) sum = reduce_and_copy(sum, context->mesh(), axis);
   return sum;
 }
 
@@ -94,7 +94,7 @@ Normalized run_below(Call& call, const Operands& operands, DimensionMap map) {
 
 /// Batch norm by its formula, with statistics over all ranks of `axes` (forward and backward).
 Normalized by_definition(Call& call, const Operands& operands, const Axes& axes,
-                         const MeshPtr& mesh) {
+                         const ContextPtr& context) {
   const at::Tensor& part = operands[0].local;
   const at::Tensor x = part.to(at::toOpMathType(part.scalar_type()));
   const int64_t dims = x.dim();
@@ -107,7 +107,7 @@ Normalized by_definition(Call& call, const Operands& operands, const Axes& axes,
     count *= static_cast<double>(operands[0].size(d));
   }
   const auto mean_of = [&](const at::Tensor& tensor) {
-    return sum_over(tensor.sum(along, /*keepdim=*/true), axes, mesh) / count;
+    return sum_over(tensor.sum(along, /*keepdim=*/true), axes, context) / count;
   };
   const at::Tensor mean = mean_of(x);
   const at::Tensor centered = x - mean;
@@ -141,7 +141,7 @@ void write_buffers(const Call& call, const Normalized& done, const Resolution& r
   const at::Tensor both =
       gather_all({at::stack({done.mean, done.variance}), resolution.layout_of(kTwoOfChannels)})
           .local;
-  const auto whole = std::make_shared<Layout>(call.mesh_of_call(), call.stages());
+  const auto whole = std::make_shared<Layout>(call.context(), call.stages());
   write_to(call.tensor(3), {both[0], whole}, call.name());
   write_to(call.tensor(4), {both[1], whole}, call.name());
 }
@@ -177,7 +177,7 @@ void batch_norm(Call& call) {
   const Resolution resolution = resolve(map, operands);
   const Axes axes = resolution.axes_beside(kChannels);
   const bool by_hand = training && !axes.empty();
-  const Normalized done = by_hand ? by_definition(call, operands, axes, resolution.mesh())
+  const Normalized done = by_hand ? by_definition(call, operands, axes, resolution.context())
                                   : run_below(call, operands, map);
   call.result(resolution.finish(done.y, map.results[0]));
   if (!training || !done.mean.defined()) return;
@@ -204,7 +204,7 @@ void instance_norm(Call& call) {
   if (!axes.empty()) {
     const at::ScalarType type = done.mean.scalar_type();
     const at::Tensor own = at::stack({done.mean, done.variance}).to(at::toOpMathType(type)) * share;
-    const at::Tensor both = sum_over(own, axes, resolution.mesh()).to(type);
+    const at::Tensor both = sum_over(own, axes, resolution.context()).to(type);
     done.mean = both[0];
     done.variance = both[1];
   }
@@ -216,7 +216,7 @@ void instance_norm(Call& call) {
 Axes axes_inside_groups(const Resolution& resolution, int64_t each) {
   Axes axes;
   bool split = false;
-  for (int axis = 0; resolution.mesh() && axis < resolution.mesh()->axes(); ++axis) {
+  for (int axis = 0; resolution.context() && axis < resolution.mesh().axes(); ++axis) {
     const auto& [letter, cut] = resolution.axis(axis);
     if (letter == 0 || letter == kBatch) continue;
     if (letter == kChannel) split |= !cut->divided(each);
@@ -242,7 +242,7 @@ at::Tensor group_norm_over(const Operands& operands, const Axes& axes, const Res
     const at::Tensor sums = field.empty() ? tensor : tensor.sum(field);
     const at::Tensor own =
         at::zeros({x.size(0), groups}, sums.options()).scatter_add(1, group, sums);
-    return (sum_over(own, axes, resolution.mesh()) / count).gather(1, group).reshape(beside);
+    return (sum_over(own, axes, resolution.context()) / count).gather(1, group).reshape(beside);
   };
   const at::Tensor centered = x - mean_of(x);
   at::Tensor y = centered * at::rsqrt(mean_of(centered * centered) + eps);

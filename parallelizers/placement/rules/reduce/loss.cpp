@@ -24,7 +24,7 @@ at::Tensor counted_rows(const at::Tensor& target, const Settings& settings,
                         const Resolution& resolution) {
   at::Tensor count = target.ne(settings.ignore_index).sum();
   for (const int axis : resolution.axes_beside("V")) {
-    count = resolution.mesh()->axis(axis)->all_reduce(count.clone());
+    count = resolution.mesh().axis(axis)->all_reduce(count.clone());
   }
   return count;
 }
@@ -34,7 +34,7 @@ at::Tensor counted_rows(const at::Tensor& target, const Settings& settings,
 /// are smoothed). `logits` (M, V/p) or more dimensions with the classes second.
 at::Tensor parallel_rows(const at::Tensor& logits, const at::Tensor& target, int64_t class_dim,
                          const Settings& settings, const Resolution& resolution, int axis) {
-  const auto& group = resolution.mesh()->axis(axis);
+  const auto& group = resolution.mesh().axis(axis);
   const int64_t first = first_index(*resolution.axis(axis).cut, group->rank());
   const int64_t held = logits.size(class_dim);
   at::Tensor largest;
@@ -43,7 +43,7 @@ at::Tensor parallel_rows(const at::Tensor& logits, const at::Tensor& target, int
     largest = held > 0 ? logits.amax(class_dim, true)
                        : at::full_like(target.unsqueeze(class_dim),
                                        -std::numeric_limits<double>::infinity(), logits.options());
-    largest = reduce_extreme(largest, *resolution.mesh(), axis, /*largest=*/true);
+    largest = reduce_extreme(largest, resolution.mesh(), axis, /*largest=*/true);
   }
   const at::Tensor shifted = logits - largest;
   const at::Tensor own = target - first;
@@ -132,7 +132,7 @@ void cross_entropy(Call& call) {
   // The classes are reduced already; only axes that cut the rows hold partial sums.
   if (!none) {
     for (const int axis : resolution.axes_beside("V")) {
-      loss = reduce_axis(loss, *resolution.mesh(), axis);
+      loss = reduce_axis(loss, resolution.mesh(), axis);
     }
   }
   call.result({loss.to(logits.scalar_type()), resolution.layout_of(none ? rows : "")});

@@ -75,10 +75,9 @@ void nll_loss(Call& call) {
   const at::Tensor& target = operands[1].local;
   const int axis = resolution.axis_keeping(kClass);
   check_indices(target, classes, "nll_loss", ignored);
-  const auto& mesh = resolution.mesh();
   Picked picked = pick(operands[0].local, weighted ? operands[2].local : at::Tensor(), target,
                        class_dim, ignored, axis < 0 ? nullptr : resolution.axis(axis).cut.get(),
-                       axis < 0 ? 0 : mesh->axis(axis)->rank());
+                       axis < 0 ? 0 : resolution.mesh().axis(axis)->rank());
   if (reduction == at::Reduction::None) return call.result(resolution.finish(picked.loss, rows));
   // Sums over many rows keep their precision, as on one device.
   const at::ScalarType type = picked.loss.scalar_type();
@@ -88,7 +87,7 @@ void nll_loss(Call& call) {
   if (reduction == at::Reduction::Mean) {
     at::Tensor total = picked.weight.sum(wide);
     const Axes spread = resolution.axes_beside(weighted ? "" : std::string_view(&kClass, 1));
-    for (const int other : spread) total = mesh->axis(other)->all_reduce(total.clone());
+    for (const int other : spread) total = resolution.mesh().axis(other)->all_reduce(total.clone());
     loss = loss / total;
   }
   Value sum = resolution.finish(loss, "");

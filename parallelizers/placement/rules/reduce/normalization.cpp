@@ -43,7 +43,7 @@ void softmax_along_cut(Call& call, Softmax kind) {
   const std::string own = letters(x.dim());
   const Resolution resolution = resolve({{own}, {own}}, std::span(&x, 1));
   const Axes axes = resolution.axes_keeping({&own[dim], 1});
-  const MeshPtr& mesh = resolution.mesh();
+  const ContextPtr& context = resolution.context();
   const at::Tensor part = x.local.to(at::isReducedFloatingType(type) ? at::kFloat : type);
   at::Tensor largest;
   {
@@ -53,7 +53,8 @@ void softmax_along_cut(Call& call, Softmax kind) {
     largest = part.size(dim) > 0
                   ? part.amax(dim, /*keepdim=*/true)
                   : at::full(row, -std::numeric_limits<double>::infinity(), part.options());
-    for (const int axis : axes) largest = reduce_extreme(largest, *mesh, axis, /*largest=*/true);
+    for (const int axis : axes)
+      largest = reduce_extreme(largest, context->mesh(), axis, /*largest=*/true);
     if (kind == Softmax::safe) {
       largest = largest.masked_fill(largest.eq(-std::numeric_limits<double>::infinity()), 0);
     }
@@ -61,7 +62,7 @@ void softmax_along_cut(Call& call, Softmax kind) {
   const at::Tensor shifted = part - largest;
   const at::Tensor exponentials = shifted.exp();
   at::Tensor total = exponentials.sum(dim, /*keepdim=*/true);
-  for (const int axis : axes) total = reduce_and_copy(total, mesh, axis);
+  for (const int axis : axes) total = reduce_and_copy(total, context->mesh(), axis);
   if (kind == Softmax::safe) total = total.masked_fill(total.eq(0), 1);
   const at::Tensor result =
       kind == Softmax::logarithm ? shifted - total.log() : exponentials / total;
@@ -88,7 +89,7 @@ void log_softmax(Call& call) {
 /// The mean of local parts over the last dimensions, of global sizes `shape`: on every rank of the
 /// axes, which each go on to use it.
 at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape, const Axes& axes,
-                     const MeshPtr& mesh) {
+                     const ContextPtr& context) {
   std::vector<int64_t> along;
   double count = 1;
   for (size_t i = 0; i < shape.size(); ++i) {
@@ -96,7 +97,7 @@ at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape
     count *= static_cast<double>(shape[i]);
   }
   at::Tensor sum = tensor.sum(along, /*keepdim=*/true);
-  for (const int axis : axes) sum = reduce_and_copy(sum, mesh, axis);
+  for (const int axis : axes) sum = reduce_and_copy(sum, context->mesh(), axis);
   return sum / count;
 }
 
@@ -132,7 +133,7 @@ void layer_norm(Call& call) {
     return call.result(resolution.finish(std::move(result[0]).toTensor(), all));
   }
   const auto mean = [&](const at::Tensor& tensor) {
-    return mean_over(tensor, shape, axes, resolution.mesh());
+    return mean_over(tensor, shape, axes, resolution.context());
   };
   const at::Tensor wide = local.to(at::toOpMathType(local.scalar_type()));
   const at::Tensor centered = wide - mean(wide);
@@ -167,7 +168,8 @@ void rms_norm(Call& call) {
                      : wide == at::kDouble ? std::numeric_limits<double>::epsilon()
                                            : std::numeric_limits<float>::epsilon();
   const at::Tensor local = part.to(wide);
-  at::Tensor y = local * at::rsqrt(mean_over(local * local, shape, axes, resolution.mesh()) + eps);
+  at::Tensor y =
+      local * at::rsqrt(mean_over(local * local, shape, axes, resolution.context()) + eps);
   if (weight.defined()) y = y * operands[1].local;
   call.result(resolution.finish(y.to(part.scalar_type()), all));
 }

@@ -102,7 +102,7 @@ Value extreme(Value x, const Reduction& over, bool largest) {
   at::Tensor local =
       largest ? x.local.amax(over.dims, over.keep) : x.local.amin(over.dims, over.keep);
   for (const int axis : resolution.axes_beside(result)) {
-    local = reduce_extreme(local, *resolution.mesh(), axis, largest);
+    local = reduce_extreme(local, resolution.mesh(), axis, largest);
   }
   return {local, resolution.layout_of(result)};
 }
@@ -191,7 +191,7 @@ void truth(Call& call) {
   at::Tensor local = call.call_below({x.local})[0].toTensor();
   const at::ScalarType type = local.scalar_type();
   for (const int axis : resolution.axes_beside(result)) {
-    local = reduce_extreme(local.to(at::kInt), *resolution.mesh(), axis, !every).to(type);
+    local = reduce_extreme(local.to(at::kInt), resolution.mesh(), axis, !every).to(type);
   }
   call.result({local, resolution.layout_of(result)});
 }
@@ -213,7 +213,7 @@ void variance(Call& call) {
   const at::ScalarType type = x.local.scalar_type();
   const at::Tensor wide = x.local.to(at::toOpMathType(type));
   at::Tensor mean = wide.sum(over.dims, /*keepdim=*/true);
-  for (const int axis : axes) mean = reduce_axis(mean, *resolution.mesh(), axis);
+  for (const int axis : axes) mean = reduce_axis(mean, resolution.mesh(), axis);
   mean = mean / count;
   Value own_mean{mean, nullptr};
   for (const int axis : axes) own_mean = copy_axis(own_mean, resolution.mesh(), axis);

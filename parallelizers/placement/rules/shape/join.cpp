@@ -46,7 +46,7 @@ void joined_result(Call& call, Value joined) {
       std::none_of(tensors.begin(), tensors.end(), shows_parameter)) {
     return call.result(std::move(joined));
   }
-  joined.layout = std::make_shared<Layout>(call.mesh_of_call());
+  joined.layout = std::make_shared<Layout>(call.context());
   call.result_plain(wrap_placed(std::move(joined)));
 }
 
@@ -90,7 +90,7 @@ void cat(Call& call) {
   Value all = resolution.finish(joined(std::move(local), dim), own);
   if (joined_axis >= 0) {
     auto layout = all.layout ? std::make_shared<Layout>(*all.layout)
-                             : std::make_shared<Layout>(resolution.mesh());
+                             : std::make_shared<Layout>(resolution.context());
     (*layout)[joined_axis] = {dim, std::make_shared<Cut>(std::move(runs))};
     all.layout = std::move(layout);
   }

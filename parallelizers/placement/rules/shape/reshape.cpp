@@ -135,7 +135,7 @@ bool next_place(c10::SmallVector<int, 2>& place, const Axes& moving, const Mesh&
 /// What the cut of `axis` becomes. Every rank must decide alike, though what the axes before it
 /// leave differs between ranks: the new shape must have the same place for it on all of them.
 std::optional<Layout::AxisCut> carry(const Carried& carried, int axis, const Segment& segment) {
-  const Mesh& mesh = *carried.from.mesh();
+  const Mesh& mesh = carried.from.mesh();
   c10::SmallVector<int, 2> here, place;
   Axes moving;  // those whose parts decide
   for (int each = 0; each < mesh.axes(); ++each) here.push_back(mesh.axis(each)->rank());
@@ -177,11 +177,11 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
   Reshaped done;
   const auto global = x.sizes();
   const Sizes target = at::infer_size_dv(wanted, product(global, 0, x.dim()));
-  const MeshPtr mesh = x.layout->mesh();
+  const ContextPtr context = x.layout->context();
   while (true) {
     const Sizes all(x.sizes());
     Sizes new_sizes = target;
-    Layout layout(mesh);
+    Layout layout(context);
     int failed = -1;
     const Axes order = x.layout->nesting();
     for (size_t i = 0; i < order.size(); ++i) {
@@ -197,7 +197,7 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
         failed = axis;
         break;
       }
-      new_sizes[placed->dim] = placed->cut->local_size(mesh->axis(axis)->rank());
+      new_sizes[placed->dim] = placed->cut->local_size(context->mesh().axis(axis)->rank());
       layout[axis] = std::move(*placed);
     }
     if (failed < 0) {
@@ -205,7 +205,7 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
       return done;
     }
     const auto& [dim, cut] = (*x.layout)[failed];
-    mesh->gathers().record(
+    context->gathers().record(
         RuleScope::current(),
         c10::str("dimension ", dim, " of ", global.size(), " to ", target.size(),
                  " dimensions needs it cut in other units",

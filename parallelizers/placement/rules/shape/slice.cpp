@@ -78,7 +78,7 @@ Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t
     if (!inside && equal_parts) wish_blocks(cut, static_cast<int64_t>(ranges.size()));
   }
   if (!inside) {
-    x.layout->mesh()->gathers().record(
+    x.layout->context()->gathers().record(
         RuleScope::current(),
         c10::str("takes parts of dimension ", dim, ", which is cut elsewhere"),
         x.local.numel() * static_cast<int64_t>(x.local.element_size()));

@@ -1,4 +1,4 @@
-#include "mpu/grid/known_strides.h"
+#include "parallelizers/placement/layout/known_strides.h"
 
 #include <utility>
 

@@ -8,8 +8,8 @@
 
 namespace oslo {
 
-/// Gives content for values that no rank holds, where somebody asks for some. A mesh has one in the
-/// planner's runs only: elsewhere the values exist, on other ranks, and made-up ones would be
+/// Gives content for values that no rank holds, where somebody asks for some. A context has one in
+/// the planner's runs only: elsewhere the values exist, on other ranks, and made-up ones would be
 /// wrong.
 class ContentProvider {
  public:

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "parallelizers/placement/elsewhere/content_provider.h"
 #include "parallelizers/placement/operators/operator_entry.h"
-#include "parallelizers/placement/residency/content_provider.h"
 
 namespace oslo {
 

@@ -1,4 +1,4 @@
-#include "parallelizers/placement/residency/stage_call.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
 
 #include <ATen/Context.h>
 

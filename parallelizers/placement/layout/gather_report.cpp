@@ -1,4 +1,4 @@
-#include "mpu/grid/gather_report.h"
+#include "parallelizers/placement/layout/gather_report.h"
 
 namespace oslo {
 

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "mpu/grid/stage_set.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/operators/operator_entry.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 

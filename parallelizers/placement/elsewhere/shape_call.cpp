@@ -1,4 +1,4 @@
-#include "parallelizers/placement/residency/shape_call.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>

@@ -1,4 +1,4 @@
-#include "parallelizers/placement/residency/content_provider.h"
+#include "parallelizers/placement/elsewhere/content_provider.h"
 
 #include <utility>
 

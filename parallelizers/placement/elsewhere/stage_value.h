@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "mpu/grid/stage_set.h"
 #include "parallelizers/placement/layout/value.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 
@@ -13,10 +13,10 @@ namespace oslo {
 // alike, and what one refuses all refuse. `operation` is for errors.
 
 /// A value in the same layout, of these stages.
-Value on_stages(Value value, const MeshPtr& mesh, StageSet stages);
+Value on_stages(Value value, const ContextPtr& context, StageSet stages);
 
 /// `value`, the inside of `tensor`, which lies on other stages: the thread's carrier takes it
-/// there, or that of the mesh where no gradients are recorded and no step is under way. Refuses
+/// there, or that of the context where no gradients are recorded and no step is under way. Refuses
 /// parameters, of which a stage has a copy or does not use them, and anything where nobody carries.
 Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const char* operation);
 
@@ -28,12 +28,12 @@ Value handed_over_to(StageSet stages, const at::Tensor& tensor, Value value);
 /// An in-place operator on `stages` is about to write `target`. An ordinary tensor becomes theirs
 /// (carrier/graph/adopt.h), a value of other stages moves to them (carrier/graph/move_value.h).
 /// What can do neither is refused. (The planner's runs let an ordinary tensor be.)
-void bring_target(StageSet stages, const at::Tensor& target, const MeshPtr& mesh,
+void bring_target(StageSet stages, const at::Tensor& target, const ContextPtr& context,
                   const char* operation);
 
 /// Throws for an ordinary tensor with a gradient beside values of stages: each of them would give
 /// it the gradient of its own uses, and the other ranks none.
-void refuse_learnable(const at::Tensor& tensor, const Mesh& mesh, StageSet stages,
+void refuse_learnable(const at::Tensor& tensor, const ModelContext& context, StageSet stages,
                       const char* operation);
 
 /// Runs an operator, and tells the thread's carrier before it and behind it which parameters and

@@ -1,4 +1,4 @@
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "parallelizers/placement/residency/stage_value.h"
+#include "parallelizers/placement/elsewhere/stage_value.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -17,9 +17,9 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/graph/move_value.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/residency/shape_call.h"
-#include "parallelizers/placement/residency/stage_call.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
+#include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
+#include "parallelizers/placement/elsewhere/stage_carrier.h"
 
 namespace oslo {
 namespace {
@@ -46,17 +46,17 @@ std::string place_of_call(const char* operation, StageSet stages) {
 Value moved_to(StageSet stages, const at::Tensor& target, const char* operation) {
   Value value = value_of(target);
   const StageSet from = value.layout->stages();
-  const Mesh& mesh = *value.layout->mesh();
+  const ModelContext& context = *value.layout->context();
   if ((from & stages).empty()) {
     value = carried_to(stages, target, std::move(value), operation);
-  } else if (mesh.holds(stages)) {
+  } else if (context.holds(stages)) {
     value = handed_over_to(stages, target, std::move(value));
   } else {
     value.local = shape_of(value.local);
   }
   const BelowDoor below;
   value.local = value.local.clone(at::MemoryFormat::Contiguous);
-  const MeshPtr own = value.layout->mesh();
+  const ContextPtr own = value.layout->context();
   return on_stages(std::move(value), own, stages);
 }
 
@@ -96,38 +96,38 @@ bool moves_with_base(StageSet stages, const at::Tensor& target, const char* oper
 
 }  // namespace
 
-Value on_stages(Value value, const MeshPtr& mesh, StageSet stages) {
+Value on_stages(Value value, const ContextPtr& context, StageSet stages) {
   if (stages.empty() || (value.layout && value.layout->stages() == stages)) return value;
   auto layout =
-      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(mesh);
+      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(context);
   layout->set_stages(stages);
   value.layout = std::move(layout);
   return value;
 }
 
 Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const char* operation) {
-  const MeshPtr mesh = value.layout->mesh();
+  const ContextPtr context = value.layout->context();
   StageCarrier* carrier = StageCarrier::current();
   const auto place = [&] { return place_of_call(operation, stages); };
   const std::string from = value.layout->stages().to_string();
-  OSLO_CHECK(carrier != nullptr || !mesh->in_step, place(), "needs a value of ", from,
+  OSLO_CHECK(carrier != nullptr || !context->in_step, place(), "needs a value of ", from,
              " in a backward pass (of a torch::autograd::Function, or in a hook), to which nothing "
              "is carried; compute with it in the forward");
-  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = mesh->evaluation.get();
+  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = context->evaluation.get();
   if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
     const bool lent = carrier != nullptr && carrier->lends(parameter, stages.first());
     if (!lent) refuse_parameter(tensor, *mark, stages, operation);
-    return on_stages(std::move(value), mesh, stages);
+    return on_stages(std::move(value), context, stages);
   }
   OSLO_CHECK(carrier != nullptr, place(), "needs a value of ", from,
              ", and nobody carries values between stages here; train with oslo::PipelineSchedule, "
              "and evaluate with it or under torch::NoGradGuard");
   value.local = carrier->carry(tensor, value, stages.first());
-  return on_stages(std::move(value), mesh, stages);
+  return on_stages(std::move(value), context, stages);
 }
 
 Value handed_over_to(StageSet stages, const at::Tensor& tensor, Value value) {
-  const StageRanks& ranks = value.layout->mesh()->stage_ranks;
+  const StageRanks& ranks = value.layout->context()->stage_ranks;
   if (!ranks.several()) return value;
   StageCarrier* const carrier = StageCarrier::current();
   const bool shared = ranks.home_of(value.layout->stages()) != ranks.home_of(stages);
@@ -137,7 +137,7 @@ Value handed_over_to(StageSet stages, const at::Tensor& tensor, Value value) {
   return value;
 }
 
-void bring_target(StageSet stages, const at::Tensor& target, const MeshPtr& mesh,
+void bring_target(StageSet stages, const at::Tensor& target, const ContextPtr& context,
                   const char* operation) {
   const LayoutPtr layout = oslo::layout(target);
   const bool lies_elsewhere = layout && layout->resident() && layout->stages() != stages;
@@ -146,12 +146,12 @@ void bring_target(StageSet stages, const at::Tensor& target, const MeshPtr& mesh
   }
   if (lies_elsewhere && moves_with_base(stages, target, operation)) return;
   check_written_where_held(stages, target, operation);
-  if (!mesh->provider) adopt_target(target, mesh, stages, operation);
+  if (!context->provider) adopt_target(target, context, stages, operation);
 }
 
-void refuse_learnable(const at::Tensor& tensor, const Mesh& mesh, StageSet stages,
+void refuse_learnable(const at::Tensor& tensor, const ModelContext& context, StageSet stages,
                       const char* operation) {
-  if (!mesh.stages || !tensor.requires_grad() || !c10::GradMode::is_enabled()) return;
+  if (!context.stages || !tensor.requires_grad() || !c10::GradMode::is_enabled()) return;
   fail(place_of_call(operation, stages), "uses an ordinary tensor of shape ", tensor.sizes(),
        " that requires a gradient, and of which each pipeline stage would have the gradient of its "
        "own uses; register it in the model before initialize (register_parameter), or pass "
@@ -186,7 +186,7 @@ void check_written_where_held(StageSet stages, const at::Tensor& target, const c
   if (!accumulates_for(*mark->accumulator, parameter)) return;  // a gradient, or a state of it
   StageCarrier* const carrier = StageCarrier::current();
   if (carrier != nullptr && carrier->takes_write(parameter, stages.first())) return;
-  OSLO_CHECK(mark->layout->mesh()->provider, place_of_call(operation, stages), "writes ",
+  OSLO_CHECK(mark->layout->context()->provider, place_of_call(operation, stages), "writes ",
              mark->name, ", which lives on ", held.to_string(),
              ", where nobody would see it; plan it for the stage that writes it: \"stages\": {\"",
              mark->name, "\": ", stages.first(),
