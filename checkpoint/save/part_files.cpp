@@ -43,7 +43,7 @@ bool cut_inside_model(const ModelState::Tensor& tensor, const RankGrid& grid) {
 }
 
 bool is_in_my_file(const ModelState::Tensor& tensor, const MPU& mpu) {
-  const StageRanks& ranks = context_of(mpu.tensor_mesh())->stage_ranks;
+  const StageRanks& ranks = context_of(mpu.tensor_mesh())->stage_ranks();
   const int holder = tensor.stages.empty() ? 0 : ranks.rank_of(tensor.stages.first());
   for (int i = 0; tensor.layout && i < tensor.layout->axes(); ++i) {
     if ((*tensor.layout)[i].whole() && tensor.layout->group(i)->rank() != 0) return false;

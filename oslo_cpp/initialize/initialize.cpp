@@ -311,9 +311,9 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
     if (!line.empty()) std::cerr << line << std::endl;
   }
   std::shared_ptr<const ForwardSurveys> surveys;
-  if (context->stage_ranks.several() && options.example_inputs) {
+  if (context->stage_ranks().several() && options.example_inputs) {
     surveys = std::make_shared<ForwardSurveys>(
-        survey_forward(stages.tensors, context->stage_ranks, view, axes, options.example_inputs));
+        survey_forward(stages.tensors, context->stage_ranks(), view, axes, options.example_inputs));
   }
   PlanPipeline told = pipeline_of(stages, std::move(stage_seconds));
   Config saved = saved_config(config, told);

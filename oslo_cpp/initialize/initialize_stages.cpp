@@ -6,9 +6,9 @@
 
 #include "mpu/base/error.h"
 #include "oslo_cpp/config/config_dialects.h"
-#include "parallelizers/pipeline/crossing/evaluation_carrier.h"
+#include "parallelizers/pipeline/crossing/evaluation_residence.h"
+#include "parallelizers/pipeline/run/step_residence.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
-#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/plan/search/stage_balance.h"
 #include "parallelizers/plan/search/stage_search.h"
 #include "parallelizers/stages/balance.h"
@@ -18,12 +18,10 @@ namespace oslo {
 void put_on_stages(ModelContext& context, const std::shared_ptr<Group>& pipeline, at::Device device,
                    const PipelineShape& shape) {
   if (pipeline->size() == 1) return;
-  context.stage_ranks = StageRanks(
-      pipeline::rank_of_stage(shape.kind, pipeline->size(), shape.chunks), pipeline->rank());
-  context.stages = pipeline;
-  context.device = device;
-  context.shapes = std::make_shared<KnownShapes>();
-  context.evaluation = std::make_shared<EvaluationCarrier>(pipeline, context.stage_ranks);
+  StageRanks ranks(pipeline::rank_of_stage(shape.kind, pipeline->size(), shape.chunks),
+                   pipeline->rank());
+  const auto between = std::make_shared<EvaluationResidence>(std::move(ranks), pipeline, device);
+  context.set_residence(between, std::make_shared<StepResidence>(*between));
 }
 
 namespace {

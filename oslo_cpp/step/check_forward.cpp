@@ -13,7 +13,7 @@ ForwardNeeds check_forward(const pipeline::Schedule& schedule, const StepModels&
   const auto shown = models.surveys();
   const auto survey_of = [&](bool stands) {
     if (shown) return stands ? shown->standing : shown->leaving;
-    return survey_forward(models.stages(), models.context()->stage_ranks, models.view(),
+    return survey_forward(models.stages(), models.context()->stage_ranks(), models.view(),
                           PlanAxes(models.mpu().grid()), forward, stands);
   };
   const auto checked = [&](bool stands) -> ForwardNeeds {

@@ -109,13 +109,13 @@ StageMap StepModels::stages() const {
 }
 
 void StepModels::agree_on(const std::function<void()>& step) const {
-  if (!context()->stages || context()->device.is_meta()) return step();
+  if (!context()->stages() || context()->device().is_meta()) return step();
   agree_on_success(mpu().world(), "the pipeline schedule", [&] {
     step();
     for (const at::Tensor& parameter : parameters()) {
-      OSLO_CHECK(!is_here(parameter) || parameter.device() == context()->device,
+      OSLO_CHECK(!is_here(parameter) || parameter.device() == context()->device(),
                  "PipelineSchedule: a parameter is on ", parameter.device(), " and the model on ",
-                 context()->device, "; move the whole model: model->to(device)");
+                 context()->device(), "; move the whole model: model->to(device)");
     }
   });
 }

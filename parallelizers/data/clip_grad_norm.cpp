@@ -36,8 +36,8 @@ class TotalNorm {
         Group* group = mark->layout->group(axis).get();
         if (!(*mark->layout)[axis].whole() && group->size() > 1) over.push_back(group);
       }
-      const ModelContext& context = *mark->layout->context();
-      if (mark->layout->resident() && context.stages) over.push_back(context.stages.get());
+      const auto stages = mark->layout->context()->stages();
+      if (mark->layout->resident() && stages) over.push_back(stages.get());
     }
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (shares_[i].over == over) return i;

@@ -278,7 +278,7 @@ void DataParallelCore::State::check_parameters() const {
   for (const ReducedParameter& parameter : parameters) {
     const at::Tensor& tensor = parameter.tensor;
     const LayoutPtr layout = oslo::layout(tensor);
-    OSLO_CHECK(!layout || !layout->context()->in_step,
+    OSLO_CHECK(!layout || !layout->context()->in_step(),
                "DistributedDataParallel in a step of a PipelineSchedule, which averages gradients "
                "over data replicas itself, once a step; call the model there");
     const bool marked = mark_of(tensor) != nullptr;

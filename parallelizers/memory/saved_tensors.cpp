@@ -10,7 +10,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/autograd_engine.h"
 #include "parallelizers/placement/carrier/graph/front_nodes.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {

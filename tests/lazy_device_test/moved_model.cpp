@@ -36,11 +36,11 @@ TEST(MovedModel, ValuesOfOtherStagesFollow) {
     const Net model = test::make_seeded(3, [] { return Net(); });
     ParallelModel parallel = initialize(model, Config::parse(kStages), test::in(world));
     const ContextPtr context = context_of(parallel.mpu().tensor_mesh());
-    EXPECT_EQ(context->device, c10::kCPU);
+    EXPECT_EQ(context->device(), c10::kCPU);
     move(model, kLazy);
-    EXPECT_EQ(context->device, kLazy);
+    EXPECT_EQ(context->device(), kLazy);
     move(model, c10::kCPU);
-    EXPECT_EQ(context->device, c10::kCPU);
+    EXPECT_EQ(context->device(), c10::kCPU);
     EXPECT_NO_THROW(PipelineSchedule(parallel, PipelineOptions().num_microbatches(2)));
     // Parameters on another device than the model was moved to.
     move(model, kLazy);

@@ -5,7 +5,7 @@
 
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/placement/carrier/split_backward.h"
-#include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/stage_residence.h"
 #include "tests/support/placed_values.h"
 #include "tests/support/recorded_nodes.h"
 
@@ -164,7 +164,7 @@ TEST(LinearHalves, KeepTheInputAndTheGradientAndFreeThem) {
     // At size 1 nothing is cut; a stage's parameters are marked all the same.
     const auto context =
         context_of(std::make_shared<const oslo::Mesh>(std::vector{mpu.tensor_group()}));
-    context->shapes = std::make_shared<oslo::KnownShapes>();
+    context->set_residence(std::make_shared<oslo::StageResidence>(oslo::StageRanks()));
     const auto layout = std::make_shared<oslo::Layout>(context, oslo::StageSet::of(0));
     const Tensor weight = leaf(numbers({3, 4})), first = leaf(numbers({4, 4}, 0.4));
     oslo::mark_parameter(weight, layout, "w");

@@ -6,16 +6,15 @@
 #include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/stage_residence.h"
 
 namespace oslo::test {
 
 /// What values of one rank of a pipeline share, without tensor parallelism.
 inline ContextPtr context_of_stages(const MPU& mpu) {
   auto context = context_of(std::make_shared<const Mesh>(std::vector{mpu.tensor_group()}));
-  context->stage_ranks =
-      StageRanks::one_each(mpu.pipeline_group()->size(), mpu.pipeline_group()->rank());
-  context->shapes = std::make_shared<KnownShapes>();
+  context->set_residence(std::make_shared<StageResidence>(
+      StageRanks::one_each(mpu.pipeline_group()->size(), mpu.pipeline_group()->rank())));
   return context;
 }
 

@@ -126,20 +126,20 @@ std::vector<double> run_step(Net& net, int step, const MPU& mpu, const ModelCont
   std::vector<double> losses;
   std::vector<std::unique_ptr<MicroBatch>> under_way(kMicroBatches);
   std::vector<Tensor> local_losses(kMicroBatches);
-  for (const auto [what, i] : one_forward_one_backward(context.stage_ranks.rank())) {
+  for (const auto [what, i] : one_forward_one_backward(context.stage_ranks().rank())) {
     if (what == 'B') {
-      under_way[i]->backward(context.stage_ranks.rank(), local_losses[i]);
+      under_way[i]->backward(context.stage_ranks().rank(), local_losses[i]);
       continue;
     }
-    under_way[i] = std::make_unique<MicroBatch>(mpu.pipeline_group(), context.stage_ranks, i);
+    under_way[i] = std::make_unique<MicroBatch>(mpu.pipeline_group(), context.stage_ranks(), i);
     const StageCarrier::Scope scope(under_way[i].get());
     const Tensor loss = loss_of(net, tokens_of(step, i));
     EXPECT_TRUE(is_placed(loss));
     EXPECT_EQ(layout(loss)->stages(), on(1));
     EXPECT_TRUE(loss.requires_grad());
     // One activation crosses, once.
-    EXPECT_EQ(under_way[i]->sent(), context.stage_ranks.rank() == 0 ? 1 : 0);
-    EXPECT_EQ(under_way[i]->received(), context.stage_ranks.rank() == 1 ? 1 : 0);
+    EXPECT_EQ(under_way[i]->sent(), context.stage_ranks().rank() == 0 ? 1 : 0);
+    EXPECT_EQ(under_way[i]->received(), context.stage_ranks().rank() == 1 ? 1 : 0);
     if (!is_here(loss)) continue;
     local_losses[i] = local_tensor(loss);
     losses.push_back(local_losses[i].item<double>());
@@ -185,7 +185,7 @@ TEST(Residency, TwoStagesTrainAsOneDevice) {
         const Tensor gradient = local_tensor(parameter.grad());
         gradient.copy_(mpu.pipeline_group()->all_reduce(gradient.clone()));
       }
-      ASSERT_EQ(losses.size(), context->stage_ranks.rank() == 1 ? kMicroBatches : 0u);
+      ASSERT_EQ(losses.size(), context->stage_ranks().rank() == 1 ? kMicroBatches : 0u);
       for (size_t i = 0; i < losses.size(); ++i) {
         EXPECT_NEAR(losses[i], expected[s].losses[i], 1e-6) << s << ", " << i;
       }
@@ -205,7 +205,7 @@ TEST(Residency, TwoStagesTrainAsOneDevice) {
     EXPECT_EQ(mpu.tensor_group()->ledger().total().calls, 0);
     EXPECT_EQ(layout(net->cache)->stages(), on(1));
     EXPECT_FALSE(net->cache.requires_grad());
-    if (context->stage_ranks.rank() == 1)
+    if (context->stage_ranks().rank() == 1)
       expect_close(local_tensor(net->cache), plain->cache, "the cache");
   });
 }

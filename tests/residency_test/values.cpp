@@ -61,15 +61,15 @@ TEST(Residency, AParameterElsewhereOwnsNothingAndSaysWhatTheModelWould) {
       EXPECT_TRUE(parameter.requires_grad());
     }
     EXPECT_EQ(layout(layer->weight)->stages(), on(0));
-    const Tensor& absent = context->stage_ranks.rank() == 0 ? layer->bias : layer->weight;
+    const Tensor& absent = context->stage_ranks().rank() == 0 ? layer->bias : layer->weight;
     EXPECT_THAT(thrown_by([&] { absent.data_ptr<double>(); }), HasSubstr("another pipeline stage"));
     EXPECT_THAT(thrown_by([&] { local_tensor(absent); }), HasSubstr("pipeline stage"));
     EXPECT_THAT(thrown_by([&] { absent.norm().item<double>(); }), HasSubstr("pipeline stage"));
     // An optimizer's state and steps pass over it.
     torch::optim::SGD optimizer(layer->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    (context->stage_ranks.rank() == 0 ? layer->weight : layer->bias).sum().backward();
+    (context->stage_ranks().rank() == 0 ? layer->weight : layer->bias).sum().backward();
     EXPECT_FALSE(absent.grad().defined());
-    const Tensor own = context->stage_ranks.rank() == 0 ? layer->weight : layer->bias;
+    const Tensor own = context->stage_ranks().rank() == 0 ? layer->weight : layer->bias;
     const Tensor before = local_tensor(own).clone();
     optimizer.step();
     EXPECT_TRUE(torch::allclose(local_tensor(own), before - 0.1));
@@ -83,7 +83,7 @@ TEST(Residency, ReadingAValueElsewhereIsRefusedByName) {
     EXPECT_TRUE(is_placed(full_tensor(x)));
     EXPECT_EQ(x.device(), torch::kCPU);
     EXPECT_EQ(x.strides(), plain.strides());
-    if (context->stage_ranks.rank() == 1) {
+    if (context->stage_ranks().rank() == 1) {
       EXPECT_EQ(x.sum().item<float>(), plain.sum().item<float>());
       EXPECT_TRUE(torch::equal(local_tensor(x), plain));
       EXPECT_TRUE(torch::equal(x, x.clone()));
@@ -131,24 +131,24 @@ TEST(Residency, AValueCrossesOnceForEachStageAndAgainAfterItWasWritten) {
       own.push_back(drawn({3, 5}, i).requires_grad_());
       place(own[i], context, on(i));
     }
-    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks, 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0);
     const StageCarrier::Scope scope(&micro_batch);
     const auto carries = [&](int stage, const Tensor& sum, Counts sent, Counts received) {
       EXPECT_EQ(layout(sum)->stages(), on(stage));
-      EXPECT_EQ(micro_batch.sent(), sent[context->stage_ranks.rank()])
-          << context->stage_ranks.rank();
-      EXPECT_EQ(micro_batch.received(), received[context->stage_ranks.rank()])
-          << context->stage_ranks.rank();
+      EXPECT_EQ(micro_batch.sent(), sent[context->stage_ranks().rank()])
+          << context->stage_ranks().rank();
+      EXPECT_EQ(micro_batch.received(), received[context->stage_ranks().rank()])
+          << context->stage_ranks().rank();
     };
     const Tensor loss = many_uses(own[0] * 2, own[1] * 2, own[2] * 2, carries);
     if (is_here(loss)) {
       EXPECT_TRUE(torch::allclose(local_tensor(loss), expected));
     }
-    micro_batch.backward(context->stage_ranks.rank(),
+    micro_batch.backward(context->stage_ranks().rank(),
                          is_here(loss) ? local_tensor(loss) : Tensor());
     for (int i = 0; i < 3; ++i) {
-      ASSERT_EQ(own[i].grad().defined(), context->stage_ranks.rank() == i);
-      if (context->stage_ranks.rank() != i) continue;
+      ASSERT_EQ(own[i].grad().defined(), context->stage_ranks().rank() == i);
+      if (context->stage_ranks().rank() != i) continue;
       EXPECT_TRUE(torch::allclose(local_tensor(own[i].grad()), plain[i].grad())) << i;
     }
   });
@@ -156,7 +156,7 @@ TEST(Residency, AValueCrossesOnceForEachStageAndAgainAfterItWasWritten) {
 
 TEST(Residency, WhatWouldGoWrongIsRefusedOnEveryRank) {
   on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
-    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks, 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0);
     Tensor x = activation(context, 0);
     const Tensor y = activation(context, 1, 2);
     EXPECT_THAT(thrown_by([&] { x + y; }), HasSubstr("nobody carries values"));
@@ -178,9 +178,9 @@ TEST(Residency, AWriteByALaterStageMovesTheValueThere) {
   const Tensor x_alone = plain_activation(), y_alone = plain_activation(2);
   const Tensor expected = ((x_alone + y_alone) * 2).tanh() + x_alone.sum(0);
   on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
-    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks, 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0);
     const StageCarrier::Scope scope(&micro_batch);
-    const int rank = context->stage_ranks.rank();
+    const int rank = context->stage_ranks().rank();
     Tensor x = activation(context, 0);
     const Tensor y = activation(context, 1, 2), sum = x.sum(0), row = x.narrow(0, 0, 1);
     x.add_(y);
@@ -210,7 +210,7 @@ TEST(Residency, AnOrdinaryTensorThatIsWrittenBecomesItsWritersOwn) {
     EXPECT_EQ(layout(cache)->stages(), on(1));
     const Tensor sum = cache.sum() + 1;
     EXPECT_EQ(layout(sum)->stages(), on(1));
-    if (context->stage_ranks.rank() == 1) {
+    if (context->stage_ranks().rank() == 1) {
       const Tensor expected = torch::cat({torch::ones({1, 5}), plain_activation()});
       EXPECT_TRUE(torch::equal(local_tensor(cache), expected));
       EXPECT_EQ(local_tensor(sum).item<float>(), (expected.sum() + 1).item<float>());

@@ -31,7 +31,7 @@ uint64_t writes_to(const at::Tensor& tensor, const ModelContext& context) {
 at::Tensor place_for(const Value& value, int to) {
   const ModelContext& context = *value.layout->context();
   const at::Device device =
-      context.holds(StageSet::of(to)) ? context.device : at::Device(at::kMeta);
+      context.holds(StageSet::of(to)) ? context.device() : at::Device(at::kMeta);
   return at::empty_permuted(value.local.sizes(), order_of(value.local),
                             at::TensorOptions(value.local.dtype()).device(device));
 }

@@ -40,18 +40,6 @@ at::Tensor EvaluationCarrier::carry(const at::Tensor& tensor, const Value& value
   return there;
 }
 
-void EvaluationCarrier::note_from_gradients(const at::Tensor& value) {
-  std::erase_if(from_gradients_, [](const auto& entry) { return entry.second.expired(); });
-  from_gradients_.insert_or_assign(
-      value.unsafeGetTensorImpl(),
-      c10::weak_intrusive_ptr<c10::TensorImpl>(value.getIntrusivePtr()));
-}
-
-bool EvaluationCarrier::is_from_gradients(const at::Tensor& value) const {
-  const auto found = from_gradients_.find(value.unsafeGetTensorImpl());
-  return found != from_gradients_.end() && !found->second.expired();
-}
-
 void EvaluationCarrier::share_generator(StageSet owners, const at::Generator& generator) {
   const int from = ranks_.rank_of(owners.first());
   if (ranks_.rank() == from) {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "mpu/group/group.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
@@ -23,8 +23,6 @@ class EvaluationCarrier final : public StageCarrier {
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override;
   void share_generator(StageSet owners, const at::Generator& generator) override;
-  void note_from_gradients(const at::Tensor& value) override;
-  bool is_from_gradients(const at::Tensor& value) const override;
 
  private:
   struct Carried {
@@ -36,7 +34,6 @@ class EvaluationCarrier final : public StageCarrier {
   std::shared_ptr<Group> stages_;
   const StageRanks ranks_;
   std::map<std::pair<const c10::TensorImpl*, int>, Carried> carried_;
-  std::map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> from_gradients_;
 };
 
 }  // namespace oslo

@@ -22,18 +22,18 @@ void share_parameter(const at::Tensor& parameter, StageSet stages) {
   if (mark == nullptr || !mark->layout->resident() || mark->layout->stages() == stages) return;
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const ModelContext& context = *mark->layout->context();
-  const StageRanks& ranks = context.stage_ranks;
+  const Residence& residence = *mark->layout->context()->residence();
+  const StageRanks& ranks = residence.ranks();
   const StageSet before = mark->layout->stages();
   const int from = ranks.rank_of(before.first());
   at::Tensor part = unmarked_alias(parameter);
-  for (int rank = 0; rank < context.stages->size(); ++rank) {
+  for (int rank = 0; rank < residence.stages()->size(); ++rank) {
     if (!ranks.on_rank(stages, rank) || ranks.on_rank(before, rank)) continue;
-    if (ranks.rank() == from) context.stages->send({part}, rank, kShareTag);
+    if (ranks.rank() == from) residence.stages()->send({part}, rank, kShareTag);
     if (ranks.rank() != rank) continue;
     part =
-        at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(context.device));
-    part = context.stages->receive(from, kShareTag, {part}).front();
+        at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(residence.device()));
+    part = residence.stages()->receive(from, kShareTag, {part}).front();
   }
   set_stages_of(parameter, stages, part);
 }

@@ -28,7 +28,7 @@ CopiedGradients::CopiedGradients(ContextPtr context, const std::vector<at::Tenso
   for (const at::Tensor& parameter : parameters) {
     const Mark* mark = mark_of(parameter);
     if (mark == nullptr || !mark->layout->resident() || !mark->layout->here()) continue;
-    if (context_->stage_ranks.count_ranks(mark->layout->stages()) < 2) continue;
+    if (context_->stage_ranks().count_ranks(mark->layout->stages()) < 2) continue;
     if (!parameter.requires_grad()) continue;
     copied_.push_back({parameter, parameter.grad()});
     parameter.mutable_grad().reset();
@@ -40,11 +40,11 @@ CopiedGradients::~CopiedGradients() {
 }
 
 void CopiedGradients::add_up() {
-  if (!context_->stages) return;
+  if (!context_->stages()) return;
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope("copied parameters");
-  const StageRanks& ranks = context_->stage_ranks;
+  const StageRanks& ranks = context_->stage_ranks();
   const int own_rank = ranks.rank();
   const auto is_on = [&](const Copied& each, int rank) {
     return ranks.on_rank(mark_of(each.parameter)->layout->stages(), rank);
@@ -66,10 +66,10 @@ void CopiedGradients::add_up() {
       if (sends) {
         std::vector<at::Tensor> message;
         for (const size_t i : shared) message.push_back(addends[i].at(own_rank));
-        context_->stages->send(message, rank, kCopiesTag);
+        context_->stages()->send(message, rank, kCopiesTag);
         continue;
       }
-      const std::vector<at::Tensor> message = context_->stages->receive(rank, kCopiesTag);
+      const std::vector<at::Tensor> message = context_->stages()->receive(rank, kCopiesTag);
       for (size_t k = 0; k < shared.size(); ++k) addends[shared[k]][rank] = message[k];
     }
   }

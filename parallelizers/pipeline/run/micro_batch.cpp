@@ -156,7 +156,7 @@ at::Tensor MicroBatch::linked(const Value& value) {
 }
 
 at::Tensor MicroBatch::hand_over(const at::Tensor& tensor, const Value& value, StageSet stages) {
-  if (!value.local.requires_grad()) return value.local;
+  if (!value.local.requires_grad()) return {};
   const int to = ranks_.home_of(stages);
   const uint64_t version = writes_to(tensor, *value.layout->context());
   Carried& known = carried_[{tensor.unsafeGetTensorImpl(), to}];

@@ -19,7 +19,7 @@
 #include "parallelizers/pipeline/run/stray_gradients.h"
 #include "parallelizers/pipeline/schedule/timeline/recorder.h"
 #include "parallelizers/placement/carrier/split_backward.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/placement/residency/stage_ranks.h"
 
 namespace oslo {
@@ -32,7 +32,7 @@ namespace oslo {
 ///
 /// Each of a rank's stages has its own part of the graph, and so a backward of its own. What goes
 /// from one to another on one rank is no message: the later stage gets a leaf on the same memory.
-class MicroBatch final : public StageCarrier {
+class MicroBatch final : public StageCarrier, public UseFollower, public ReadSharer {
  public:
   /// `stages`: the ranks that have this one's place along the pipeline, by pipeline rank. `number`
   /// tells apart the micro-batches that are under way at a time; at most 1000 values may cross in
@@ -59,7 +59,9 @@ class MicroBatch final : public StageCarrier {
   void tell(StrayGradients* strays) { strays_ = strays; }
   void use(const at::Tensor& parameter, StageSet held, bool writes) override;
   void used(const at::Tensor& parameter, StageSet held, bool writes) override;
-  bool follows_uses() const override { return uses_ != nullptr || strays_ != nullptr; }
+  UseFollower* follower() override {
+    return uses_ != nullptr || strays_ != nullptr ? this : nullptr;
+  }
 
   /// One message from a rank that holds the value to that of stage `to`, unless it is the same;
   /// none for the other ranks.
@@ -69,7 +71,7 @@ class MicroBatch final : public StageCarrier {
 
   /// One message from the first owner to each rank of its place that did not read.
   std::vector<c10::IValue> share_read(StageSet owners, std::vector<c10::IValue> results) override;
-  bool shares_reads() const override { return true; }
+  ReadSharer* reads() override { return this; }
 
   /// Likewise, of the generator's state.
   void share_generator(StageSet owners, const at::Generator& generator) override;

@@ -15,17 +15,17 @@ namespace {
 /// What the first stage that holds it has, on every rank.
 at::Tensor from_stage(const at::Tensor& whole, const Layout& layout) {
   const ModelContext& context = *layout.context();
-  OSLO_CHECK(!whole.requires_grad() || !c10::GradMode::is_enabled() || !context.in_step,
+  OSLO_CHECK(!whole.requires_grad() || !c10::GradMode::is_enabled() || !context.in_step(),
              "full_tensor of a value that pipeline ", layout.stages().to_string(),
              " holds gives it to all ranks without its history, and in a step a gradient would be "
              "lost; compute with the value itself, or take it under torch::NoGradGuard");
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const int owner = context.stage_ranks.rank_of(layout.stages().first());
-  at::Tensor all = context.stage_ranks.rank() == owner
+  const int owner = context.stage_ranks().rank_of(layout.stages().first());
+  at::Tensor all = context.stage_ranks().rank() == owner
                        ? whole.clone(at::MemoryFormat::Contiguous)
-                       : at::empty(whole.sizes(), whole.options().device(context.device));
-  context.stages->broadcast(all, owner);
+                       : at::empty(whole.sizes(), whole.options().device(context.device()));
+  context.stages()->broadcast(all, owner);
   return all;
 }
 
@@ -55,7 +55,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
     gather_gradients_of({result});
     return result;
   }
-  if (value.layout->context()->stages) return from_stage(whole.local, *value.layout);
+  if (value.layout->context()->stages()) return from_stage(whole.local, *value.layout);
   whole.layout = std::make_shared<Layout>(value.layout->context(), value.layout->stages());
   return wrap(std::move(whole));
 }
@@ -63,7 +63,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
 at::Tensor local_tensor(const at::Tensor& tensor) {
   if (!is_placed(tensor)) return tensor;
   Value value = value_of(tensor);
-  OSLO_CHECK(!value.elsewhere() || value.layout->context()->provider,
+  OSLO_CHECK(!value.elsewhere() || value.layout->context()->imagined() != nullptr,
              "local_tensor of a tensor that pipeline ", value.layout->stages().to_string(),
              " holds: this rank has its shape only; oslo::is_here(t) says whether there is a part");
   return std::move(value.local);

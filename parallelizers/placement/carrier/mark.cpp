@@ -146,7 +146,7 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   const c10::AutoGradMode no_grad(false);
   const at::Tensor whole = layout->here() ? parameter.detach() : meta_like(parameter);
   const at::Tensor local = local_part(whole, *layout).clone(at::MemoryFormat::Contiguous);
-  auto impl = marked_implementation(local, *layout, layout->context()->device);
+  auto impl = marked_implementation(local, *layout, layout->context()->device());
   auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
   set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
@@ -159,7 +159,7 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
 }
 
 void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std::string& name) {
-  auto impl = marked_implementation(tensor, *layout, layout->context()->device);
+  auto impl = marked_implementation(tensor, *layout, layout->context()->device());
   set_mark(*impl, c10::make_intrusive<Mark>(name, layout, tensor.sizes()));
   tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
 }

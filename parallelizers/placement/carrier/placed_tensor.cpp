@@ -14,7 +14,7 @@ namespace {
 
 /// What the tensor says it is on: elsewhere the model's device, though a shape is nowhere.
 at::Device shown_device(const Value& value) {
-  return value.elsewhere() ? value.layout->context()->device : value.local.device();
+  return value.elsewhere() ? value.layout->context()->device() : value.local.device();
 }
 
 /// The strides one device would have, in the local tensor's order: what matters is that a tensor is

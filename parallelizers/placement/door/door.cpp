@@ -12,7 +12,7 @@
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/pointwise.h"
@@ -85,7 +85,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   refuse_own_generator(call);
   const bool from_gradients = computes_from_gradients(call);
-  const ForeignScope foreign(call.elsewhere() && !call.context()->provider);
+  const ForeignScope foreign(call.place().elsewhere && call.residence()->imagined() == nullptr);
   try {
     try {
       run_rule(call);
@@ -107,7 +107,10 @@ bool may_be_from_gradients(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& argument : arguments) {
     const auto* impl = argument.isTensor() ? placed_impl(argument.toTensor()) : nullptr;
     const Layout* const layout = impl == nullptr ? nullptr : impl->value().layout.get();
-    if (layout != nullptr && layout->resident() && layout->context()->evaluation) return true;
+    if (layout != nullptr && layout->resident() && layout->context()->residence() != nullptr &&
+        layout->context()->residence()->from_gradients() != nullptr) {
+      return true;
+    }
   }
   return false;
 }
@@ -132,11 +135,14 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     handle.callBoxed(stack);
     return;
   }
-  run_and_tell(op.in_place, c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.arguments),
-               [&] {
-                 if (met == Met::marked && run_on_parts(op, *stack)) return;
-                 if (!run_under_autocast(op, *stack)) run(op, *stack);
-               });
+  const auto run_it = [&] {
+    if (met == Met::marked && run_on_parts(op, *stack)) return;
+    if (!run_under_autocast(op, *stack)) run(op, *stack);
+  };
+  UseFollower* const uses = follower();
+  if (uses == nullptr) return run_it();
+  const c10::ArrayRef<c10::IValue> own(*stack);
+  run_and_tell(*uses, op.in_place, own.slice(stack->size() - op.arguments), run_it);
 }
 
 namespace {

@@ -11,7 +11,6 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/door/initializer_guard.h"
-#include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/operators/call_observer.h"
 
 namespace oslo {
@@ -47,9 +46,8 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
     const BelowDoor below;
     op.handle.callBoxed(&stack);
   } else {
-    const ModelContext& context = *mark.layout->context();
-    const auto results = call_on_shapes(op, {stack.begin() + base, stack.end()}, *context.shapes,
-                                        context.provider.get());
+    const auto results =
+        mark.layout->context()->residence()->call(op, {stack.begin() + base, stack.end()});
     torch::jit::drop(stack, op.arguments);
     stack.insert(stack.end(), results.begin(), results.end());
   }
@@ -158,7 +156,7 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
   const Layout& layout = *mark_of(target)->layout;
   if (c10::InferenceMode::is_enabled()) layout.context()->count_write();
   if (op.in_place && !layout.here()) {  // there is nothing to write, but the write counts
-    const bool counts = !layout.context()->provider && !target.is_inference();
+    const bool counts = layout.context()->imagined() == nullptr && !target.is_inference();
     if (counts) target.unsafeGetTensorImpl()->bump_version();
     const CallObserver::Scope observed(layout.context()->observer.get(), op,
                                        c10::ArrayRef<c10::IValue>(stack).slice(base));

@@ -19,7 +19,7 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/elsewhere/stage_call.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {
@@ -75,11 +75,6 @@ std::optional<ParameterUse> parameter_use(const at::Tensor& tensor, bool writes)
   return ParameterUse{std::move(parameter), held, writes};
 }
 
-StageCarrier* follower() {
-  StageCarrier* const carrier = StageCarrier::current();
-  return carrier != nullptr && carrier->follows_uses() ? carrier : nullptr;
-}
-
 /// A slice of a buffer that a forward fills: the buffer moves, and the slice is one of it there.
 bool moves_with_base(StageSet stages, const at::Tensor& target, const char* operation) {
   const at::Tensor base = adopted_base(target);
@@ -96,6 +91,11 @@ bool moves_with_base(StageSet stages, const at::Tensor& target, const char* oper
 
 }  // namespace
 
+UseFollower* follower() {
+  StageCarrier* const carrier = StageCarrier::current();
+  return carrier == nullptr ? nullptr : carrier->follower();
+}
+
 Value on_stages(Value value, const ContextPtr& context, StageSet stages) {
   if (stages.empty() || (value.layout && value.layout->stages() == stages)) return value;
   auto layout =
@@ -110,12 +110,14 @@ Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const c
   StageCarrier* carrier = StageCarrier::current();
   const auto place = [&] { return place_of_call(operation, stages); };
   const std::string from = value.layout->stages().to_string();
-  OSLO_CHECK(carrier != nullptr || !context->in_step, place(), "needs a value of ", from,
-             " in a backward pass (of a torch::autograd::Function, or in a hook), to which nothing "
-             "is carried; compute with it in the forward");
-  if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = context->evaluation.get();
+  const Residence& residence = *context->residence();
+  if (carrier == nullptr) {
+    residence.check_carried([&] { return c10::str(place(), "needs a value of ", from); });
+    if (!c10::GradMode::is_enabled()) carrier = residence.carrier();
+  }
   if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
-    const bool lent = carrier != nullptr && carrier->lends(parameter, stages.first());
+    UseFollower* const uses = carrier == nullptr ? nullptr : carrier->follower();
+    const bool lent = uses != nullptr && uses->lends(parameter, stages.first());
     if (!lent) refuse_parameter(tensor, *mark, stages, operation);
     return on_stages(std::move(value), context, stages);
   }
@@ -127,12 +129,13 @@ Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const c
 }
 
 Value handed_over_to(StageSet stages, const at::Tensor& tensor, Value value) {
-  const StageRanks& ranks = value.layout->context()->stage_ranks;
+  const StageRanks& ranks = value.layout->context()->stage_ranks();
   if (!ranks.several()) return value;
   StageCarrier* const carrier = StageCarrier::current();
   const bool shared = ranks.home_of(value.layout->stages()) != ranks.home_of(stages);
   if (shared && carrier != nullptr && parameter_of(tensor).second == nullptr) {
-    value.local = carrier->hand_over(tensor, value, stages);
+    at::Tensor there = carrier->hand_over(tensor, value, stages);
+    if (there.defined()) value.local = std::move(there);
   }
   return value;
 }
@@ -146,47 +149,43 @@ void bring_target(StageSet stages, const at::Tensor& target, const ContextPtr& c
   }
   if (lies_elsewhere && moves_with_base(stages, target, operation)) return;
   check_written_where_held(stages, target, operation);
-  if (!context->provider) adopt_target(target, context, stages, operation);
+  if (context->imagined() == nullptr) adopt_target(target, context, stages, operation);
 }
 
-void refuse_learnable(const at::Tensor& tensor, const ModelContext& context, StageSet stages,
-                      const char* operation) {
-  if (!context.stages || !tensor.requires_grad() || !c10::GradMode::is_enabled()) return;
+void refuse_learnable(const at::Tensor& tensor, StageSet stages, const char* operation) {
+  if (!tensor.requires_grad() || !c10::GradMode::is_enabled()) return;
   fail(place_of_call(operation, stages), "uses an ordinary tensor of shape ", tensor.sizes(),
        " that requires a gradient, and of which each pipeline stage would have the gradient of its "
        "own uses; register it in the model before initialize (register_parameter), or pass "
        "detach()");
 }
 
-void run_and_tell(bool in_place, c10::ArrayRef<c10::IValue> arguments,
-                  const std::function<void()>& run) {
-  StageCarrier* const carrier = follower();
-  if (carrier == nullptr) return run();
+void run_and_tell(UseFollower& follower, bool in_place, c10::ArrayRef<c10::IValue> arguments,
+                  c10::function_ref<void()> run) {
   std::vector<ParameterUse> uses;
   bool target = in_place;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     if (auto use = parameter_use(tensor, std::exchange(target, false)))
       uses.push_back(std::move(*use));
   });
-  for (const auto& [parameter, held, writes] : uses) carrier->use(parameter, held, writes);
+  for (const auto& [parameter, held, writes] : uses) follower.use(parameter, held, writes);
   run();
-  for (const auto& [parameter, held, writes] : uses) carrier->used(parameter, held, writes);
+  for (const auto& [parameter, held, writes] : uses) follower.used(parameter, held, writes);
 }
 
 void check_written_where_held(StageSet stages, const at::Tensor& target, const char* operation) {
-  StageCarrier* const carrier_of_uses = follower();
-  if (const auto use = carrier_of_uses ? parameter_use(target, true) : std::nullopt) {
-    carrier_of_uses->use(use->parameter, use->held, true);
-    carrier_of_uses->used(use->parameter, use->held, true);
+  UseFollower* const uses = follower();
+  if (const auto use = uses != nullptr ? parameter_use(target, true) : std::nullopt) {
+    uses->use(use->parameter, use->held, true);
+    uses->used(use->parameter, use->held, true);
   }
   const auto [parameter, mark] = parameter_of(target);
   if (mark == nullptr || !mark->layout->resident() || stages.empty()) return;
   const StageSet held = mark->layout->stages();
   if ((held & stages) == held) return;
   if (!accumulates_for(*mark->accumulator, parameter)) return;  // a gradient, or a state of it
-  StageCarrier* const carrier = StageCarrier::current();
-  if (carrier != nullptr && carrier->takes_write(parameter, stages.first())) return;
-  OSLO_CHECK(mark->layout->context()->provider, place_of_call(operation, stages), "writes ",
+  if (uses != nullptr && uses->takes_write(parameter, stages.first())) return;
+  OSLO_CHECK(mark->layout->context()->imagined() != nullptr, place_of_call(operation, stages), "writes ",
              mark->name, ", which lives on ", held.to_string(),
              ", where nobody would see it; plan it for the stage that writes it: \"stages\": {\"",
              mark->name, "\": ", stages.first(),

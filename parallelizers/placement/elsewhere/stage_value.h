@@ -2,9 +2,10 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <functional>
+#include <c10/util/FunctionRef.h>
 
 #include "parallelizers/placement/layout/value.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
@@ -16,7 +17,7 @@ namespace oslo {
 Value on_stages(Value value, const ContextPtr& context, StageSet stages);
 
 /// `value`, the inside of `tensor`, which lies on other stages: the thread's carrier takes it
-/// there, or that of the context where no gradients are recorded and no step is under way. Refuses
+/// there, or that of its residence where no gradients are recorded. Refuses
 /// parameters, of which a stage has a copy or does not use them, and anything where nobody carries.
 Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const char* operation);
 
@@ -33,13 +34,14 @@ void bring_target(StageSet stages, const at::Tensor& target, const ContextPtr& c
 
 /// Throws for an ordinary tensor with a gradient beside values of stages: each of them would give
 /// it the gradient of its own uses, and the other ranks none.
-void refuse_learnable(const at::Tensor& tensor, const ModelContext& context, StageSet stages,
-                      const char* operation);
+void refuse_learnable(const at::Tensor& tensor, StageSet stages, const char* operation);
 
-/// Runs an operator, and tells the thread's carrier before it and behind it which parameters and
-/// buffers among its arguments it uses, and which one it writes.
-void run_and_tell(bool in_place, c10::ArrayRef<c10::IValue> arguments,
-                  const std::function<void()>& run);
+/// Who follows the uses of parameters on this thread; null: nobody.
+UseFollower* follower();
+/// Runs an operator, and tells `follower` before it and behind it which parameters and buffers
+/// among its arguments it uses, and which one it writes.
+void run_and_tell(UseFollower& follower, bool in_place, c10::ArrayRef<c10::IValue> arguments,
+                  c10::function_ref<void()> run);
 
 /// Throws where an operator on `stages` writes a parameter or buffer, or a view of one, that others
 /// hold as well, or alone: these would not see it. Whoever looks for uses notes it.

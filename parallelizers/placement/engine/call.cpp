@@ -14,7 +14,6 @@
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/elsewhere/stage_call.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/layout/memory_order.h"
@@ -32,26 +31,11 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
     : op_(op),
       stack_(stack),
       base_(stack.size() - op.arguments),
-      context_(context_of(arguments())) {
-  if (!context_ || !context_->shapes) return;  // no value has a stage
-  stages_ = stages_of(arguments());
-  elsewhere_ = !context_->holds(stages_);
-  // Random numbers that another stage draws are drawn here as well, and dropped: the ranks of one
-  // model go on drawing the same, for dropout as on one device, and for the program's own batches.
-  // What elements decide the number of, the stage that has them tells (stage_draw.h).
-  const bool drawn =
-      elsewhere_ && !context_->provider && draws(op, arguments()) == Draws::as_shapes_say;
-  on_zeros_ = elsewhere_ &&
-              (drawn || context_->shapes->on_zeros.count(op.name) > 0 || all_known(arguments()));
-  if (op.in_place && context_->stages && !context_->in_step) refuse_scale_of_stage(op, arguments());
-  if (op.in_place && is_tensor(0) && !stages_.empty()) {
-    bring_target(stages_, tensor(0), context_, name());
-  }
-  if (elsewhere_ || stages_.empty()) return;
-  if (StageCarrier* const carrier = StageCarrier::current()) carrier->enter(stages_);
+      context_(context_of(arguments())),
+      residence_(context_ ? context_->residence() : nullptr) {
+  if (residence_ != nullptr) place_ = residence_->begin(op, arguments(), context_);
 }
 
-/// Beside shapes an ordinary tensor is a shape too.
 Value Call::seen(const at::Tensor& tensor) const {
   Value value = value_of(tensor);
   if (!value.layout && has_tangent(tensor)) refuse_tangents(name());
@@ -59,38 +43,39 @@ Value Call::seen(const at::Tensor& tensor) const {
     // The argument, which owns them, stays on the stack until the rule is done.
     if (const WeightUses* uses = weight_uses_of(tensor).get()) value.use = uses->of(op_.use);
   }
-  if (value.layout && value.layout->resident()) {
-    const bool there = !(value.layout->stages() & stages_).empty();
-    if (!there) {
-      value = carried(tensor, std::move(value));
-    } else if (!elsewhere_) {
-      value = handed_over(tensor, std::move(value));
-    }
-  } else if (!stages_.empty() && !value.layout) {
-    refuse_learnable(tensor, *context_, stages_, name());
-  }
-  if (elsewhere_ && !(on_zeros_ && all_known(arguments()))) {
-    value.local = on_zeros_ ? zeros_of(value.local).to(context_->device) : shape_of(value.local);
-  }
-  return value;
+  if (residence_ == nullptr) return value;
+  return residence_->operand(place_, op_, arguments(), tensor, std::move(value));
 }
 
-Value Call::carried(const at::Tensor& tensor, Value value) const {
-  return carried_to(stages_, tensor, std::move(value), name());
-}
-
-Value Call::handed_over(const at::Tensor& tensor, Value value) const {
-  return handed_over_to(stages_, tensor, std::move(value));
+std::vector<c10::IValue> Call::seen_arguments() const {
+  return with_tensors(arguments(), [&](const at::Tensor& tensor) { return seen(tensor).local; });
 }
 
 Value Call::resident(Value value) const {
-  return on_stages(std::move(value), context_, stages_);
+  return on_stages(std::move(value), context_, place_.stages);
 }
 
-c10::IValue Call::read_elsewhere() const {
-  return oslo::read_elsewhere(
-      context_->provider.get(), op_,
-      with_tensors(arguments(), [&](const at::Tensor& tensor) { return seen(tensor).local; }))[0];
+at::Tensor Call::placed(Value value) const {
+  return wrap(resident(std::move(value)));
+}
+
+c10::IValue Call::read(c10::function_ref<c10::IValue()> look,
+                       c10::function_ref<std::optional<c10::IValue>()> shapes_tell) const {
+  if (!place_.elsewhere) return look();
+  if (auto told = shapes_tell()) return *std::move(told);
+  return residence_->read(op_, seen_arguments())[0];
+}
+
+at::Tensor Call::elements(const Value& value, c10::function_ref<at::Tensor()> imagined) const {
+  if (!place_.elsewhere) return gather_all(value).local;
+  if (residence_->imagined() == nullptr) residence_->read(op_, seen_arguments());  // throws
+  return imagined();
+}
+
+void Call::check_has_elements(const char* does) const {
+  OSLO_CHECK(!place_.elsewhere, name(), " ", does,
+             ", and this rank has their shapes only: another pipeline stage holds them, or "
+             "InitializeOptions::example_inputs is being run");
 }
 
 std::vector<int64_t> Call::integers(size_t i) const {
@@ -159,8 +144,8 @@ std::vector<c10::IValue> Call::call_below(c10::ArrayRef<at::Tensor> local) const
 std::vector<c10::IValue> Call::call_with(std::vector<c10::IValue> arguments) const {
   const bool on_shapes =
       !op_.in_place || (arguments[0].isTensor() && arguments[0].toTensor().is_meta());
-  if (elsewhere_ && !on_zeros_ && on_shapes) {
-    return call_on_shapes(op_, std::move(arguments), *context_->shapes, context_->provider.get());
+  if (place_.elsewhere && !place_.on_zeros && on_shapes) {
+    return residence_->call(op_, std::move(arguments));
   }
   const BelowDoor below;
   op_.handle.callBoxed(&arguments);
@@ -241,7 +226,7 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
   if (op_.view && argument(0).isTensor() && is_placed(tensor(0))) {
     return wrapped_view(std::move(value), held, element);
   }
-  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  if (place_.on_zeros && !all_known(arguments())) value.local = shape_of(value.local);
   if (!op_.view && context_ && hides_strides(op_, arguments(), value)) {
     const auto strides =
         strides_on_one_device(*context_, op_, arguments(), results_.size(), element);
@@ -263,7 +248,7 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
 }
 
 void Call::result_plain(c10::IValue value) {
-  if (stages_.empty()) {
+  if (place_.stages.empty()) {
     results_.push_back(std::move(value));
     return;
   }
@@ -289,10 +274,9 @@ void Call::result(std::vector<Value> values, const Value* held) {
 }
 
 bool Call::restart_on_zeros() {
-  if (!elsewhere_ || on_zeros_) return false;
-  if (!context_->provider && reads_elements(op_)) read_elsewhere();  // throws
-  context_->shapes->on_zeros.insert(op_.name);
-  on_zeros_ = true;
+  if (!place_.elsewhere || place_.on_zeros) return false;
+  residence_->put_on_zeros(op_, [&] { return seen_arguments(); });
+  place_.on_zeros = true;
   results_.clear();
   operands_.clear();
   return true;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
 
 #include <functional>
 #include <optional>
@@ -12,6 +13,8 @@
 #include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
+
+class KernelFusion;
 
 /// One call of an operator on placed values, as a rule sees it: arguments as values, results to
 /// hand back. Arguments are read from the stack and stay there until the rule is done.
@@ -80,16 +83,32 @@ class Call {
   /// What the placed arguments share with all values of their model.
   const ContextPtr& context() const { return context_; }
 
-  /// The pipeline stages that run it; empty: every rank does.
-  StageSet stages() const { return stages_; }
-  /// Whether this rank is on none of them: it works on shapes.
-  bool elsewhere() const { return elsewhere_; }
-  /// A result of this call on its stages, for a rule that wraps it itself.
-  Value resident(Value value) const;
-  /// The result of an operator that reads elements, in a call that is elsewhere. Throws where there
-  /// is nobody to ask (content_provider.h).
-  c10::IValue read_elsewhere() const;
+  /// Kernels that compute what stands beside a product along with it; null: nobody asks for them,
+  /// or there is nothing to compute.
+  KernelFusion* fusion() const { return place_.elsewhere ? nullptr : context_->fusion.get(); }
 
+  // A rule does not ask where values live: this rank may have a shape in place of any of them.
+  /// A tensor of this call, for a rule that goes on with operators on it.
+  at::Tensor placed(Value value) const;
+  /// Whether results are placed even where nothing cuts them.
+  bool keeps_results_placed() const { return !place_.stages.empty(); }
+  /// What an operator that reads elements returns: what `look` says where this rank has them; else
+  /// what `shapes_tell`, if they do, or the answer of whoever imagines content. Throws where nobody
+  /// does, naming the operator.
+  c10::IValue read(c10::function_ref<c10::IValue()> look,
+                   c10::function_ref<std::optional<c10::IValue>()> shapes_tell) const;
+  /// All elements of an operand, for a rule that looks at them; where no rank has any, `imagined`.
+  /// Throws likewise.
+  at::Tensor elements(const Value& value, c10::function_ref<at::Tensor()> imagined) const;
+  /// Throws, with what the operator `does`, where this rank has shapes only.
+  void check_has_elements(const char* does) const;
+
+  // For the engine and the door (residency/residence.h).
+  const CallPlace& place() const { return place_; }
+  /// Null: every rank holds all values.
+  Residence* residence() const { return residence_; }
+  /// A result of this call on its stages.
+  Value resident(Value value) const;
   /// In a call that is elsewhere: whether to start again with zeros in place of shapes, for a rule
   /// that uses an operator without a kernel for shapes.
   bool restart_on_zeros();
@@ -106,10 +125,7 @@ class Call {
   const Value& read(size_t place, const at::Tensor& tensor) const;
   /// How many defined tensors the arguments before `i` have.
   size_t place_of(size_t i) const;
-  /// A value of other stages, on that of this call.
-  Value carried(const at::Tensor& tensor, Value value) const;
-  /// A value of several of this rank's stages, on that of this call.
-  Value handed_over(const at::Tensor& tensor, Value value) const;
+  std::vector<c10::IValue> seen_arguments() const;
   at::Tensor wrapped(Value value, const Value* held, size_t element = 0);
   at::Tensor wrapped_view(Value value, const Value* held, size_t element);
   std::vector<int64_t> strides_of_view(const Value& value, bool gathered, size_t element) const;
@@ -118,9 +134,8 @@ class Call {
   torch::jit::Stack& stack_;
   size_t base_;
   ContextPtr context_;
-  StageSet stages_;
-  bool elsewhere_ = false;
-  bool on_zeros_ = false;
+  Residence* residence_;
+  CallPlace place_;
   struct Operand {
     Value value;
     bool recorded = false;  ///< unwrapped while gradients were recorded

@@ -31,7 +31,7 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
     const BelowDoor below;
     value.local = in_order_of(std::move(value.local), value.sizes(), strides);
   }
-  if (on_zeros_ && !all_known(arguments())) value.local = shape_of(value.local);
+  if (place_.on_zeros && !all_known(arguments())) value.local = shape_of(value.local);
   std::shared_ptr<const GatheredView> gathered;
   if (of) {
     if (!value.layout) value.layout = std::make_shared<Layout>(context_);

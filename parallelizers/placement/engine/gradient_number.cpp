@@ -4,7 +4,8 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/gradient_notes.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/placement/engine/stage_read.h"
 
 namespace oslo {
@@ -27,25 +28,25 @@ bool tells_of_gradients(const Call& call) {
 }  // namespace
 
 bool computes_from_gradients(const Call& call) {
-  const ModelContext& context = *call.context();
-  if (!context.stages || !context.evaluation || context.in_step || call.stages().empty())
-    return false;
+  if (call.place().stages.empty()) return false;
+  const GradientNotes* const noted = call.residence()->from_gradients();
+  if (noted == nullptr) return false;
   if (StageCarrier::current() != nullptr) return false;
   bool found = false;
   for_each_tensor(call.arguments(), [&](const at::Tensor& tensor) {
-    found |= is_gradient(tensor) || context.evaluation->is_from_gradients(tensor);
+    found |= is_gradient(tensor) || noted->knows(tensor);
   });
   if (!found) return false;
   OSLO_CHECK(
       !tells_of_gradients(call), call.name(), " reads a number of the gradients that pipeline ",
-      call.stages().to_string(),
+      call.place().stages.to_string(),
       " has, which is not the model's: ranks of other stages read another one. The norm of all "
       "gradients is parallel.clip_grad_norm_(INFINITY), the same on every rank; it is not "
       "finite where one of them is not. To look at this rank's part, take "
       "oslo::local_tensor(gradient)");
   OSLO_CHECK(
       !call.op().random, call.name(), " draws random numbers for gradients that pipeline ",
-      call.stages().to_string(),
+      call.place().stages.to_string(),
       " has: ranks of other stages have other gradients, would draw other numbers, and go on "
       "with another generator than this one. Draw for every parameter on every rank, as one "
       "device does: torch::randn_like(parameter) has the gradient's sizes");
@@ -53,12 +54,12 @@ bool computes_from_gradients(const Call& call) {
 }
 
 void note_from_gradients(const Call& call) {
-  const auto& noted = call.context()->evaluation;
+  GradientNotes& noted = *call.residence()->from_gradients();
   for (const c10::IValue& result : call.results()) {
     for_each_tensor_in(result, [&](const at::Tensor& tensor) {
       // An optimizer writes parameters from gradients, and forwards compute from parameters.
       const bool parameter = mark_of(tensor) != nullptr && !is_gradient(tensor);
-      if (!parameter) noted->note_from_gradients(tensor);
+      if (!parameter) noted.note(tensor);
     });
   }
 }

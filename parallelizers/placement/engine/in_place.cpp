@@ -91,7 +91,7 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
     if (mark_of(target) == nullptr) return;
     move_in_graph(target, local);
     // Memory counts the write itself; a shape has none, and is to cross again as well.
-    const bool counts = layout->here() || layout->context()->provider || target.is_inference();
+    const bool counts = layout->here() || layout->context()->imagined() != nullptr || target.is_inference();
     if (!counts) target.unsafeGetTensorImpl()->bump_version();
     return;
   }
@@ -114,10 +114,11 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
 /// with other content, so that autograd knows what it holds from then on.
 void make_writable_to(const at::Tensor& target, at::Tensor& operand, const ContextPtr& context) {
   if (!operand.is_meta() || target.is_meta()) return;
-  OSLO_CHECK(context && context->provider, RuleScope::current(),
+  ContentProvider* const imagined = context ? context->imagined() : nullptr;
+  OSLO_CHECK(imagined != nullptr, RuleScope::current(),
              " writes what another pipeline stage holds into an ordinary tensor of shape ",
              target.sizes(), "; write to a buffer of the module, or to a new tensor");
-  operand = context->provider->content_for(target, operand);
+  operand = imagined->content_for(target, operand);
 }
 
 }  // namespace
@@ -198,7 +199,7 @@ void gather_in_place(Call& call, const std::string& reason) {
 
 void write_to(const at::Tensor& target, const Value& value, const char* operation) {
   const bool adopts = value.layout && value.layout->resident() && !is_placed(target);
-  if (adopts && !value.layout->context()->provider) {
+  if (adopts && value.layout->context()->imagined() == nullptr) {
     adopt_target(target, value.layout->context(), value.layout->stages(), operation);
   }
   check_writable(target, operation);
@@ -208,6 +209,14 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
   at::Tensor content = redistribute(value, inside.layout).local;
   make_writable_to(inside.local, content, value.layout ? value.layout->context() : nullptr);
   written(target, inside.local.copy_(content), operation);
+}
+
+void write_result(const Call& call, const at::Tensor& target, Value value) {
+  write_to(target, call.resident(std::move(value)), call.name());
+}
+
+void check_written_where_held(const Call& call, const at::Tensor& target) {
+  check_written_where_held(call.place().stages, target, call.name());
 }
 
 }  // namespace oslo

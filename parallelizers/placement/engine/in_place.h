@@ -19,9 +19,15 @@ void gather_in_place(Call& call, const std::string& reason);
 
 /// `value` (global) becomes the content of `target`, which is placed, marked or plain.
 void write_to(const at::Tensor& target, const Value& value, const char* operation);
+/// `value`, a result of the call, becomes the content of `target`.
+void write_result(const Call& call, const at::Tensor& target, Value value);
 
 /// Throws when `target` cannot be written: a parameter whose gradient is being recorded, a copy in
 /// place of a view.
 void check_writable(const at::Tensor& target, const char* operation);
+
+/// Throws for a parameter or buffer that the call must not write: others hold it, too, who would
+/// not see it.
+void check_written_where_held(const Call& call, const at::Tensor& target);
 
 }  // namespace oslo

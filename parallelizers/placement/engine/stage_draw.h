@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <c10/util/FunctionRef.h>
 
 #include "parallelizers/placement/engine/call.h"
 
@@ -17,6 +17,6 @@ bool draws_for_all(const Call& call);
 /// Runs the rule of such a call, and brings everybody's generator to where that of the stage is
 /// which has the elements: what is drawn next is what one device would draw. One message to each
 /// rank of another stage, which waits for it, in a step or in a bare forward.
-void draw_for_all(Call& call, const std::function<void()>& rule);
+void draw_for_all(Call& call, c10::function_ref<void()> rule);
 
 }  // namespace oslo

@@ -8,7 +8,7 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {
@@ -55,25 +55,25 @@ bool reads(const Call& call) {
 }
 
 bool reads_for_all(const Call& call) {
-  if (call.stages().empty()) return false;
-  const ModelContext& context = *call.context();
-  OSLO_CHECK(context.provider || !context.stages || !reads_lengths(call.op()), call.name(),
-             " on pipeline ", call.stages().to_string(),
+  if (call.place().stages.empty()) return false;
+  const Residence& residence = *call.residence();
+  const bool known = residence.imagined() != nullptr || !residence.stages();
+  OSLO_CHECK(known || !reads_lengths(call.op()), call.name(), " on pipeline ", call.place().stages.to_string(),
              " needs the lengths of packed sequences, which ranks of other stages do not have; use "
              "padded sequences there");
-  const StageCarrier* const carrier = StageCarrier::current();
-  return carrier != nullptr && carrier->shares_reads() && reads(call);
+  StageCarrier* const carrier = StageCarrier::current();
+  return carrier != nullptr && carrier->reads() != nullptr && reads(call);
 }
 
-void read_for_all(Call& call, const std::function<void()>& rule) {
-  StageCarrier& carrier = *StageCarrier::current();
+void read_for_all(Call& call, c10::function_ref<void()> rule) {
+  ReadSharer& reads = *StageCarrier::current()->reads();
   call.operands();  // what comes from other stages comes before, and in one order on all ranks
-  if (call.context()->provider) {  // nobody has it: whoever looks for reads notes this one
-    carrier.share_read(call.stages(), {});
+  if (call.residence()->imagined() != nullptr) {  // nobody has it: whoever looks for reads notes this one
+    reads.share_read(call.place().stages, {});
     return rule();
   }
-  if (call.elsewhere()) {
-    for (c10::IValue& result : carrier.share_read(call.stages(), {})) {
+  if (call.place().elsewhere) {
+    for (c10::IValue& result : reads.share_read(call.place().stages, {})) {
       call.result_plain(std::move(result));
     }
     return;
@@ -89,11 +89,11 @@ void read_for_all(Call& call, const std::function<void()>& rule) {
     for_each_tensor_in(result, [&](const at::Tensor& tensor) {
       const LayoutPtr layout = oslo::layout(tensor);
       OSLO_CHECK(!layout || layout->whole(), call.name(), " reads elements on pipeline ",
-                 call.stages().to_string(), ", and its result there is cut over ranks (",
+                 call.place().stages.to_string(), ", and its result there is cut over ranks (",
                  layout ? layout->to_string() : "", "); take oslo::full_tensor(t) first");
     });
   }
-  carrier.share_read(call.stages(), std::move(results));
+  reads.share_read(call.place().stages, std::move(results));
 }
 
 }  // namespace oslo

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <c10/util/FunctionRef.h>
 
 #include "parallelizers/placement/engine/call.h"
 
@@ -14,6 +14,6 @@ bool reads(const Call& call);
 bool reads_for_all(const Call& call);
 
 /// Runs the rule of such a call where the value is, and hands what it found to everybody else.
-void read_for_all(Call& call, const std::function<void()>& rule);
+void read_for_all(Call& call, c10::function_ref<void()> rule);
 
 }  // namespace oslo

@@ -5,22 +5,18 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 
-#include "mpu/base/error.h"
 #include "mpu/grid/mesh.h"
 #include "parallelizers/placement/layout/gather_report.h"
 #include "parallelizers/placement/layout/known_strides.h"
+#include "parallelizers/placement/residency/residence.h"
 #include "parallelizers/placement/residency/stage_ranks.h"
 #include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 
-struct KnownShapes;
 class CallObserver;
-class ContentProvider;
 class KernelFusion;
-class StageCarrier;
 
 /// What the values of one model share beyond the axes that they are cut over. Each mesh has one, as
 /// long as it lives (`context_of`): layouts hold the context, and with it the mesh.
@@ -46,28 +42,30 @@ class ModelContext {
   /// For RandomMode::per_rank; undefined: the default generator.
   const at::Generator& sharded_generator() const { return mesh_.random().sharded; }
 
-  // Residency: a value that some pipeline stages hold is a shape without content on the ranks of
-  // the others, and stays placed on all of them.
-  /// Which stages this rank has, and where the others are.
-  StageRanks stage_ranks;
-  bool holds(StageSet stages) const { return stage_ranks.holds(stages); }
-  /// What values of other stages say they are on: the model's device. It follows `model->to`
-  /// (carrier/graph/set_data.h).
-  mutable at::Device device = at::kCPU;
-  /// What is known of operators on shapes (placement/elsewhere/shape_call.h). Null: every rank
-  /// holds all values, and none has a stage.
-  std::shared_ptr<KnownShapes> shapes;
-  /// The ranks that have this one's place along the pipeline, by pipeline rank. Null where values
-  /// have no stages, and where nothing but a test's schedule knows of them.
-  std::shared_ptr<Group> stages;
-  /// Takes values to other stages outside a step, where no gradients are recorded
-  /// (placement/elsewhere/stage_carrier.h). Null: nobody does.
-  std::shared_ptr<StageCarrier> evaluation;
-  /// A schedule is running the model's forward, whose gradients cross stages.
-  mutable std::atomic<bool> in_step = false;
-  /// Gives content where no rank has any (placement/elsewhere/content_provider.h). Null: reading
-  /// values of other stages is refused.
-  std::shared_ptr<ContentProvider> provider;
+  /// Where the values live. Null: every rank holds all of them, and there is nothing to ask.
+  Residence* residence() const { return residence_; }
+  /// Said before there are values. `in_step`: while a step is under way.
+  void set_residence(std::shared_ptr<Residence> residence,
+                     std::shared_ptr<Residence> in_step = nullptr);
+
+  // Of the residence, where there is one.
+  bool holds(StageSet stages) const { return residence() == nullptr || residence()->holds(stages); }
+  /// A rank that holds everything is the one rank of one stage.
+  const StageRanks& stage_ranks() const;
+  /// The ranks that have this one's place along the pipeline; null without a pipeline.
+  std::shared_ptr<Group> stages() const;
+  /// The model's, on a pipeline.
+  at::Device device() const;
+  ContentProvider* imagined() const;
+  void check_not_ended() const {
+    if (residence() != nullptr) check_not_ended_there();
+  }
+
+  /// A schedule is running the model's forward, whose gradients cross stages if there are any.
+  bool in_step() const { return in_step_; }
+  /// False where a step is under way.
+  bool begin_step() const;
+  void end_step() const;
 
   /// Told of every call that the model's forward makes on placed values; mostly null.
   std::shared_ptr<CallObserver> observer;
@@ -76,15 +74,16 @@ class ModelContext {
   /// kernel_fusion.h). Null: LibTorch's operators, one by one.
   std::shared_ptr<KernelFusion> fusion;
 
-  /// Why values that are elsewhere may not be used any more; empty while they may.
-  std::string ended;
-  void check_not_ended() const { OSLO_CHECK(ended.empty(), ended); }
-
  private:
+  void check_not_ended_there() const;
+
   const Mesh& mesh_;
   mutable GatherReport gathers_;
   mutable KnownStrides strides_;
   mutable std::atomic<uint64_t> uncounted_writes_ = 0;
+  std::shared_ptr<Residence> between_steps_, step_;
+  mutable std::atomic<Residence*> residence_ = nullptr;  ///< one of them
+  mutable std::atomic<bool> in_step_ = false;
 };
 
 using ContextPtr = std::shared_ptr<const ModelContext>;

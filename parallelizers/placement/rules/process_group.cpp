@@ -61,9 +61,7 @@ void refuse_other_parts(const Call& call, const Mark& mark) {
 /// Runs the operator on aliases of the tensors' memory: no mark on them, so that whatever thread
 /// moves it sees ordinary tensors.
 void act_on_memory(Call& call, bool combines) {
-  OSLO_CHECK(!call.elsewhere(), call.name(),
-             " moves values between ranks, and this rank has their shapes only: another pipeline "
-             "stage holds them, or InitializeOptions::example_inputs is being run");
+  call.check_has_elements("moves values between ranks");
   std::vector<std::pair<at::Tensor, at::Tensor>> aliases;
   const auto local = [&](const at::Tensor& tensor) {
     OSLO_CHECK(placed_impl(tensor) == nullptr, call.name(), " on a tensor of shape ",

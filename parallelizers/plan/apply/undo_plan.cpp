@@ -63,7 +63,7 @@ void exchange_gradients(std::vector<MarkedTensor>& marked, const MPU& mpu) {
   at::Tensor flags = at::zeros({count}, at::kLong);
   auto* flag = flags.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) flag[i] = marked[i].tensor.grad().defined() ? 1 : 0;
-  const c10::Device device = context_of(mpu.tensor_mesh())->device;
+  const c10::Device device = context_of(mpu.tensor_mesh())->device();
   flags = mpu.model_group()->all_reduce(flags.to(device), Reduction::max).to(at::kCPU);
   for (int64_t i = 0; i < count; ++i) {
     marked[i].has_gradient = flags.const_data_ptr<int64_t>()[i] != 0;

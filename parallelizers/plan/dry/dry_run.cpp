@@ -34,7 +34,13 @@ constexpr int kPasses = 4;
 /// All values have a stage, and it is not this rank's.
 const StageSet kElsewhere = StageSet::of(0);
 
-std::shared_ptr<ModelContext> context_elsewhere(const ModelView& model, const PlanAxes& axes) {
+at::Device device_of(const ModelView& model) {
+  const auto& parameters = model.parameters();
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().registered.device();
+}
+
+std::shared_ptr<ModelContext> context_over(const PlanAxes& axes,
+                                           std::shared_ptr<Residence> residence) {
   const RankGrid grid(axes.axes);
   const World world = World::fake(0, grid.size());
   std::vector<std::shared_ptr<Group>> groups;
@@ -43,10 +49,7 @@ std::shared_ptr<ModelContext> context_elsewhere(const ModelView& model, const Pl
     groups.back()->foresee_backward();
   }
   auto context = context_of(std::make_shared<const Mesh>(std::move(groups)));
-  context->stage_ranks = StageRanks::nowhere();
-  context->shapes = std::make_shared<KnownShapes>();
-  const auto& parameters = model.parameters();
-  if (!parameters.empty()) context->device = parameters.front().registered.device();
+  context->set_residence(std::move(residence));
   return context;
 }
 
@@ -73,11 +76,10 @@ DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void(
       writes_(writes),
       rates_(rates),
       calls_(std::make_shared<CallDigest>()),
-      content_(std::make_shared<ImaginedContent>()),
-      context_(context_elsewhere(model, axes)),
+      residence_(std::make_shared<DryResidence>(device_of(model))),
+      context_(context_over(axes, residence_)),
       members_(model) {
   context_->observer = calls_;
-  context_->provider = content_;
   for (const ParameterView& parameter : model.parameters()) {
     hold(parameter.registered);
     hold(parameter.in_use());
@@ -113,12 +115,12 @@ void DryRun::hold(const at::Tensor& tensor) {
 
 DryRun::~DryRun() {
   leave_graph();
-  content_->restore_written();
+  residence_->content().restore_written();
   for (const auto& [memory, content] : unsaved_) put_back(memory, content);
-  context_->ended =
+  residence_->end(
       "a tensor that the model kept from the run of InitializeOptions::example_inputs was used: "
       "initialize runs the example on shapes, so that it has no content; reset what the forward "
-      "keeps (a cache, attention maps) after initialize, or run the model first";
+      "keeps (a cache, attention maps) after initialize, or run the model first");
   for (auto& [impl, held] : held_) {
     if (!held.placed) continue;
     auto* own = held.tensor.unsafeGetTensorImpl();
@@ -209,13 +211,13 @@ DryCost DryRun::run_once() {
   size_t known = 0;
   Work work;
   do {  // again when rules had to start over: they count twice what they moved before
-    known = context_->shapes->on_zeros.size();
+    known = residence_->shapes().on_zeros.size();
     ++runs_;
     context_->gathers().clear();
     for (int axis = 0; axis < context_->mesh().axes(); ++axis)
       context_->mesh().axis(axis)->ledger().clear();
     calls_->clear();
-    content_->begin_run();
+    residence_->content().begin_run();
     leave_graph();
     {
       WorkMeter meter(rates_);
@@ -223,16 +225,16 @@ DryCost DryRun::run_once() {
           calls_, [&] { return meter.work().seconds + collectives().seconds; });
       const auto observed = c10::make_scope_exit([&] { context_->observer = calls_; });
       if (!stages_.empty()) context_->observer = by_stage;
-      context_->shapes->on_known = [&](const auto& op, const auto& arguments, const auto& results) {
+      residence_->shapes().on_known = [&](const auto& op, const auto& arguments, const auto& results) {
         meter.note(op, arguments, results);
       };
       run_watched(model_, example_, writes_);
-      context_->shapes->on_known = nullptr;
+      residence_->shapes().on_known = nullptr;
       work = meter.work();
       stage_work_ = by_stage->finish();
     }
     members_.restore();
-  } while (context_->shapes->on_zeros.size() > known || writes_.open());
+  } while (residence_->shapes().on_zeros.size() > known || writes_.open());
   writes_.check();
   return cost_of(work);
 }

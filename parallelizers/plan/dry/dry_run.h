@@ -15,7 +15,7 @@
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/dry/call_digest.h"
-#include "parallelizers/plan/dry/imagined_content.h"
+#include "parallelizers/plan/dry/dry_residence.h"
 #include "parallelizers/plan/dry/work_meter.h"
 #include "parallelizers/plan/dry/write_watch.h"
 #include "parallelizers/plan/layers/layer_plan.h"
@@ -75,7 +75,7 @@ class DryRun {
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
   /// Operators that asked for values and were given zeros.
-  const std::vector<std::string>& value_readers() const { return content_->readers(); }
+  const std::vector<std::string>& value_readers() const { return residence_->content().readers(); }
   int64_t runs() const { return runs_; }
 
  private:
@@ -115,7 +115,7 @@ class DryRun {
   FirstWrites& writes_;
   const Rates& rates_;
   std::shared_ptr<CallDigest> calls_;
-  std::shared_ptr<ImaginedContent> content_;
+  std::shared_ptr<DryResidence> residence_;
   std::shared_ptr<ModelContext> context_;
   MemberKeeper members_;
   std::map<const c10::TensorImpl*, Held> held_;

@@ -10,7 +10,7 @@
 
 #include "parallelizers/pipeline/crossing/crossing.h"
 #include "parallelizers/pipeline/crossing/forward_order.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/plan/dry/dry_run.h"
 #include "parallelizers/plan/dry/rates.h"
 
@@ -23,7 +23,7 @@ void add_once(std::vector<Each>& all, const Each& one) {
 }
 
 /// Takes shapes from stage to stage, and notes who waits for whom.
-class SurveyCarrier final : public StageCarrier {
+class SurveyCarrier final : public StageCarrier, public UseFollower, public ReadSharer {
  public:
   /// `known`: what another survey found of the same forward.
   SurveyCarrier(const StageRanks& ranks, bool stands_at_reads, const ForwardWrites& known)
@@ -40,7 +40,7 @@ class SurveyCarrier final : public StageCarrier {
       survey_.writes.add(parameter, rank, order_.standing(rank), writes);
     }
   }
-  bool follows_uses() const override { return true; }
+  UseFollower* follower() override { return this; }
 
   at::Tensor carry(const at::Tensor& tensor, const Value& value, int to) override {
     const uint64_t writes = writes_to(tensor, *value.layout->context());
@@ -72,7 +72,7 @@ class SurveyCarrier final : public StageCarrier {
     note_read(owners);
     return results;
   }
-  bool shares_reads() const override { return true; }
+  ReadSharer* reads() override { return this; }
   void share_generator(StageSet owners, const at::Generator&) override { note_read(owners); }
 
   ForwardSurvey take() {

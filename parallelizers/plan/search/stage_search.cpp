@@ -11,7 +11,7 @@
 #include "mpu/base/text.h"
 #include "parallelizers/pipeline/crossing/crossing.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/elsewhere/stage_carrier.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/plan/dry/dry_run.h"
 
 namespace oslo {
@@ -21,7 +21,7 @@ namespace {
 constexpr int kMostStageRuns = 100;
 
 /// Takes shapes from stage to stage, and notes what is used where it is not.
-class UseCarrier final : public StageCarrier {
+class UseCarrier final : public StageCarrier, public UseFollower {
  public:
   /// A parameter or buffer, and a stage that does not hold it.
   using Uses = std::vector<std::pair<at::Tensor, int>>;
@@ -37,6 +37,7 @@ class UseCarrier final : public StageCarrier {
     }
     return there;
   }
+  UseFollower* follower() override { return this; }
   bool lends(const at::Tensor& parameter, int to) override {
     lent_.emplace_back(owner_of(parameter), to);
     return true;

@@ -19,7 +19,9 @@ std::optional<at::Tensor> data_to_take(const at::Tensor& target, const at::Tenso
   if (!here) mark->layout->context()->check_not_ended();
   // Values of other stages go where the model goes: `Module::to` hands every parameter its new
   // data.
-  if (resident && !placed && !data.is_meta()) mark->layout->context()->device = data.device();
+  if (resident && !placed && !data.is_meta()) {
+    mark->layout->context()->residence()->move_to(data.device());
+  }
   const c10::AutoGradMode no_grad(false);
   if (mark == nullptr) {
     OSLO_CHECK(!layout(data)->resident(),

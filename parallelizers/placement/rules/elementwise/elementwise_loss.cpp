@@ -22,8 +22,8 @@ void elementwise_loss(Call& call) {
     if (argument.isTensor() && argument.toTensor().defined()) argument = operands[next++].local;
   }
   arguments[Reduction] = static_cast<int64_t>(at::Reduction::None);
-  const at::Tensor each = wrap(call.resident(
-      resolution.finish(call.call_with(std::move(arguments))[0].toTensor(), map.results[0])));
+  const at::Tensor each = call.placed(
+      resolution.finish(call.call_with(std::move(arguments))[0].toTensor(), map.results[0]));
   const int64_t reduction = call.integer(Reduction);
   call.result_plain(reduction == at::Reduction::None   ? each
                     : reduction == at::Reduction::Mean ? each.mean()

@@ -43,19 +43,14 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
   return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
 }
 
-/// Where "kernel_fusion" asks for kernels that take what stands beside a product along.
-KernelFusion* fusion_of(const Call& call) {
-  return call.elsewhere() ? nullptr : call.context()->fusion.get();
-}
-
 /// matmul, mm, bmm, mv, dot. C++'s torch::nn::Linear multiplies by `weight.t()`.
 void matmul(Call& call) {
-  const bool by_matrix = call.dim(1) == 2 && !call.elsewhere();
+  const bool by_matrix = call.dim(1) == 2;
   call.run(
       matmul_map(call.value(0), call.value(1)),
       [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
-        if (!by_matrix) return call.call_below(local);
-        return {linear_product(local[0], local[1], {}, WeightForm::input_first, fusion_of(call))};
+        if (!by_matrix || local[1].is_meta()) return call.call_below(local);
+        return {linear_product(local[0], local[1], {}, WeightForm::input_first, call.fusion())};
       });
 }
 
@@ -79,7 +74,7 @@ void linear(Call& call) {
   const at::Tensor &x = operands[0].local, &weight = operands[1].local;
   const at::Tensor added = inside ? bias.local : at::Tensor();
   Value y = resolution.finish(
-      linear_product(x, weight, added, WeightForm::output_first, fusion_of(call)), rows + "N");
+      linear_product(x, weight, added, WeightForm::output_first, call.fusion()), rows + "N");
   if (bias.defined() && !inside) y = add_values(y, bias);
   call.result(std::move(y));
 }
@@ -176,13 +171,13 @@ void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfPro
   if (!in_place) return call.result(std::move(y));
   if (!same_shape) throw ShapeMismatch("the result does not have the shape of its target");
   const at::Tensor target = call.tensor(0);
-  write_to(target, call.resident(std::move(y)), call.name());
+  write_result(call, target, std::move(y));
   call.result_plain(target);
 }
 
 /// A linear layer on matrices.
 void addmm(Call& call) {
-  KernelFusion* const fusion = fusion_of(call);
+  KernelFusion* const fusion = call.fusion();
   const auto mm = [&](const at::Tensor& left, const at::Tensor& right) {
     return linear_product(left, right, {}, WeightForm::input_first, fusion);
   };

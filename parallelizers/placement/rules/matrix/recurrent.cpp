@@ -68,13 +68,12 @@ bool kernel_narrows(const at::Tensor& result) {
 template <Recurrence kind>
 void run_layers(Call& call, bool packed, const std::vector<int64_t>& lengths) {
   const Arguments arguments(call, packed);
-  const auto placed = [&](const Value& value) { return wrap(call.resident(value)); };
   const auto parameters = arguments.parameters();
   std::vector<std::vector<at::Tensor>> before, after;
-  for (const Value& state : arguments.states()) before.push_back(placed(state).unbind(0));
+  for (const Value& state : arguments.states()) before.push_back(call.placed(state).unbind(0));
   after.resize(before.size());
   const bool batch_first = !packed && call.boolean(8);
-  at::Tensor x = placed(call.value(0));
+  at::Tensor x = call.placed(call.value(0));
   if (batch_first) x = x.transpose(0, 1);
   auto next = parameters.begin();
   for (int64_t layer = 0; layer < arguments.layers(); ++layer) {
@@ -94,9 +93,9 @@ void run_layers(Call& call, bool packed, const std::vector<int64_t>& lengths) {
       next += static_cast<int64_t>(arguments.tensors());
     }
     RecurrentOutput output = run_recurrent_layer(call, kind, value_of(x), directions, lengths);
-    x = wrap(std::move(output.all));
-    for (Value& h : output.h) after[0].push_back(wrap(std::move(h)));
-    for (Value& c : output.c) after[1].push_back(wrap(std::move(c)));
+    x = std::move(output.all);
+    for (at::Tensor& h : output.h) after[0].push_back(std::move(h));
+    for (at::Tensor& c : output.c) after[1].push_back(std::move(c));
   }
   const auto finished = [&](const at::Tensor& result) {
     const bool narrow = kind == Recurrence::lstm && !packed && kernel_narrows(result);
@@ -175,11 +174,9 @@ void pad_packed(Call& call) {
 std::vector<int64_t> lengths_of(const Call& call) {
   const Value lengths = call.value(1);
   const int64_t steps = lengths.size(0), rows = call.value(0).size(0);
-  if (call.elsewhere()) {
-    if (!call.context()->provider) call.read_elsewhere();  // throws
-    return std::vector<int64_t>(steps, rows / std::max<int64_t>(1, steps));
-  }
-  const at::Tensor whole = gather_all(lengths).local.to(at::kCPU, at::kLong).contiguous();
+  const at::Tensor known = call.elements(
+      lengths, [&] { return at::full({steps}, rows / std::max<int64_t>(1, steps), at::kLong); });
+  const at::Tensor whole = known.to(at::kCPU, at::kLong).contiguous();
   return {whole.const_data_ptr<int64_t>(), whole.const_data_ptr<int64_t>() + whole.numel()};
 }
 

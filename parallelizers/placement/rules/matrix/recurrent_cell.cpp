@@ -45,8 +45,8 @@ bool run_units(Call& call) {
   direction.h = states[0];
   if (kind == Recurrence::lstm) direction.c = states[1];
   RecurrentOutput output = run_recurrent_layer(call, kind, call.value(0), {direction});
-  call.result_plain(wrap(std::move(output.all)));
-  if (kind == Recurrence::lstm) call.result_plain(wrap(std::move(output.c[0])));
+  call.result_plain(std::move(output.all));
+  if (kind == Recurrence::lstm) call.result_plain(std::move(output.c[0]));
   return true;
 }
 

@@ -23,7 +23,7 @@ Value by_gate(const Call& call, const Value& weight, int64_t gates) {
   auto sizes = weight.sizes();
   sizes[0] /= gates;
   sizes.insert(sizes.begin(), gates);
-  return value_of(wrap(call.resident(weight)).reshape(sizes));
+  return value_of(call.placed(weight).reshape(sizes));
 }
 
 /// The operands of one layer, with their letters.
@@ -159,10 +159,10 @@ RecurrentOutput run_recurrent_layer(const Call& call, Recurrence kind, const Val
   run_steps(kind, tracks, resolution.layout_of("-h"));
 
   RecurrentOutput output;
-  output.all = call.resident(join_outputs(tracks, resolution, form + "h"));
+  output.all = call.placed(join_outputs(tracks, resolution, form + "h"));
   for (RecurrentTrack& track : tracks) {
     const auto finished = [&](const at::Tensor& state, Tensors ended) {
-      return call.resident(resolution.finish(last_states(state, std::move(ended)), "bh"));
+      return call.placed(resolution.finish(last_states(state, std::move(ended)), "bh"));
     };
     output.h.push_back(finished(track.h, track.ended_h));
     if (track.c.defined()) output.c.push_back(finished(track.c, track.ended_c));

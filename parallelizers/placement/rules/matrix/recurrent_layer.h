@@ -18,8 +18,8 @@ struct RecurrentDirection {
 };
 
 struct RecurrentOutput {
-  Value all;                ///< the states of all steps, in the form of the input
-  std::vector<Value> h, c;  ///< [B, H] after the last step, of each direction
+  at::Tensor all;                ///< the states of all steps, in the form of the input
+  std::vector<at::Tensor> h, c;  ///< [B, H] after the last step, of each direction
 };
 
 /// Whether weights [g H, ..] are cut by hidden unit: on their rows alone, each gate alike. Where

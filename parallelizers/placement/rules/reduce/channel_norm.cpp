@@ -3,7 +3,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/TensorImpl.h>
 
-#include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/operators/rule_table.h"
@@ -134,16 +133,16 @@ void write_buffers(const Call& call, const Normalized& done, const Resolution& r
   const c10::AutoGradMode no_grad(false);
   const LayoutPtr layout = resolution.layout_of(kChannels);
   if (call.value(3).cut() || call.value(4).cut()) {
-    write_to(call.tensor(3), call.resident({done.mean, layout}), call.name());
-    write_to(call.tensor(4), call.resident({done.variance, layout}), call.name());
+    write_result(call, call.tensor(3), {done.mean, layout});
+    write_result(call, call.tensor(4), {done.variance, layout});
     return;
   }
   const at::Tensor both =
       gather_all({at::stack({done.mean, done.variance}), resolution.layout_of(kTwoOfChannels)})
           .local;
-  const auto whole = std::make_shared<Layout>(call.context(), call.stages());
-  write_to(call.tensor(3), {both[0], whole}, call.name());
-  write_to(call.tensor(4), {both[1], whole}, call.name());
+  const auto whole = std::make_shared<Layout>(call.context());
+  write_result(call, call.tensor(3), {both[0], whole});
+  write_result(call, call.tensor(4), {both[1], whole});
 }
 
 /// Leaves the running statistics' versions as they were. LibTorch's batch norm writes them and does
@@ -293,7 +292,7 @@ void gather_and_write_statistics(Call& call, size_t first, bool writes) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!arguments[i].isTensor() || !arguments[i].toTensor().defined()) continue;
     if (writes && (i == first || i == first + 1)) {
-      check_written_where_held(call.stages(), call.tensor(i), call.name());
+      check_written_where_held(call, call.tensor(i));
     }
     arguments[i] = gather_reported(call.value(i), call.name(), "takes its statistics of the whole");
     const bool statistic = i == first || i == first + 1;

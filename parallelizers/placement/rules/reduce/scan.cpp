@@ -146,7 +146,7 @@ void cumulate(Call& call) {
   if (half) result.local = result.local.to(given);
   if (!in_place) return call.result(std::move(result));
   const at::Tensor target = call.tensor(0);
-  write_to(target, call.resident(std::move(result)), call.name());
+  write_result(call, target, std::move(result));
   call.result_plain(target);
 }
 

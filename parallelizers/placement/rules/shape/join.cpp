@@ -42,7 +42,7 @@ bool shows_parameter(const at::Tensor& tensor) {
 /// to be gathered it stays placed, so that the collective is refused.
 void joined_result(Call& call, Value joined) {
   const auto tensors = call.argument(0).toTensorVector();
-  if (joined.cut() || !call.stages().empty() ||
+  if (joined.cut() || call.keeps_results_placed() ||
       std::none_of(tensors.begin(), tensors.end(), shows_parameter)) {
     return call.result(std::move(joined));
   }

@@ -236,7 +236,7 @@ void finish_reshape(Call& call, c10::IntArrayRef wanted, bool always_view = fals
                     at::detail::computeStride(tensor.sizes(), tensor.strides(),
                                               at::infer_size_dv(wanted, tensor.numel()))
                         .has_value();
-  if (!view) return call.result_plain(wrap(call.resident(copied(std::move(done.value), x.local))));
+  if (!view) return call.result_plain(call.placed(copied(std::move(done.value), x.local)));
   const bool of_gathered = impl != nullptr && impl->gathered_view();
   call.result(std::move(done.value), done.held ? &*done.held : of_gathered ? &x : nullptr);
 }
