@@ -46,7 +46,7 @@ pipeline::Schedule schedule_of(const ParallelModel& parallel, const PipelineOpti
       {kind, parallel.mpu().size("pipeline"), micro_batches,
        options.num_model_chunks().value_or(shape.chunks == 1 ? 0 : shape.chunks)});
   const ContextPtr context = context_of(parallel.mpu().tensor_mesh());
-  if (!context->stages()) return schedule;
+  if (!context->pipeline()) return schedule;
   OSLO_CHECK(schedule.rank_of_stage == context->stage_ranks().rank_of_stage(),
              "PipelineSchedule: ", kind, " has stages 0 to ", schedule.stages() - 1, " on ranks ",
              c10::IntArrayRef(longs(schedule.rank_of_stage)), " of the pipeline, initialize gave ",
@@ -109,7 +109,7 @@ std::vector<at::Generator> PipelineSchedule::State::streams() const {
 /// on stages that do not have it they get a copy of, from the first stage that has it.
 void PipelineSchedule::State::share_used_parameters(const std::function<void()>& forward) {
   if (std::exchange(knows_uses, true)) return;
-  if (!context()->stages()) return;
+  if (!context()->pipeline()) return;
   const ModelView view = models.view();
   StageMap stages = models.stages();
   // What cannot be run on shapes is found out in the step, and refused by name there.
@@ -121,7 +121,7 @@ void PipelineSchedule::State::share_used_parameters(const std::function<void()>&
 /// At the first step of either kind. A training step may write what an evaluation does not.
 void PipelineSchedule::State::check_order(bool trains, const std::function<void()>& forward) {
   if (!knows_order.insert(trains).second) return;
-  if (!context()->stages() || !context()->stage_ranks().several()) return;
+  if (!context()->pipeline() || !context()->stage_ranks().several()) return;
   const ForwardNeeds needs = check_forward(schedule, models, forward);
   stands_at_reads |= needs.stands_at_reads;
   writes.add(needs.writes);
@@ -129,7 +129,7 @@ void PipelineSchedule::State::check_order(bool trains, const std::function<void(
 
 /// The others' gradients have come in earlier passes.
 void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int stage) const {
-  const bool staged = context()->stages() != nullptr;
+  const bool staged = context()->pipeline() != nullptr;
   average.last_pass_begins([&](const at::Tensor& parameter) {
     const LayoutPtr layout = oslo::layout(parameter);
     return !staged || !layout || !layout->resident() || layout->stages().contains(stage);
@@ -140,7 +140,7 @@ void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int sta
 void PipelineSchedule::State::finish_gradients(const StrayGradients& strays,
                                                CopiedGradients& copied, GradientAverage& average,
                                                pipeline::Recorder* recorder) const {
-  if (context()->stages()) strays.check(*context()->stages());
+  if (context()->pipeline()) strays.check(*context()->pipeline());
   using Doing = pipeline::Timeline::Doing;
   if (mpu().data_group()->size() > 1) {
     const pipeline::Recorder::During reduces(recorder, Doing::reduce);
@@ -153,20 +153,20 @@ void PipelineSchedule::State::finish_gradients(const StrayGradients& strays,
 
 pipeline::MeasuredStep PipelineSchedule::State::measured(const pipeline::Recorder& recorder) const {
   return pipeline::MeasuredStep(
-      context()->stages() ? gathered(*context()->stages(), recorder.timeline()) : recorder.timeline());
+      context()->pipeline() ? gathered(*context()->pipeline(), recorder.timeline()) : recorder.timeline());
 }
 
 /// From the ranks of the stage that has it to all; where micro-batches differ in that, from each.
 at::Tensor PipelineSchedule::State::shared_loss(const ScheduleRun& run) const {
   const ContextPtr context = this->context();
-  if (!context->stages()) return run.loss();
+  if (!context->pipeline()) return run.loss();
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope("pipeline schedule");
   // Every rank ran the same forward: all know the stage and the type.
   at::Tensor loss = run.loss().defined() ? run.loss().reshape({}).contiguous().clone()
                                          : at::zeros({}, run.loss_options());
-  if (run.loss_stages().size() > 1) return context->stages()->all_reduce(loss);
-  context->stages()->broadcast(loss, context->stage_ranks().rank_of(run.loss_stages().first()));
+  if (run.loss_stages().size() > 1) return context->pipeline()->all_reduce(loss);
+  context->pipeline()->broadcast(loss, context->stage_ranks().rank_of(run.loss_stages().first()));
   return loss;
 }
 
@@ -223,13 +223,13 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   std::optional<pipeline::Recorder> recorder;
   if (options.record()) {
     recorder.emplace(mpu.rank("pipeline"));
-    recorder->start(context->stages() ? common_start(*context->stages())
+    recorder->start(context->pipeline() ? common_start(*context->pipeline())
                                     : pipeline::Recorder::Clock::now());
   }
   pipeline::Recorder* const notes = recorder ? &*recorder : nullptr;
   const auto& list = (trains ? state_->schedule : state_->evaluation).actions[mpu.rank("pipeline")];
-  const auto last = last_gradients(list, context->stages() != nullptr);
-  const bool has_whole_graphs = trains && averages && !context->stages();
+  const auto last = last_gradients(list, context->pipeline() != nullptr);
+  const bool has_whole_graphs = trains && averages && !context->pipeline();
   const auto loss_of = [&](int i) {
     at::Tensor found = loss(micro_batches.tensors[i]);
     if (has_whole_graphs && found.defined()) check_learns_only(found, own);

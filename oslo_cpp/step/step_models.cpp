@@ -109,7 +109,7 @@ StageMap StepModels::stages() const {
 }
 
 void StepModels::agree_on(const std::function<void()>& step) const {
-  if (!context()->stages() || context()->device().is_meta()) return step();
+  if (!context()->pipeline() || context()->device().is_meta()) return step();
   agree_on_success(mpu().world(), "the pipeline schedule", [&] {
     step();
     for (const at::Tensor& parameter : parameters()) {

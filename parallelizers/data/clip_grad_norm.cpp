@@ -36,8 +36,8 @@ class TotalNorm {
         Group* group = mark->layout->group(axis).get();
         if (!(*mark->layout)[axis].whole() && group->size() > 1) over.push_back(group);
       }
-      const auto stages = mark->layout->context()->stages();
-      if (mark->layout->resident() && stages) over.push_back(stages.get());
+      const auto pipeline = mark->layout->context()->pipeline();
+      if (mark->layout->resident() && pipeline) over.push_back(pipeline.get());
     }
     for (size_t i = 0; i < shares_.size(); ++i) {
       if (shares_[i].over == over) return i;

@@ -14,10 +14,9 @@ namespace oslo {
 /// its own.
 class EvaluationResidence final : public StageResidence {
  public:
-  /// `stages`: the ranks that have this one's place along the pipeline, by pipeline rank.
-  EvaluationResidence(StageRanks ranks, std::shared_ptr<Group> stages, at::Device device)
-      : StageResidence(std::move(ranks), std::move(stages), device),
-        carrier_(std::make_unique<EvaluationCarrier>(this->stages(), this->ranks())) {}
+  EvaluationResidence(StageRanks ranks, std::shared_ptr<Group> pipeline, at::Device device)
+      : StageResidence(std::move(ranks), std::move(pipeline), device),
+        carrier_(std::make_unique<EvaluationCarrier>(this->pipeline(), this->ranks())) {}
 
   StageCarrier* carrier() const override { return carrier_.get(); }
   GradientNotes* from_gradients() const override { return notes_.get(); }

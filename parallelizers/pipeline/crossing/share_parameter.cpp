@@ -27,13 +27,13 @@ void share_parameter(const at::Tensor& parameter, StageSet stages) {
   const StageSet before = mark->layout->stages();
   const int from = ranks.rank_of(before.first());
   at::Tensor part = unmarked_alias(parameter);
-  for (int rank = 0; rank < residence.stages()->size(); ++rank) {
+  for (int rank = 0; rank < residence.pipeline()->size(); ++rank) {
     if (!ranks.on_rank(stages, rank) || ranks.on_rank(before, rank)) continue;
-    if (ranks.rank() == from) residence.stages()->send({part}, rank, kShareTag);
+    if (ranks.rank() == from) residence.pipeline()->send({part}, rank, kShareTag);
     if (ranks.rank() != rank) continue;
     part =
         at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(residence.device()));
-    part = residence.stages()->receive(from, kShareTag, {part}).front();
+    part = residence.pipeline()->receive(from, kShareTag, {part}).front();
   }
   set_stages_of(parameter, stages, part);
 }

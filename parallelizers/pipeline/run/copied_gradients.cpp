@@ -40,7 +40,7 @@ CopiedGradients::~CopiedGradients() {
 }
 
 void CopiedGradients::add_up() {
-  if (!context_->stages()) return;
+  if (!context_->pipeline()) return;
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope("copied parameters");
@@ -66,10 +66,10 @@ void CopiedGradients::add_up() {
       if (sends) {
         std::vector<at::Tensor> message;
         for (const size_t i : shared) message.push_back(addends[i].at(own_rank));
-        context_->stages()->send(message, rank, kCopiesTag);
+        context_->pipeline()->send(message, rank, kCopiesTag);
         continue;
       }
-      const std::vector<at::Tensor> message = context_->stages()->receive(rank, kCopiesTag);
+      const std::vector<at::Tensor> message = context_->pipeline()->receive(rank, kCopiesTag);
       for (size_t k = 0; k < shared.size(); ++k) addends[shared[k]][rank] = message[k];
     }
   }

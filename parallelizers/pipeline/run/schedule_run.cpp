@@ -122,26 +122,26 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
   } catch (const std::exception& error) {
     const std::string own = c10::str(place(), " (rank ", world.rank(), "): ", message_of(error));
     // Stages that wait for nobody are a step ahead of others. No step follows a failed one there.
-    const std::string where = context_->stages() ? "pipeline" : "pipeline/" + work_.step;
+    const std::string where = context_->pipeline() ? "pipeline" : "pipeline/" + work_.step;
     const std::string first = world.first_failure(where, own);
-    if (context_->stages()) leave_groups();
+    if (context_->pipeline()) leave_groups();
     fail(own, first == own ? "" : "; the first to fail was " + first);
   }
 }
 
 void ScheduleRun::check_ways() const {
-  if (!context_->stages() || !context_->stage_ranks().several()) return;
+  if (!context_->pipeline() || !context_->stage_ranks().several()) return;
   const RuleScope scope("pipeline schedule");
   const auto count = static_cast<int64_t>(ways_.size());
-  const int ranks = context_->stages()->size();
+  const int ranks = context_->pipeline()->size();
   const at::Tensor all =
-      context_->stages()->all_gather(at::tensor(ways_, at::kLong), 0, std::vector(ranks, count));
+      context_->pipeline()->all_gather(at::tensor(ways_, at::kLong), 0, std::vector(ranks, count));
   const auto* ways = all.const_data_ptr<int64_t>();
   for (int rank = 1; rank < ranks; ++rank) {
     for (int64_t i = 0; i < count; ++i) {
       if (ways[rank * count + i] == ways[i]) continue;
       fail("the forward of micro-batch ", i, " used other parameters on rank ",
-           context_->stages()->ranks()[rank], " than on rank ", context_->stages()->ranks()[0],
+           context_->pipeline()->ranks()[rank], " than on rank ", context_->pipeline()->ranks()[0],
            ". Several micro-batches are under way where a rank has several stages, "
            "in another order on each: what decides which layers run (a std::mt19937 or a counter "
            "of the program's own) has to be asked at the top of the forward, which micro-batches "
@@ -188,11 +188,11 @@ void ScheduleRun::act(const Action& action) {
 
 /// Of this rank's stages. One rank without stages does everything in the passes of the first.
 bool ScheduleRun::is_first(int stage) const {
-  return stage == (context_->stages() ? context_->stage_ranks().own().first() : 0);
+  return stage == (context_->pipeline() ? context_->stage_ranks().own().first() : 0);
 }
 
 bool ScheduleRun::is_last(int stage) const {
-  return context_->stages() &&
+  return context_->pipeline() &&
          context_->stage_ranks().next_on_rank(context_->stage_ranks().rank(), stage) < 0;
 }
 
@@ -204,13 +204,13 @@ void ScheduleRun::forward(int stage, int micro_batch) {
     own.random = std::make_unique<ForwardRandom>(work_.generators, seed_, micro_batch);
   }
   const ForwardRandom::Scope draws(own.random.get());
-  if (!context_->stages()) {
+  if (!context_->pipeline()) {
     if (is_first(stage)) call_forward(micro_batch);
     return;
   }
   if (is_first(stage)) {
     own.crossings = std::make_unique<MicroBatch>(
-        context_->stages(), context_->stage_ranks(), micro_batch,
+        context_->pipeline(), context_->stage_ranks(), micro_batch,
         work_.stands_at_reads || !context_->stage_ranks().several(), work_.recorder);
     if (splits_) own.crossings->split_backward();
     own.crossings->tell(work_.strays);
@@ -272,7 +272,7 @@ at::Tensor ScheduleRun::checked_loss(const at::Tensor& loss, int micro_batch) {
   OSLO_CHECK(loss.defined() && loss.numel() == 1, "the loss function gave ",
              loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "no tensor",
              "; it returns one number, such as cross_entropy's mean");
-  if (!context_->stages()) return local_tensor(loss) * work_.weights[micro_batch];
+  if (!context_->pipeline()) return local_tensor(loss) * work_.weights[micro_batch];
   const LayoutPtr layout = oslo::layout(loss);
   OSLO_CHECK(layout && layout->resident(),
              "the loss function gave a loss that does not depend on the model: no pipeline stage "

@@ -25,7 +25,7 @@ at::Tensor from_stage(const at::Tensor& whole, const Layout& layout) {
   at::Tensor all = context.stage_ranks().rank() == owner
                        ? whole.clone(at::MemoryFormat::Contiguous)
                        : at::empty(whole.sizes(), whole.options().device(context.device()));
-  context.stages()->broadcast(all, owner);
+  context.pipeline()->broadcast(all, owner);
   return all;
 }
 
@@ -55,7 +55,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
     gather_gradients_of({result});
     return result;
   }
-  if (value.layout->context()->stages()) return from_stage(whole.local, *value.layout);
+  if (value.layout->context()->pipeline()) return from_stage(whole.local, *value.layout);
   whole.layout = std::make_shared<Layout>(value.layout->context(), value.layout->stages());
   return wrap(std::move(whole));
 }

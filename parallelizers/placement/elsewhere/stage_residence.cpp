@@ -38,7 +38,7 @@ Value StageResidence::operand(const CallPlace& place, const OperatorEntry& op,
     } else if (!place.elsewhere) {
       value = handed_over_to(place.stages, tensor, std::move(value));
     }
-  } else if (!place.stages.empty() && !value.layout && stages()) {
+  } else if (!place.stages.empty() && !value.layout && pipeline()) {
     refuse_learnable(tensor, place.stages, op.name.c_str());
   }
   if (place.elsewhere && !(place.on_zeros && all_known(arguments))) {

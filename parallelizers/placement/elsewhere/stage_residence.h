@@ -18,9 +18,9 @@ namespace oslo {
 /// there.
 class StageResidence : public Residence {
  public:
-  explicit StageResidence(StageRanks ranks, std::shared_ptr<Group> stages = nullptr,
+  explicit StageResidence(StageRanks ranks, std::shared_ptr<Group> pipeline = nullptr,
                           at::Device device = at::kCPU)
-      : Residence(std::move(ranks), std::move(stages), device),
+      : Residence(std::move(ranks), std::move(pipeline), device),
         shapes_(std::make_shared<KnownShapes>()) {}
 
   CallPlace begin(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,

@@ -57,7 +57,7 @@ bool reads(const Call& call) {
 bool reads_for_all(const Call& call) {
   if (call.place().stages.empty()) return false;
   const Residence& residence = *call.residence();
-  const bool known = residence.imagined() != nullptr || !residence.stages();
+  const bool known = residence.imagined() != nullptr || !residence.pipeline();
   OSLO_CHECK(known || !reads_lengths(call.op()), call.name(), " on pipeline ", call.place().stages.to_string(),
              " needs the lengths of packed sequences, which ranks of other stages do not have; use "
              "padded sequences there");

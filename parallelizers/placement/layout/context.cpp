@@ -24,8 +24,8 @@ const StageRanks& ModelContext::stage_ranks() const {
   return residence() == nullptr ? one : residence()->ranks();
 }
 
-std::shared_ptr<Group> ModelContext::stages() const {
-  return residence() == nullptr ? nullptr : residence()->stages();
+std::shared_ptr<Group> ModelContext::pipeline() const {
+  return residence() == nullptr ? nullptr : residence()->pipeline();
 }
 
 at::Device ModelContext::device() const {

@@ -53,7 +53,7 @@ class ModelContext {
   /// A rank that holds everything is the one rank of one stage.
   const StageRanks& stage_ranks() const;
   /// The ranks that have this one's place along the pipeline; null without a pipeline.
-  std::shared_ptr<Group> stages() const;
+  std::shared_ptr<Group> pipeline() const;
   /// The model's, on a pipeline.
   at::Device device() const;
   ContentProvider* imagined() const;

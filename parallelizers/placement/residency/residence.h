@@ -46,18 +46,18 @@ struct CallPlace {
 /// `read` stand in for ranks that hold none of it.
 class Residence {
  public:
-  /// `stages`: the ranks that have this one's place along the pipeline, by pipeline rank; null
-  /// where there are none to send to.
-  Residence(StageRanks ranks, std::shared_ptr<Group> stages, at::Device device)
+  /// `pipeline`: the ranks that have this one's place along it, by pipeline rank; null where there
+  /// are none to send to.
+  Residence(StageRanks ranks, std::shared_ptr<Group> pipeline, at::Device device)
       : ranks_(std::move(ranks)),
-        stages_(std::move(stages)),
+        pipeline_(std::move(pipeline)),
         device_(std::make_shared<at::Device>(device)) {}
   virtual ~Residence() = default;
 
   /// Which stages this rank has, and where the others are.
   const StageRanks& ranks() const { return ranks_; }
   bool holds(StageSet stages) const { return ranks_.holds(stages); }
-  const std::shared_ptr<Group>& stages() const { return stages_; }
+  const std::shared_ptr<Group>& pipeline() const { return pipeline_; }
 
   /// What values that are elsewhere say they are on: the model's device. It follows `model->to`
   /// (carrier/graph/set_data.h).
@@ -109,7 +109,7 @@ class Residence {
 
  private:
   const StageRanks ranks_;
-  const std::shared_ptr<Group> stages_;
+  const std::shared_ptr<Group> pipeline_;
   const std::shared_ptr<at::Device> device_;
 };
 

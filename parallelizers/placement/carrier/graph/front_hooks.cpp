@@ -72,7 +72,7 @@ class FrontHooks final : public VariableHooks {
   static void refuse_of_stage(const TensorBase& self) {
     const PlacedTensorImpl* const impl = placed(self);
     const LayoutPtr layout = impl != nullptr ? impl->value().layout : nullptr;
-    OSLO_CHECK(!layout || !layout->resident() || !layout->context()->stages(),
+    OSLO_CHECK(!layout || !layout->resident() || !layout->context()->pipeline(),
                "backward() on a value that pipeline ", layout ? layout->stages().to_string() : "",
                " holds; the passes of a pipeline are run by oslo::PipelineSchedule: give its "
                "forward_backward_step the function that computes the loss");

@@ -92,7 +92,7 @@ void check_one_stage(const Node& function, const Layout& result) {
 void refuse_roots_of_stages(const torch::autograd::edge_list& roots) {
   for (const Edge& root : roots) {
     const LayoutPtr layout = layout_at(root);
-    OSLO_CHECK(!layout || !layout->resident() || !layout->context()->stages(),
+    OSLO_CHECK(!layout || !layout->resident() || !layout->context()->pipeline(),
                "torch::autograd::grad of a value that pipeline ", layout->stages().to_string(),
                " holds: each stage has its part of the graph, and the passes over it are run by "
                "oslo::PipelineSchedule; write the derivative as operators of the forward, or train "
