@@ -15,6 +15,7 @@
 #include "checkpoint/formats/json/json_node.h"
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/format.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/base/error.h"
@@ -153,9 +154,8 @@ std::optional<std::string> read_latest(const fs::path& series) {
 
 void remove_checkpoint(const fs::path& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const fs::path kind = entry.path().extension();
-    const bool ours = kind == ".safetensors" || kind == ".bin" || kind == ".json";
-    if (!entry.is_regular_file() || !ours) return;  // somebody keeps something here
+    // Somebody keeps something here.
+    if (!entry.is_regular_file() || !may_be_saved(entry.path())) return;
   }
   remove_at_once(folder);
 }

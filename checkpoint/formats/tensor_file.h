@@ -1,21 +1,18 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin/torch_bin.h"
-
 namespace oslo {
 
-/// A file of tensors of either format, told by its extension, opened once: names, shapes and types
-/// are known, contents are read tensor by tensor on demand.
+/// A file of tensors of any format, opened once (`open_tensor_file`): names, shapes and types are
+/// known, contents are read tensor by tensor on demand.
 class TensorFile {
  public:
   struct Entry {
@@ -24,29 +21,26 @@ class TensorFile {
   };
   using Visit = std::function<void(const at::Tensor& contents)>;
 
-  /// Throws `Error` naming the file: see SafetensorsFile and TorchBinFile.
-  explicit TensorFile(const InputFile& file);
+  virtual ~TensorFile() = default;
 
-  std::vector<std::string> keys() const;
+  virtual std::vector<std::string> keys() const = 0;
   /// Throws `Error` naming file and key where it is absent.
-  Entry entry(const std::string& key) const;
+  virtual Entry entry(const std::string& key) const = 0;
 
-  /// Calls `visit` with the contents of a tensor, on the CPU, not to be written and not to be kept:
-  /// of a safetensors file they are mapped, and only the pages that `visit` touches are read; they
-  /// may have one dimension more, of the bytes of an element (`SafetensorsFile::visit`). Of a .bin
-  /// the tensor's storage is read as a whole.
-  void visit(const std::string& key, const Visit& visit) const;
+  /// Calls `visit` with the contents of a tensor, on the CPU, not to be written and not to be kept.
+  /// Where `reads_parts` only what `visit` touches is read; the contents may then have one
+  /// dimension more, of the bytes of an element (`SafetensorsFile::visit`).
+  virtual void visit(const std::string& key, const Visit& visit) const = 0;
 
   /// Whether `visit` reads no more than is touched; else it is what `bytes_read` counts.
-  bool reads_parts() const { return safetensors_.has_value(); }
-  uint64_t bytes_read() const { return bin_ ? bin_->bytes_read() : 0; }
+  virtual bool reads_parts() const = 0;
+  virtual uint64_t bytes_read() const { return 0; }
 
-  /// Of a safetensors file; empty for a .bin.
-  const SafetensorsMetadata& metadata() const;
-
- private:
-  std::optional<SafetensorsFile> safetensors_;
-  std::optional<TorchBinFile> bin_;
+  /// Free text beside the tensors; empty where the format has none.
+  virtual const std::map<std::string, std::string>& metadata() const {
+    static const std::map<std::string, std::string> none;
+    return none;
+  }
 };
 
 }  // namespace oslo
