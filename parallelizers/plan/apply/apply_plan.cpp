@@ -122,7 +122,8 @@ void check_divides(const std::vector<LayerPlan>& layers, const ContextPtr& conte
         make_layout(context, layer.placements(part, context->mesh()), part.tensor.sizes());
       }
     } catch (const Error& error) {
-      fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ", error.what());
+      fail_as(kind_of(error), layer.why, ": ", layer.path, " as ", layer.style_text(), ": ",
+              error.what());
     }
   }
 }
