@@ -3,10 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <iostream>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "mpu/base/error.h"
-#include "mpu/base/text.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/world/agreement.h"
 #include "oslo_cpp/initialize/agreement.h"
@@ -17,99 +18,90 @@
 #include "oslo_cpp/initialize/memory_limit.h"
 #include "oslo_cpp/initialize/never_seeded.h"
 #include "oslo_cpp/initialize/plan_entries.h"
+#include "oslo_cpp/initialize/plan_layers.h"
 #include "oslo_cpp/initialize/plan_only.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/deferred/fill.h"
-#include "parallelizers/modules/model_view.h"
 #include "parallelizers/modules/module_traits.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/kernel_fusion.h"
-#include "parallelizers/placement/operators/planned_results.h"
 #include "parallelizers/placement/operators/user_rule_registry.h"
 #include "parallelizers/plan/apply/apply_plan.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/dry/forward_survey.h"
-#include "parallelizers/plan/layers/role.h"
-#include "parallelizers/plan/layers/structural_plan.h"
-#include "parallelizers/plan/search/automatic_plan.h"
-#include "parallelizers/stages/stage_plan.h"
 
 namespace oslo {
 namespace {
 
 using ModulePtr = std::shared_ptr<torch::nn::Module>;
 
-std::vector<LayerPlan> plan_layers(const ModelView& model, const Config& config,
-                                   const InitializeOptions& options, const PlanAxes& axes) {
-  std::vector<LayerPlan> layers = plannable_layers(model, axes.searched);
-  for (LayerPlan& layer : layers) layer.decided |= is_initialized(layer.weight());
-  plan_by_structure(layers);
-  plan_by_policies(layers, model, options.policies);
-  plan_by_patterns(layers, config.values().plan);
-  check_asked(layers, axes);
-  follow_ties(layers);
-  return layers;
-}
+/// One call of `initialize` on this rank. Its methods are the stages, each called once, in the
+/// order in which they stand here; what one finds out, the next ones go on with.
+class Initialization {
+ public:
+  Initialization(ModulePtr model, const Config& config, const InitializeOptions& options)
+      : model_(std::move(model)),
+        config_(config),
+        options_(options),
+        world_(options.world.defined() ? options.world : World::from_environment()),
+        view_(model_) {}
+
+  /// The ranks have the same config, options and model, and make their groups.
+  void agree();
+  /// Whether the config asks for a parallel model at all; else nothing is planned or cut.
+  bool enabled() const { return sizes_.enabled; }
+  /// How each layer is cut and where it lies, alike on all ranks. Changes nothing of the model.
+  void plan();
+  /// Puts this rank's parts in the place of parameters and buffers.
+  void cut();
+  /// Gives content to what was constructed under DeferredInit.
+  void fill();
+  /// What the caller gets; for `oslo plan` it is printed, and the program ends.
+  ParallelModel tell();
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+  bool has_example() const { return static_cast<bool>(options_.example_inputs); }
+  bool in_stages() const { return mpu_->size("pipeline") > 1; }
+  bool cuts_layers() const { return axes_->ranks() > 1; }
+  /// Whether any rank has less than all of the model.
+  bool divides() const { return cuts_layers() || in_stages(); }
+  SearchLimits limits() const {
+    return {options_.memory_limit, options_.rates, options_.example_inputs};
+  }
+
+  void check_asked();
+  void make_groups();
+  void plan_together(const Rates& rates);
+  void tell_little_cut(const std::vector<PlanEntry>& entries) const;
+  std::shared_ptr<const ForwardSurveys> surveys() const;
+
+  ModulePtr model_;
+  const Config& config_;
+  const InitializeOptions& options_;
+  const World world_;
+  const ModelView view_;
+
+  // Agreed on.
+  ParallelSizes sizes_;
+  MpuOptions mpu_options_;
+  std::string asked_;  ///< the options as text
+  TakenFromFirst taken_;
+  std::optional<MPU> mpu_;
+  ContextPtr context_;
+
+  // Planned.
+  std::optional<PlanAxes> axes_;
+  std::vector<LayerPlan> layers_;
+  StagePlan stages_;
+  std::vector<double> stage_seconds_;
+  PlanForecast forecast_;
+};
 
 c10::Device device_of(const ModelView& model) {
   const auto& parameters = model.parameters();
   return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().registered.device();
-}
-
-/// Plans again by what the example's forward would take, and tells what it expects. Where it cannot
-/// be run on shapes the plan stays as it is and says so; an example that cannot be run at all is an
-/// error.
-PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& model,
-                             const PlanAxes& axes, const InitializeOptions& options,
-                             const Rates& rates, bool tells) {
-  const auto& example = options.example_inputs;
-  const std::vector<LayerPlan> before = layers;
-  std::string reason;
-  FirstWrites writes;
-  try {
-    const PlanSearch search =
-        plan_automatically(layers, model, axes, example, writes, options.cut_own_parameters, rates,
-                           options.memory_limit);
-    forget_computed(layers, search.computed);
-    for (LayerPlan& layer : layers) {
-      if (layer.asked_for || search.value_readers.empty()) continue;
-      layer.why +=
-          "; the forward read values, zeros in the search, by " + search.value_readers.front();
-    }
-    const DryCost& cost = search.found;
-    return {cost.seconds,    cost.waiting,         search.one_device, cost.parameter_bytes,
-            cost.kept_bytes, options.memory_limit, rates.machine};
-  } catch (const PlanMismatch& error) {
-    fail_as(ErrorKind::config, "initialize: example_inputs: ", error.what());
-  } catch (const std::exception& error) {
-    reason = first_line(message_of(error));
-    layers = before;
-    for (LayerPlan& layer : layers) {
-      if (layer.asked_for) continue;
-      layer.why += "; by structure, as the example could not be run on shapes: " + reason;
-    }
-  }
-  writes.check();
-  OSLO_CHECK(!is_deferred(model), "initialize: example_inputs could not be run on shapes (", reason,
-             "), and a model that was constructed under DeferredInit has no content to run it on; "
-             "construct it without, or leave example_inputs out");
-  check_limit_is_seen(options.memory_limit, reason);
-  std::vector<MemberKeeper::Computed> computed;
-  try {
-    computed = try_example(model, example, writes);
-  } catch (const std::exception& error) {
-    writes.check();
-    fail_as(kind_of(error), "initialize: example_inputs threw: ", first_line(message_of(error)));
-  }
-  set_computed(layers, computed);
-  forget_computed(layers, computed);
-  if (tells) {
-    std::cerr << "oslo: planned by names and shapes alone, as example_inputs could not be run on "
-                 "shapes: " +
-                     reason + "\n";
-  }
-  return {};
 }
 
 /// Throws when an earlier initialize cut some of the model's parameters over other ranks.
@@ -131,22 +123,6 @@ void check_takes_stages(const ModelView& model) {
     OSLO_CHECK(reason.empty(), "initialize: ", each.path.empty() ? "the model" : each.path, ": ",
                reason);
   }
-}
-
-/// What ranks must have planned alike.
-std::string plan_text(const std::vector<LayerPlan>& layers, const StagePlan& stages,
-                      const ModelView& model) {
-  std::string text = stages.tensors.empty() ? "" : stages.to_string(model);
-  for (const LayerPlan& layer : layers) {
-    text += c10::str(layer.path, ": ", layer.style.name(), " ",
-                     layer.weight_placement().to_string(), use_text(layer.use));
-    for (const auto& [axis, style] : layer.other_styles) {
-      text +=
-          c10::str("; ", axis, " ", layer.weight_placement(style).to_string(), use_text(style.use));
-    }
-    text += "\n";
-  }
-  return text;
 }
 
 /// What ranks must agree on beside the config; without an example on one rank, the others would
@@ -209,119 +185,137 @@ std::shared_ptr<ModelContext> make_context(const MPU& mpu, c10::Device device,
   return context;
 }
 
+void Initialization::agree() {
+  agree_on_text(world_, "initialize: the config", config_.to_string(),
+                "start every rank with the same config");
+  agree_on_success(world_, "initialize", [&] { check_asked(); });
+  if (sizes_.timeout) world_.set_timeout(*sizes_.timeout);
+  if (enabled()) {
+    agree_on_text(world_, "initialize: InitializeOptions", asked_, "pass the same on every rank");
+    const RankGrid grid = mpu_options_.grid(world_.size());
+    taken_ = agree_on_model(world_, grid, view_, default_generators(view_));
+  }
+  make_groups();
+}
+
+void Initialization::check_asked() {
+  sizes_ = config_.resolve(world_.size());
+  mpu_options_ = grid_options(sizes_, config_, options_.axes)
+                     .backend(sizes_.backend)
+                     .random_mode(options_.random_mode)
+                     .seed(options_.seed);
+  const int stages = mpu_options_.grid(world_.size()).size("pipeline");
+  if (stages > 1) check_takes_stages(view_);
+  check_search_limits(limits(), stages);
+  OSLO_CHECK(!is_all_initialized(view_),
+             "initialize: this model is parallel already; initialize it once, on the whole model");
+  if (enabled()) check_devices(view_);
+  OSLO_CHECK(!DeferredInit::active(),
+             "initialize under oslo::DeferredInit; let the guard end first");
+  check_fillable(view_);
+  asked_ = options_text(options_, view_);
+}
+
+void Initialization::make_groups() {
+  mpu_.emplace(world_, mpu_options_);
+  context_ = make_context(*mpu_, device_of(view_), config_.values());
+  axes_.emplace(mpu_->grid());
+  refuse_undivided_batches(*mpu_, config_.values());
+}
+
+void Initialization::plan() {
+  Rates rates;
+  const bool searches = divides() && has_example();
+  if (searches) rates = find_rates(*mpu_, sizes_.backend, device_of(view_), options_.rates);
+  agree_on_success(world_, "the plan", [&] { plan_together(rates); });
+  if (searches) {
+    agree_on_text(world_, "initialize: the plan", plan_text(layers_, stages_, view_),
+                  "hand initialize example inputs of the same shapes on every rank");
+  }
+}
+
+void Initialization::plan_together(const Rates& rates) {
+  check_decided_over(view_, context_);
+  layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);
+  stages_ = stages_of(view_, config_, options_.stages, mpu_->size("pipeline"));
+  if (!divides()) return check_memory_of_one_rank(view_, layers_, limits());
+  check_divides(layers_, context_);
+  if (cuts_layers() && has_example()) {
+    forecast_ = plan_by_example(layers_, view_, *axes_, limits(), options_.cut_own_parameters,
+                                rates, leads());
+    check_memory_limit(forecast_);
+  }
+  stage_seconds_ = finish_stages(
+      stages_, {view_, config_, options_.stages, layers_, *axes_, options_.example_inputs, rates},
+      leads());
+  check_cuttable(layers_, view_, stages_.tensors);
+}
+
+void Initialization::cut() {
+  if (taken_.any()) {
+    if (leads()) std::cerr << told_of(taken_) << std::endl;
+    take_from_first(taken_, *mpu_, view_, default_generators(view_));
+  }
+  if (!divides()) return;
+  cut_parameters(layers_, context_, stages_.tensors);
+  cut_unused_parameters(layers_, view_);
+  place_on_stages(view_, context_, stages_.tensors);
+  keep_gradients_whole(view_);
+}
+
+void Initialization::fill() {
+  if (!world_.plan_only()) oslo::fill(view_);
+  if (!enabled()) return;
+  for (const LayerPlan& layer : layers_) {
+    if (layer.computed) set_computed(layer.weight());
+  }
+  set_initialized(view_);
+}
+
+ParallelModel Initialization::tell() {
+  std::vector<PlanEntry> entries;
+  PlanPipeline pipeline;
+  if (enabled()) {
+    entries = entries_of(view_, layers_);
+    tell_little_cut(entries);
+    pipeline = pipeline_of(stages_, std::move(stage_seconds_));
+  }
+  std::shared_ptr<const ForwardSurveys> seen = surveys();
+  Config saved = enabled() ? saved_config(config_, pipeline) : config_;
+  ParallelModel parallel(std::move(model_), std::move(*mpu_), std::move(saved), std::move(entries),
+                         std::move(forecast_), enabled() && has_example(), std::move(pipeline),
+                         std::move(seen));
+  if (world_.plan_only()) print_plan_and_exit(parallel);
+  return parallel;
+}
+
+/// On rank 0's standard error, where less is cut than one would think.
+void Initialization::tell_little_cut(const std::vector<PlanEntry>& entries) const {
+  if (!cuts_layers() || !leads()) return;
+  const std::string line =
+      little_cut(entries, layers_, axes_->ranks(), has_example(), options_.cut_own_parameters);
+  if (!line.empty()) std::cerr << line << std::endl;
+}
+
+/// Where the example's forward goes, for ranks with several stages.
+std::shared_ptr<const ForwardSurveys> Initialization::surveys() const {
+  if (!enabled() || !context_->stage_ranks().several() || !has_example()) return nullptr;
+  return std::make_shared<ForwardSurveys>(survey_forward(stages_.tensors, context_->stage_ranks(),
+                                                         view_, *axes_, options_.example_inputs));
+}
+
 }  // namespace
 
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
   OSLO_CHECK(model, "initialize: the model is null");
-  const World world = options.world.defined() ? options.world : World::from_environment();
-  agree_on_text(world, "initialize: the config", config.to_string(),
-                "start every rank with the same config");
-  ModelView view(model);
-  ParallelSizes sizes;
-  MpuOptions mpu_options;
-  std::string said;
-  TakenFromFirst taken;
-  agree_on_success(world, "initialize", [&] {
-    sizes = config.resolve(world.size());
-    mpu_options = grid_options(sizes, config, options.axes)
-                      .backend(sizes.backend)
-                      .random_mode(options.random_mode)
-                      .seed(options.seed);
-    const int stages = mpu_options.grid(world.size()).size("pipeline");
-    if (stages > 1) check_takes_stages(view);
-    check_search_limits({options.memory_limit, options.rates, options.example_inputs}, stages);
-    OSLO_CHECK(
-        !is_all_initialized(view),
-        "initialize: this model is parallel already; initialize it once, on the whole model");
-    if (sizes.enabled) check_devices(view);
-    OSLO_CHECK(!DeferredInit::active(),
-               "initialize under oslo::DeferredInit; let the guard end first");
-    check_fillable(view);
-    said = options_text(options, view);
-  });
-  if (sizes.timeout) world.set_timeout(*sizes.timeout);
-  if (sizes.enabled) {
-    agree_on_text(world, "initialize: InitializeOptions", said, "pass the same on every rank");
-    const RankGrid grid = mpu_options.grid(world.size());
-    taken = agree_on_model(world, grid, view, default_generators(view));
+  Initialization made(std::move(model), config, options);
+  made.agree();
+  if (made.enabled()) {
+    made.plan();
+    made.cut();
   }
-  MPU mpu(world, mpu_options);
-  const ContextPtr context = make_context(mpu, device_of(view), config.values());
-  refuse_undivided_batches(mpu, config.values());
-  if (!sizes.enabled) {
-    if (!world.plan_only()) fill(view);
-    ParallelModel whole(std::move(model), std::move(mpu), config, {});
-    if (world.plan_only()) print_plan_and_exit(whole);
-    return whole;
-  }
-
-  std::vector<LayerPlan> layers;
-  StagePlan stages;
-  const bool pipeline = mpu.size("pipeline") > 1;
-  std::vector<double> stage_seconds;
-  const PlanAxes axes(mpu.grid());
-  Rates rates;
-  if ((axes.ranks() > 1 || pipeline) && options.example_inputs) {
-    rates = find_rates(mpu, sizes.backend, device_of(view), options.rates);
-  }
-  PlanForecast forecast;
-  agree_on_success(world, "the plan", [&] {
-    check_decided_over(view, context);
-    layers = plan_layers(view, config, options, axes);
-    stages = stages_of(view, config, options.stages, mpu.size("pipeline"));
-    if (axes.ranks() == 1 && !pipeline) {
-      check_memory_of_one_rank(view, layers,
-                               {options.memory_limit, options.rates, options.example_inputs});
-      return;
-    }
-    check_divides(layers, context);
-    if (axes.ranks() > 1 && options.example_inputs) {
-      forecast = plan_by_example(layers, view, axes, options, rates, world.rank() == 0);
-      check_memory_limit(forecast);
-    }
-    stage_seconds = finish_stages(
-        stages, {view, config, options.stages, layers, axes, options.example_inputs, rates},
-        world.rank() == 0);
-    check_cuttable(layers, view, stages.tensors);
-  });
-  if ((axes.ranks() > 1 || pipeline) && options.example_inputs) {
-    agree_on_text(world, "initialize: the plan", plan_text(layers, stages, view),
-                  "hand initialize example inputs of the same shapes on every rank");
-  }
-  if (taken.any()) {
-    if (world.rank() == 0) std::cerr << told_of(taken) << std::endl;
-    take_from_first(taken, mpu, view, default_generators(view));
-  }
-  if (axes.ranks() > 1 || pipeline) {
-    cut_parameters(layers, context, stages.tensors);
-    cut_unused_parameters(layers, view);
-    place_on_stages(view, context, stages.tensors);
-    keep_gradients_whole(view);
-  }
-  if (!world.plan_only()) fill(view);
-  for (const LayerPlan& layer : layers) {
-    if (layer.computed) set_computed(layer.weight());
-  }
-  set_initialized(view);
-  auto entries = entries_of(view, layers);
-  if (axes.ranks() > 1 && world.rank() == 0) {
-    const std::string line =
-        little_cut(entries, layers, axes.ranks(), static_cast<bool>(options.example_inputs),
-                   options.cut_own_parameters);
-    if (!line.empty()) std::cerr << line << std::endl;
-  }
-  std::shared_ptr<const ForwardSurveys> surveys;
-  if (context->stage_ranks().several() && options.example_inputs) {
-    surveys = std::make_shared<ForwardSurveys>(
-        survey_forward(stages.tensors, context->stage_ranks(), view, axes, options.example_inputs));
-  }
-  PlanPipeline told = pipeline_of(stages, std::move(stage_seconds));
-  Config saved = saved_config(config, told);
-  ParallelModel parallel(std::move(model), std::move(mpu), std::move(saved), std::move(entries),
-                         std::move(forecast), static_cast<bool>(options.example_inputs),
-                         std::move(told), std::move(surveys));
-  if (world.plan_only()) print_plan_and_exit(parallel);
-  return parallel;
+  made.fill();
+  return made.tell();
 }
 
 }  // namespace oslo
