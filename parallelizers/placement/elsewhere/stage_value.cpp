@@ -115,7 +115,9 @@ Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const c
     residence.check_carried([&] { return c10::str(place(), "needs a value of ", from); });
     if (!c10::GradMode::is_enabled()) carrier = residence.carrier();
   }
-  if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
+  // Gradients, and what is made like a parameter, are values of a stage.
+  const auto [parameter, mark] = parameter_of(tensor);
+  if (mark != nullptr && !mark->made_like && !is_gradient(parameter)) {
     UseFollower* const uses = carrier == nullptr ? nullptr : carrier->follower();
     const bool lent = uses != nullptr && uses->lends(parameter, stages.first());
     if (!lent) refuse_parameter(tensor, *mark, stages, operation);
