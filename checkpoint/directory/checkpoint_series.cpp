@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <regex>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 #include "checkpoint/formats/json/json_node.h"
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/folder_lock.h"
 #include "checkpoint/storage/format.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
@@ -26,6 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "latest";
+/// How the names of those begin that are still written.
+constexpr char kLatestBegun[] = ".latest.tmp";
 constexpr uint64_t kLongestName = 64;
 constexpr JsonLimits kPlaceLimits = {.bytes = 4096, .values = 16, .depth = 2};
 
@@ -126,14 +130,21 @@ std::vector<Step> by_history(std::vector<Step> steps, int64_t step) {
   return order;
 }
 
+/// The file is this save's own until it has its name: another job may save a step meanwhile.
 void write_latest(const fs::path& series, const std::string& name) {
-  const fs::path temporary = series / ".latest.tmp";
-  OutputFile file(temporary);
-  const std::string text = name + "\n";
-  file.write(text.data(), text.size());
-  file.close();
-  sync_file(temporary);
-  fs::rename(temporary, series / kLatest);
+  const fs::path temporary = series / c10::str(kLatestBegun, "-", std::random_device()());
+  try {
+    OutputFile file(temporary);
+    const std::string text = name + "\n";
+    file.write(text.data(), text.size());
+    file.close();
+    sync_file(temporary);
+    fs::rename(temporary, series / kLatest);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
   sync_file(series);
 }
 
@@ -153,14 +164,20 @@ std::optional<std::string> read_latest(const fs::path& series) {
 }
 
 void remove_checkpoint(const fs::path& folder) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return;  // another job has removed it
+  if (error) {
+    fail_as(ErrorKind::file, "cannot remove ", printable_path(folder), ": ", error.message());
+  }
+  for (const fs::directory_entry& entry : entries) {
     // Somebody keeps something here.
     if (!entry.is_regular_file() || !may_be_saved(entry.path())) return;
   }
   remove_at_once(folder);
 }
 
-/// Folders that saves of other steps made and did not finish.
+/// What saves of other steps made and did not finish.
 void clean_up_after_the_dead(const fs::path& series) {
   static const std::regex form("\\.(step-[0-9]{6,18})\\.tmp-.*");
   std::set<std::string> names;
@@ -168,6 +185,7 @@ void clean_up_after_the_dead(const fs::path& series) {
     const std::string name = entry.path().filename();
     std::smatch parts;
     if (std::regex_match(name, parts, form)) names.insert(parts[1]);
+    if (name.starts_with(kLatestBegun)) remove_forsaken(entry.path());
   }
   for (const std::string& name : names) {
     try {
@@ -204,7 +222,10 @@ nlohmann::json next_in_series(const fs::path& series) try {
           error.code().message());
 }
 
-void publish_step(const fs::path& series, int64_t step, int keep) try {
+void publish_step(const fs::path& series, int64_t step, int keep,
+                  const std::function<void()>& commit) try {
+  const FolderLock others_wait(series);
+  commit();
   write_latest(series, name_of(step));
   if (keep <= 0) return;
   clean_up_after_the_dead(series);
