@@ -95,8 +95,8 @@ void Step::prepare_gradients() {
 
 void Step::run() {
   if (options_.record()) start_recorder();
-  run_.emplace(ScheduleRun::Models{context(), history_.models.other_contexts(), history_.models.groups(),
-                                   streams()},
+  run_.emplace(ScheduleRun::Models{context(), history_.models.other_contexts(),
+                                   history_.models.groups(), streams()},
                ScheduleRun::Work{[this](int micro_batch) { return loss_of(micro_batch); },
                                  micro_batches_.weights, std::to_string(history_.steps++),
                                  gradients_ ? &*gradients_ : nullptr, notes(), history_.needs},
@@ -112,7 +112,7 @@ const std::vector<pipeline::Action>& Step::list() const {
 void Step::start_recorder() {
   recorder_.emplace(mpu().rank("pipeline"));
   recorder_->start(context()->pipeline() ? common_start(*context()->pipeline())
-                                  : pipeline::Recorder::Clock::now());
+                                         : pipeline::Recorder::Clock::now());
 }
 
 at::Tensor Step::loss_of(int micro_batch) const {
@@ -154,7 +154,8 @@ void Step::share_loss() {
   if (run_->loss_stages().size() > 1) {
     loss = context()->pipeline()->all_reduce(loss);
   } else {
-    context()->pipeline()->broadcast(loss, context()->stage_ranks().rank_of(run_->loss_stages().first()));
+    context()->pipeline()->broadcast(loss,
+                                     context()->stage_ranks().rank_of(run_->loss_stages().first()));
   }
   loss_everywhere_ = loss;
 }
@@ -166,7 +167,8 @@ StepResult Step::result() const {
   result.peak_in_flight = run_->peak();
   if (recorder_) {
     result.measured = pipeline::MeasuredStep(
-        context()->pipeline() ? gathered(*context()->pipeline(), recorder_->timeline()) : recorder_->timeline());
+        context()->pipeline() ? gathered(*context()->pipeline(), recorder_->timeline())
+                              : recorder_->timeline());
   }
   return result;
 }

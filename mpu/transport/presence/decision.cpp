@@ -68,8 +68,8 @@ bool present(c10d::Store& store, const std::string& key) {
   // Where the cause is known the store tells what came of it: rank 0, who hosts it, gave up first.
   const std::string told = cause.empty() ? c10::str(" (", answer.text, ")") : "";
   fail_as(ErrorKind::peer, waited, " for up to ", to_text(here.timeout), "; ",
-       cause.empty() ? "it has ended, or takes another way through the program" : cause, told, "; ",
-       kTimeLimitHint);
+          cause.empty() ? "it has ended, or takes another way through the program" : cause, told,
+          "; ", kTimeLimitHint);
 }
 
 /// Of a decider of this host whose process has ended.

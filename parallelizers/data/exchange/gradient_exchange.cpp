@@ -7,8 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {

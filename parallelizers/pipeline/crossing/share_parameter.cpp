@@ -31,8 +31,8 @@ void share_parameter(const at::Tensor& parameter, StageSet stages) {
     if (!ranks.on_rank(stages, rank) || ranks.on_rank(before, rank)) continue;
     if (ranks.rank() == from) residence.pipeline()->send({part}, rank, kShareTag);
     if (ranks.rank() != rank) continue;
-    part =
-        at::empty(parameter.sizes(), at::TensorOptions(parameter.dtype()).device(residence.device()));
+    part = at::empty(parameter.sizes(),
+                     at::TensorOptions(parameter.dtype()).device(residence.device()));
     part = residence.pipeline()->receive(from, kShareTag, {part}).front();
   }
   set_stages_of(parameter, stages, part);

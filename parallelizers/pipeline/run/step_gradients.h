@@ -9,9 +9,9 @@
 #include "parallelizers/data/exchange/step_exchange.h"
 #include "parallelizers/pipeline/run/copied_gradients.h"
 #include "parallelizers/pipeline/run/stray_gradients.h"
-#include "parallelizers/placement/layout/context.h"
 #include "parallelizers/pipeline/schedule/order/schedule.h"
 #include "parallelizers/pipeline/schedule/timeline/recorder.h"
+#include "parallelizers/placement/layout/context.h"
 
 namespace oslo {
 

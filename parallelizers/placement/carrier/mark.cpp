@@ -263,8 +263,7 @@ void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUs
 
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like,
                        std::optional<at::Device> device) {
-  at::Tensor marked =
-      over_part(local, *mark_of(like)->layout, device.value_or(like.device()));
+  at::Tensor marked = over_part(local, *mark_of(like)->layout, device.value_or(like.device()));
   copy_tag(*like.unsafeGetTensorImpl(), *marked.unsafeGetTensorImpl());
   return marked;
 }

@@ -12,13 +12,13 @@
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
-#include "parallelizers/placement/residency/stage_carrier.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
 #include "parallelizers/placement/operators/call_observer.h"
+#include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
 namespace {

@@ -85,7 +85,7 @@ void refuse_index_put_of_parts(const at::Tensor& target) {
 void refuse_joined_gradients(const at::Tensor& parameter) {
   const Mark* mark = placed_impl(parameter) != nullptr ? nullptr : mark_of(parameter);
   if (mark == nullptr || mark->layout->here() || c10::GradMode::is_enabled()) return;
-  if (mark->layout->mesh()->in_step || mark->layout->mesh()->provider) return;
+  if (mark->layout->context()->in_step() || mark->layout->context()->imagined() != nullptr) return;
   const std::string calls = c10::get_backtrace(0, kFrames);
   if (calls.find("torch::optim::LBFGS::") == std::string::npos) return;
   fail(

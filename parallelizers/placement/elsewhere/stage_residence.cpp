@@ -16,8 +16,8 @@ CallPlace StageResidence::begin(const OperatorEntry& op, c10::ArrayRef<c10::IVal
   // What elements decide the number of, the stage that has them tells (stage_draw.h).
   const bool drawn =
       place.elsewhere && imagined() == nullptr && draws(op, arguments) == Draws::as_shapes_say;
-  place.on_zeros = place.elsewhere &&
-                   (drawn || shapes_->on_zeros.count(op.name) > 0 || all_known(arguments));
+  place.on_zeros =
+      place.elsewhere && (drawn || shapes_->on_zeros.count(op.name) > 0 || all_known(arguments));
   if (op.in_place) check_write(op, arguments);
   if (op.in_place && arguments[0].isTensor() && !place.stages.empty()) {
     bring_target(place.stages, arguments[0].toTensor(), context, op.name.c_str());

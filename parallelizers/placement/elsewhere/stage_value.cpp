@@ -187,8 +187,8 @@ void check_written_where_held(StageSet stages, const at::Tensor& target, const c
   if ((held & stages) == held) return;
   if (!accumulates_for(*mark->accumulator, parameter)) return;  // a gradient, or a state of it
   if (uses != nullptr && uses->takes_write(parameter, stages.first())) return;
-  OSLO_CHECK(mark->layout->context()->imagined() != nullptr, place_of_call(operation, stages), "writes ",
-             mark->name, ", which lives on ", held.to_string(),
+  OSLO_CHECK(mark->layout->context()->imagined() != nullptr, place_of_call(operation, stages),
+             "writes ", mark->name, ", which lives on ", held.to_string(),
              ", where nobody would see it; plan it for the stage that writes it: \"stages\": {\"",
              mark->name, "\": ", stages.first(),
              "}, or give initialize example_inputs, which shows it");

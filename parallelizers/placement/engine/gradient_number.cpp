@@ -3,9 +3,9 @@
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/engine/stage_read.h"
 #include "parallelizers/placement/residency/gradient_notes.h"
 #include "parallelizers/placement/residency/stage_carrier.h"
-#include "parallelizers/placement/engine/stage_read.h"
 
 namespace oslo {
 namespace {

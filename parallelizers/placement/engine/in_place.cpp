@@ -91,7 +91,8 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
     if (mark_of(target) == nullptr) return;
     move_in_graph(target, local);
     // Memory counts the write itself; a shape has none, and is to cross again as well.
-    const bool counts = layout->here() || layout->context()->imagined() != nullptr || target.is_inference();
+    const bool counts =
+        layout->here() || layout->context()->imagined() != nullptr || target.is_inference();
     if (!counts) target.unsafeGetTensorImpl()->bump_version();
     return;
   }

@@ -58,7 +58,8 @@ bool reads_for_all(const Call& call) {
   if (call.place().stages.empty()) return false;
   const Residence& residence = *call.residence();
   const bool known = residence.imagined() != nullptr || !residence.pipeline();
-  OSLO_CHECK(known || !reads_lengths(call.op()), call.name(), " on pipeline ", call.place().stages.to_string(),
+  OSLO_CHECK(known || !reads_lengths(call.op()), call.name(), " on pipeline ",
+             call.place().stages.to_string(),
              " needs the lengths of packed sequences, which ranks of other stages do not have; use "
              "padded sequences there");
   StageCarrier* const carrier = StageCarrier::current();
@@ -68,7 +69,8 @@ bool reads_for_all(const Call& call) {
 void read_for_all(Call& call, c10::function_ref<void()> rule) {
   ReadSharer& reads = *StageCarrier::current()->reads();
   call.operands();  // what comes from other stages comes before, and in one order on all ranks
-  if (call.residence()->imagined() != nullptr) {  // nobody has it: whoever looks for reads notes this one
+  if (call.residence()->imagined() !=
+      nullptr) {  // nobody has it: whoever looks for reads notes this one
     reads.share_read(call.place().stages, {});
     return rule();
   }

@@ -225,7 +225,8 @@ DryCost DryRun::run_once() {
           calls_, [&] { return meter.work().seconds + collectives().seconds; });
       const auto observed = c10::make_scope_exit([&] { context_->observer = calls_; });
       if (!stages_.empty()) context_->observer = by_stage;
-      residence_->shapes().on_known = [&](const auto& op, const auto& arguments, const auto& results) {
+      residence_->shapes().on_known = [&](const auto& op, const auto& arguments,
+                                          const auto& results) {
         meter.note(op, arguments, results);
       };
       run_watched(model_, example_, writes_);
