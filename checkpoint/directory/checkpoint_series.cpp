@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <regex>
 #include <set>
 #include <string>
@@ -15,6 +16,7 @@
 #include "checkpoint/formats/json/json_node.h"
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/folder_lock.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/base/error.h"
@@ -25,6 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "latest";
+/// How the names of those begin that are still written.
+constexpr char kLatestBegun[] = ".latest.tmp";
 constexpr uint64_t kLongestName = 64;
 constexpr JsonLimits kPlaceLimits = {.bytes = 4096, .values = 16, .depth = 2};
 
@@ -125,14 +129,21 @@ std::vector<Step> by_history(std::vector<Step> steps, int64_t step) {
   return order;
 }
 
+/// The file is this save's own until it has its name: another job may save a step meanwhile.
 void write_latest(const fs::path& series, const std::string& name) {
-  const fs::path temporary = series / ".latest.tmp";
-  OutputFile file(temporary);
-  const std::string text = name + "\n";
-  file.write(text.data(), text.size());
-  file.close();
-  sync_file(temporary);
-  fs::rename(temporary, series / kLatest);
+  const fs::path temporary = series / c10::str(kLatestBegun, "-", std::random_device()());
+  try {
+    OutputFile file(temporary);
+    const std::string text = name + "\n";
+    file.write(text.data(), text.size());
+    file.close();
+    sync_file(temporary);
+    fs::rename(temporary, series / kLatest);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
   sync_file(series);
 }
 
@@ -152,7 +163,11 @@ std::optional<std::string> read_latest(const fs::path& series) {
 }
 
 void remove_checkpoint(const fs::path& folder) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return;  // another job has removed it
+  OSLO_CHECK(!error, "cannot remove ", printable_path(folder), ": ", error.message());
+  for (const fs::directory_entry& entry : entries) {
     const fs::path kind = entry.path().extension();
     const bool ours = kind == ".safetensors" || kind == ".bin" || kind == ".json";
     if (!entry.is_regular_file() || !ours) return;  // somebody keeps something here
@@ -160,7 +175,7 @@ void remove_checkpoint(const fs::path& folder) {
   remove_at_once(folder);
 }
 
-/// Folders that saves of other steps made and did not finish.
+/// What saves of other steps made and did not finish.
 void clean_up_after_the_dead(const fs::path& series) {
   static const std::regex form("\\.(step-[0-9]{6,18})\\.tmp-.*");
   std::set<std::string> names;
@@ -168,6 +183,7 @@ void clean_up_after_the_dead(const fs::path& series) {
     const std::string name = entry.path().filename();
     std::smatch parts;
     if (std::regex_match(name, parts, form)) names.insert(parts[1]);
+    if (name.starts_with(kLatestBegun)) remove_forsaken(entry.path());
   }
   for (const std::string& name : names) {
     try {
@@ -203,7 +219,10 @@ nlohmann::json next_in_series(const fs::path& series) try {
   fail("cannot read the series ", printable_path(series), ": ", error.code().message());
 }
 
-void publish_step(const fs::path& series, int64_t step, int keep) try {
+void publish_step(const fs::path& series, int64_t step, int keep,
+                  const std::function<void()>& commit) try {
+  const FolderLock others_wait(series);
+  commit();
   write_latest(series, name_of(step));
   if (keep <= 0) return;
   clean_up_after_the_dead(series);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -29,12 +30,14 @@ std::filesystem::path step_folder(const std::filesystem::path& series, int64_t s
 /// another checkpoint cannot be read.
 nlohmann::json next_in_series(const std::filesystem::path& series);
 
-/// Makes a step's checkpoint, which is in place, the one that is loaded: replaces `latest` at once.
-/// Then removes all but `keep` (0: none is removed), and what killed saves left. First stays what
-/// the run came by, this step, the one it was saved after, the one before that; then what it left
-/// when it went back, the last saved first. What no save wrote stays, links to checkpoints among
-/// it.
-void publish_step(const std::filesystem::path& series, int64_t step, int keep);
+/// Makes a step's checkpoint the one that is loaded: `commit` gives it its name, and `latest` is
+/// replaced at once. Other jobs that publish into the series wait meanwhile, so that none takes the
+/// step for one that its run left. Then removes all but `keep` (0: none is removed), and what
+/// killed saves left. First stays what the run came by, this step, the one it was saved after, the
+/// one before that; then what it left when it went back, the last saved first. What no save wrote
+/// stays, links to checkpoints among it.
+void publish_step(const std::filesystem::path& series, int64_t step, int keep,
+                  const std::function<void()>& commit);
 
 struct LatestCheckpoint {
   std::filesystem::path path;

@@ -291,8 +291,9 @@ void SaveJob::finish() {
     index_.files[kRandomName] = write_safetensors(folder_ / kRandomName, random_);
   }
   index_.write(folder_ / kIndexName);
-  staging_->commit();
-  if (options_.step()) publish_step(series_, *options_.step(), options_.keep_last());
+  const auto commit = [&] { staging_->commit(); };
+  if (!options_.step()) return commit();
+  publish_step(series_, *options_.step(), options_.keep_last(), commit);
 }
 
 void SaveJob::write(const AgreeOnStep& agree) {

@@ -95,10 +95,21 @@ Owner owner_of(const std::string& name, const std::string& prefix) {
 bool is_forsaken(const fs::path& folder) {
   constexpr auto kLong = std::chrono::hours(24);
   fs::file_time_type newest = fs::last_write_time(folder);
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    newest = std::max(newest, fs::last_write_time(entry.path()));
+  if (fs::is_directory(folder)) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+      newest = std::max(newest, fs::last_write_time(entry.path()));
+    }
   }
   return fs::file_time_type::clock::now() - newest > kLong;
+}
+
+/// Of two that remove one folder at once neither fails: what one does not find the other removes.
+void remove_beside_others(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw fs::filesystem_error("cannot remove", folder, error);
+  }
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to) {
@@ -209,7 +220,7 @@ void StagingDirectory::clean_up_after_the_dead() {
     const Owner owner = owner_of(entry.path().filename().string(), prefix);
     // Two hosts may both hold the lock, on a file system that keeps it within a host.
     if (owner == Owner::this_host || (owner == Owner::another_host && is_forsaken(entry.path()))) {
-      fs::remove_all(entry.path());
+      remove_beside_others(entry.path());
     }
   }
 }
@@ -276,8 +287,18 @@ void remove_at_once(const fs::path& folder) {
   for (int number = 0; gone.empty() || is_there(gone); ++number) {
     gone = sibling(whole, dead + std::to_string(number));
   }
-  rename_or_fail(whole, gone);
-  fs::remove_all(gone);
+  if (::rename(whole.c_str(), gone.c_str()) != 0) {
+    OSLO_CHECK(errno == ENOENT, "cannot rename ", whole.string(), " to ", gone.string(), ": ",
+               std::strerror(errno));
+    return;  // another job has removed it
+  }
+  remove_beside_others(gone);
+}
+
+void remove_forsaken(const fs::path& path) try {
+  if (is_forsaken(path)) fs::remove_all(path);
+} catch (const fs::filesystem_error&) {
+  // Its save has removed it, or somebody else may.
 }
 
 }  // namespace oslo

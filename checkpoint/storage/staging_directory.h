@@ -69,7 +69,11 @@ class StagingDirectory {
 std::filesystem::path find_committed(const std::filesystem::path& final_path);
 
 /// Removes a folder that a save made. It loses its name first, so that nobody finds half of it;
-/// what a kill leaves is removed as what a killed save left.
+/// what a kill leaves is removed as what a killed save left. Nothing where another job has removed
+/// it.
 void remove_at_once(const std::filesystem::path& folder);
+
+/// Removes what was not written to for a day, if it can be.
+void remove_forsaken(const std::filesystem::path& path);
 
 }  // namespace oslo

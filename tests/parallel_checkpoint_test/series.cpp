@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/directory/checkpoint_series.h"
@@ -268,6 +269,30 @@ TEST_F(Series, WhatKilledSavesLeftGoesAndWhatNoSaveWroteStays) {
   test::write_contents(target_ + "/notes.txt", "mine");
   save_step(30, 1);
   EXPECT_EQ(names_in(target_), (Names{"latest", "notes.txt", "step-000005", "step-000030"}));
+}
+
+// Each removes steps of the other, and names its own as the latest.
+TEST_F(Series, TwoJobsMaySaveIntoOne) {
+  constexpr int kSaves = 80;
+  std::vector<std::string> errors(2);
+  std::vector<std::thread> jobs;
+  for (int job = 0; job < 2; ++job) {
+    jobs.emplace_back([&, job] {
+      const Model model = make_model(job);
+      const MPU mpu(World::alone());
+      try {
+        for (int i = 0; i < kSaves; ++i) {
+          save_parallelized(*model, mpu, target_, SaveOptions().step(2 * i + job).keep_last(2));
+        }
+      } catch (const Error& error) {
+        errors[static_cast<size_t>(job)] = error.what();
+      }
+    });
+  }
+  for (std::thread& job : jobs) job.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_EQ(latest_checkpoint(target_).warning, "");
+  EXPECT_EQ(names_in(target_).size(), 3u);
 }
 
 TEST_F(Series, LinksStayAndSoDoesWhatTheyLeadTo) {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <filesystem>
+
+namespace oslo {
+
+/// Keeps out, for as long as it lives, whoever else locks the same folder on this host; the system
+/// gives the lock back when a process ends. It is a courtesy: who does not get it within ten
+/// seconds, or on a file system without locks, goes on without.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace oslo
