@@ -1,5 +1,9 @@
 #include "checkpoint/formats/tensor_file.h"
 
+#include <ATen/core/Tensor.h>
+
+#include "mpu/base/error.h"
+
 namespace oslo {
 
 TensorFile::TensorFile(const InputFile& file) {
@@ -19,12 +23,13 @@ TensorFile::Entry TensorFile::entry(const std::string& key) const {
   return {safetensors_->shape(key), safetensors_->dtype(key)};
 }
 
-void TensorFile::visit(const std::string& key, const Visit& visit) const {
-  if (bin_) {
-    visit(bin_->read(key));
-  } else {
-    safetensors_->visit(key, visit);
-  }
+at::Tensor TensorFile::read(const std::string& key) const {
+  return bin_ ? bin_->read(key) : safetensors_->read(key);
+}
+
+at::Tensor TensorFile::read_elements(const std::string& key, int64_t first, int64_t count) const {
+  OSLO_CHECK(safetensors_, "a .bin file is read tensor by tensor");
+  return safetensors_->read_elements(key, first, count);
 }
 
 const SafetensorsMetadata& TensorFile::metadata() const {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,8 +21,6 @@ class TensorFile {
     std::vector<int64_t> shape;
     c10::ScalarType dtype;
   };
-  using Visit = std::function<void(const at::Tensor& contents)>;
-
   /// Throws `Error` naming the file: see SafetensorsFile and TorchBinFile.
   explicit TensorFile(const InputFile& file);
 
@@ -31,13 +28,12 @@ class TensorFile {
   /// Throws `Error` naming file and key where it is absent.
   Entry entry(const std::string& key) const;
 
-  /// Calls `visit` with the contents of a tensor, on the CPU, not to be written and not to be kept:
-  /// of a safetensors file they are mapped, and only the pages that `visit` touches are read; they
-  /// may have one dimension more, of the bytes of an element (`SafetensorsFile::visit`). Of a .bin
-  /// the tensor's storage is read as a whole.
-  void visit(const std::string& key, const Visit& visit) const;
+  /// The contents of a tensor, on the CPU, not to be written: of a .bin its storage is read whole.
+  at::Tensor read(const std::string& key) const;
+  /// Some of its elements (`SafetensorsFile::read_elements`), where `reads_parts` says so.
+  at::Tensor read_elements(const std::string& key, int64_t first, int64_t count) const;
 
-  /// Whether `visit` reads no more than is touched; else it is what `bytes_read` counts.
+  /// Whether a part of a tensor can be read; else `bytes_read` counts what was read whole.
   bool reads_parts() const { return safetensors_.has_value(); }
   uint64_t bytes_read() const { return bin_ ? bin_->bytes_read() : 0; }
 
