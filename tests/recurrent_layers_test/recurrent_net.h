@@ -31,6 +31,7 @@ struct Variant {
   bool packed = false;
   double dropout = 0;
   int64_t hidden = 5;
+  int64_t projected = 0;  ///< size of an LSTM's states, where that is another
 
   int64_t directions() const { return both ? 2 : 1; }
 };
@@ -45,7 +46,8 @@ struct NetImpl : torch::nn::Module {
     };
     using namespace torch::nn;
     if (variant.kind == Kind::lstm) {
-      lstm = register_module("layer", LSTM(with(LSTMOptions(kInputs, variant.hidden))));
+      auto options = LSTMOptions(kInputs, variant.hidden).proj_size(variant.projected);
+      lstm = register_module("layer", LSTM(with(options)));
     } else if (variant.kind == Kind::gru) {
       gru = register_module("layer", GRU(with(GRUOptions(kInputs, variant.hidden))));
     } else {
@@ -53,7 +55,8 @@ struct NetImpl : torch::nn::Module {
       if (variant.kind == Kind::relu) options.nonlinearity(torch::kReLU);
       rnn = register_module("layer", RNN(options));
     }
-    head = register_module("head", Linear(variant.hidden * variant.directions(), kTags));
+    const int64_t wide = variant.projected > 0 ? variant.projected : variant.hidden;
+    head = register_module("head", Linear(wide * variant.directions(), kTags));
   }
 
   /// States of all steps, tags, the last states. `h` and `c` may be undefined: absent.

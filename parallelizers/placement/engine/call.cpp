@@ -20,6 +20,18 @@
 #include "parallelizers/placement/residency/stage_value.h"
 
 namespace oslo {
+namespace {
+
+/// The same with a shape inside, as all that lies on other stages has.
+at::Tensor with_shape_inside(const at::Tensor& tensor) {
+  const PlacedTensorImpl* const impl = placed_impl(tensor);
+  if (impl == nullptr || !impl->value().elsewhere() || impl->value().local.is_meta()) return tensor;
+  const BelowDoor below;
+  return wrap_view({shape_of(impl->value().local), impl->value().layout}, impl->strides(),
+                   impl->gathered_view());
+}
+
+}  // namespace
 
 const std::shared_ptr<const WeightUses>& weight_uses_of(const at::Tensor& tensor) {
   static const std::shared_ptr<const WeightUses> none;
@@ -295,6 +307,10 @@ bool Call::restart_on_zeros() {
 }
 
 void Call::finish() {
+  // A rule that is made of other operators hands in what they returned, which had zeros to run on.
+  if (on_zeros_ && !op_.in_place && !all_known(arguments())) {
+    for (c10::IValue& result : results_) result = with_tensors_in(result, with_shape_inside);
+  }
   gather_gradients_of(results_);
   torch::jit::drop(stack_, size());
   for (c10::IValue& result : results_) stack_.push_back(std::move(result));
