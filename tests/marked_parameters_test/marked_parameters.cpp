@@ -236,15 +236,23 @@ TEST(MarkedParameters, TakeTheirPartOfAWholeTensor) {
   });
 }
 
-TEST(MarkedParameters, APartThatIsEverythingIsNotGuessedAbout) {
+TEST(MarkedParameters, APartThatIsEverythingIsToldFromAWhole) {
   on_ranks(3, [](const MPU& mpu) {
     const Tensor p = marked(numbers({1, 5}), mpu);  // rank 0 holds the row, the others nothing
     torch::NoGradGuard no_grad;
     Tensor whole = torch::zeros({1, 5}, torch::kDouble), part = torch::zeros_like(local_tensor(p));
-    EXPECT_THAT(error_of([&] { whole.copy_(p); }), HasSubstr("full_tensor"));
-    EXPECT_THAT(error_of([&] { part.add_(p); }), HasSubstr("local_tensor"));
-    whole.copy_(full_tensor(p));
+    whole.copy_(p);
     expect_close(whole, numbers({1, 5}), "the whole");
+    part.add_(p);
+    EXPECT_TRUE(torch::equal(part, local_tensor(p)));
+    EXPECT_EQ(mpu.tensor_group()->ledger().total("all_gather").calls, 3);  // of p, and two answers
+    whole.addcmul_(p, whole.clone());
+    expect_close(whole, numbers({1, 5}) + numbers({1, 5}).square(), "of the whole");
+    for (const auto& mixed : std::vector<std::function<void()>>{[&] { whole.addcmul_(p, part); },
+                                                                [&] { part.addcmul_(p, whole); }}) {
+      EXPECT_THAT(error_of(mixed), HasSubstr("have the sizes of a rank's part, others do not"));
+    }
+    whole.copy_(full_tensor(p));
     p.copy_(whole * 2);
     expect_close(p, numbers({1, 5}) * 2, "back");
   });

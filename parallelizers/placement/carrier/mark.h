@@ -34,6 +34,9 @@ struct Mark final : TagPart {
   int64_t padding_row = -1;
   /// What the plan says of this weight's uses; null: nothing.
   std::shared_ptr<const WeightUses> uses;
+  /// Of a new tensor that the program made like a parameter of pipeline stages, on every rank, and
+  /// wrote no gradient into: what is drawn or read of it is no rank's own.
+  bool made_like = false;
   /// Where the gradients of the marked parameter itself arrive (accumulate_marked.h).
   mutable std::shared_ptr<torch::autograd::Node> accumulator;
 };
@@ -64,6 +67,17 @@ void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUs
 /// pipeline stage holds the part it says it is on `device`, which is that of `like` if not given.
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like,
                        std::optional<at::Device> device = std::nullopt);
+
+/// Sets `made_like` of a new tensor.
+void set_made_like(const at::Tensor& marked);
+
+/// Whether a tensor is a gradient of a parameter of pipeline stages, or a state that an optimizer
+/// keeps of it: it has the parameter's mark, and memory of its own. What the program made like the
+/// parameter, on every rank, is none (Mark::made_like).
+bool is_gradient(const at::Tensor& tensor);
+
+/// Gives a marked tensor the mark of another one, which lies as it does.
+void share_mark(const at::Tensor& marked, const at::Tensor& of);
 
 /// The value of a marked tensor. Differentiable: its gradient becomes the parameter's, marked at
 /// the end of the backward pass.

@@ -8,7 +8,6 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/in_place.h"
 
 namespace oslo {
@@ -68,9 +67,6 @@ void decompose_or_gather(const OperatorEntry& op, torch::jit::Stack& stack) {
 }
 
 void gather_without_rule(Call& call) {
-  if (call.op().writes_out) {  // torch::nn::init::eye_ does
-    for_each_tensor(call.arguments(), refuse_initializers_of_parts);
-  }
   OSLO_CHECK(!call.op().writes_out, call.name(),
              " writes to an out= tensor, which cannot be done with a placed tensor; use the "
              "operator that returns its result");

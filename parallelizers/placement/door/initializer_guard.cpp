@@ -82,6 +82,21 @@ void refuse_index_put_of_parts(const at::Tensor& target) {
   }
 }
 
+void refuse_joined_gradients(const at::Tensor& parameter) {
+  const Mark* mark = placed_impl(parameter) != nullptr ? nullptr : mark_of(parameter);
+  if (mark == nullptr || mark->layout->here() || c10::GradMode::is_enabled()) return;
+  if (mark->layout->mesh()->in_step || mark->layout->mesh()->provider) return;
+  const std::string calls = c10::get_backtrace(0, kFrames);
+  if (calls.find("torch::optim::LBFGS::") == std::string::npos) return;
+  fail(
+      "torch::optim::LBFGS joins the gradients of all parameters into one tensor, and this rank "
+      "has "
+      "none of ",
+      mark->name, ", which pipeline ", mark->layout->stages().to_string(),
+      " holds: choose an optimizer that works parameter by parameter (Adam, AdamW, SGD, RMSprop, "
+      "Adagrad)");
+}
+
 bool resets_padded_table(const at::Tensor& target) {
   const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
   if (mark == nullptr || mark->padding_row < 0) return false;

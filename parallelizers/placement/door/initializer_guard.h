@@ -19,6 +19,10 @@ void refuse_initializers_of_parts(const at::Tensor& target);
 /// takes some microseconds.
 void refuse_index_put_of_parts(const at::Tensor& target);
 
+/// Throws where LBFGS asks for a new tensor in place of the gradient of a parameter that other
+/// pipeline stages hold, to join all gradients into one. To ask takes more than a millisecond.
+void refuse_joined_gradients(const at::Tensor& parameter);
+
 /// Whether an embedding's reset_parameters is filling its table, which is cut over ranks and has a
 /// padding row: LibTorch's layer does not know of that row any more, and would leave it filled.
 bool resets_padded_table(const at::Tensor& target);

@@ -11,6 +11,7 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/door/initializer_guard.h"
+#include "parallelizers/placement/door/part_or_whole.h"
 #include "parallelizers/placement/operators/call_observer.h"
 #include "parallelizers/placement/residency/shape_call.h"
 
@@ -56,6 +57,10 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
   const at::Tensor result = stack.back().toTensor();
   const bool itself = result.is_same(plain) && (mark.layout->here() || device == tensor.device());
   stack.back() = itself ? tensor : marked_with_history(result, tensor, device);
+  const bool made = !itself && mark.accumulator && mark.layout->resident();
+  if (made && !result.is_alias_of(plain) && !is_gradient(tensor)) {
+    set_made_like(stack.back().toTensor());
+  }
 }
 
 /// Whether all tensors are parts of the layout of the first marked one. An ordinary tensor of a
@@ -86,20 +91,6 @@ bool lie_alike(const OperatorEntry& op, const torch::jit::Stack& stack, size_t b
   return true;
 }
 
-/// An ordinary tensor of a part's sizes is taken for a part. Where one rank's part is everything,
-/// that rank would read the same call otherwise than the rest do: refused on all of them.
-void refuse_ambiguous_target(const OperatorEntry& op, const torch::jit::Stack& stack, size_t base) {
-  const bool into_plain = op.in_place && mark_of(stack[base].toTensor()) == nullptr;
-  for (size_t i = base + 1; into_plain && i < stack.size(); ++i) {
-    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
-    const Mark* mark = mark_of(stack[i].toTensor());
-    if (mark == nullptr || !mark->layout->all_on_one_rank()) continue;
-    fail(op.name, " into an ordinary tensor from parallel parameter ", mark->name,
-         ": one rank holds all of it, so that tensor could stand for a part or for the whole; pass "
-         "oslo::local_tensor(p) or oslo::full_tensor(p)");
-  }
-}
-
 bool records_beyond_target(const torch::jit::Stack& stack, size_t base) {
   if (!c10::GradMode::is_enabled()) return false;
   for (size_t i = base + 1; i < stack.size(); ++i) {
@@ -108,11 +99,13 @@ bool records_beyond_target(const torch::jit::Stack& stack, size_t base) {
   return false;
 }
 
-/// A convolution's weight itself: gradients are cleared at every step, and must not ask who calls.
+/// A convolution's weight, or a new tensor like it: gradients are cleared at every step, and must
+/// not ask who calls.
 bool may_be_initialized(const at::Tensor& marked) {
   if (marked.dim() < 3 || c10::GradMode::is_enabled()) return false;
   const auto& accumulator = mark_of(marked)->accumulator;
-  return marked.requires_grad() || (accumulator && accumulates_for(*accumulator, marked));
+  const at::Tensor parameter = accumulator ? accumulated_parameter(*accumulator) : at::Tensor();
+  return !parameter.defined() || !marked.is_same(parameter.grad());
 }
 
 /// What indexing in C++ ends in where it takes a part for all of a parameter.
@@ -121,6 +114,21 @@ bool writes_plain_values(const OperatorEntry& op, const torch::jit::Stack& stack
     return false;
   const c10::IValue& values = stack[base + 1];
   return !values.isTensor() || mark_of(values.toTensor()) == nullptr;
+}
+
+/// What was made like a parameter is of its gradients once one is written into it: a state of an
+/// optimizer, which ranks of other stages have not.
+void note_gradients_written(const OperatorEntry& op, const torch::jit::Stack& stack, size_t base) {
+  for (size_t i = base; i < stack.size(); ++i) {
+    const bool written = op.schema->arguments()[i - base].alias_info() != nullptr;
+    if (!written || !stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const Mark* const mark = mark_of(stack[i].toTensor());
+    if (mark == nullptr || !mark->made_like) continue;
+    for (size_t j = base; j < stack.size(); ++j) {
+      if (!stack[j].isTensor() || !stack[j].toTensor().defined()) continue;
+      if (is_gradient(stack[j].toTensor())) share_mark(stack[i].toTensor(), stack[j].toTensor());
+    }
+  }
 }
 
 bool run_below(const OperatorEntry& op, torch::jit::Stack& stack) {
@@ -144,10 +152,10 @@ bool change_data(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
 /// `recorded`: the target is marked, and its gradient is recorded.
 bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base, bool on_marked,
                  bool recorded) {
-  refuse_ambiguous_target(op, stack, base);
   // A result of operators on a parameter (a clone) has a place in the graph to keep.
   if (recorded && !stack[base].toTensor().is_leaf()) return false;
-  if (!lie_alike(op, stack, base) || records_beyond_target(stack, base)) return false;
+  if (records_beyond_target(stack, base)) return false;
+  if (stands_for_whole(op, stack, base) || !lie_alike(op, stack, base)) return false;
   // torch::nn::init::dirac_ clears a convolution's weight before it writes its ones.
   if (on_marked && op.clears && may_be_initialized(stack[base].toTensor())) {
     refuse_initializers_of_parts(stack[base].toTensor());
@@ -166,6 +174,7 @@ bool write_parts(const OperatorEntry& op, torch::jit::Stack& stack, size_t base,
     stack.emplace_back(target);
     return true;
   }
+  if (layout.resident()) note_gradients_written(op, stack, base);
   return run_below(op, stack);
 }
 

@@ -1,7 +1,6 @@
 #include "parallelizers/placement/engine/gradient_number.h"
 
 #include "mpu/base/error.h"
-#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/stage_read.h"
@@ -9,15 +8,6 @@
 
 namespace oslo {
 namespace {
-
-/// A gradient, or a state that an optimizer keeps of it: it has the mark of a parameter, and memory
-/// of its own.
-bool is_gradient(const at::Tensor& tensor) {
-  const Mark* const mark = mark_of(tensor);
-  if (mark == nullptr || !mark->accumulator || !mark->layout->resident()) return false;
-  const at::Tensor parameter = accumulated_parameter(*mark->accumulator);
-  return parameter.defined() && !tensor.is_same(parameter) && !tensor.is_alias_of(parameter);
-}
 
 /// Beside the operators that read: whether gradients are finite, of a gradient scaler.
 bool tells_of_gradients(const Call& call) {
@@ -56,7 +46,8 @@ void note_from_gradients(const Call& call) {
   for (const c10::IValue& result : call.results()) {
     for_each_tensor_in(result, [&](const at::Tensor& tensor) {
       // An optimizer writes parameters from gradients, and forwards compute from parameters.
-      const bool parameter = mark_of(tensor) != nullptr && !is_gradient(tensor);
+      const Mark* const mark = mark_of(tensor);
+      const bool parameter = mark != nullptr && !mark->made_like && !is_gradient(tensor);
       if (!parameter) noted->note_from_gradients(tensor);
     });
   }

@@ -114,7 +114,9 @@ Value carried_to(StageSet stages, const at::Tensor& tensor, Value value, const c
              " in a backward pass (of a torch::autograd::Function, or in a hook), to which nothing "
              "is carried; compute with it in the forward");
   if (carrier == nullptr && !c10::GradMode::is_enabled()) carrier = mesh->evaluation.get();
-  if (const auto [parameter, mark] = parameter_of(tensor); mark != nullptr) {
+  // Gradients, and what is made like a parameter, are values of a stage.
+  const auto [parameter, mark] = parameter_of(tensor);
+  if (mark != nullptr && !mark->made_like && !is_gradient(parameter)) {
     const bool lent = carrier != nullptr && carrier->lends(parameter, stages.first());
     if (!lent) refuse_parameter(tensor, *mark, stages, operation);
     return on_stages(std::move(value), mesh, stages);

@@ -3,6 +3,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
 #include "parallelizers/placement/operators/rule_table.h"
@@ -13,6 +14,7 @@ namespace {
 
 /// new_zeros and its like take only dtype and device from the placed tensor.
 void new_tensor(Call& call) {
+  refuse_joined_gradients(call.tensor(0));
   std::vector<c10::IValue> arguments;
   for (size_t i = 0; i < call.size(); ++i) arguments.push_back(call.argument(i));
   arguments[0] = call.value(0).local.detach();
@@ -46,6 +48,24 @@ void set_to(Call& call) {
   call.result_plain(target);
 }
 
+/// eye (n, [m,] out), by which torch::nn::init::eye_ fills a matrix.
+void eye_into(Call& call) {
+  const size_t out = call.size() - 1;
+  const at::Tensor target = call.tensor(out);
+  refuse_initializers_of_parts(target);
+  const int64_t rows = call.integer(0), columns = out == 1 ? rows : call.integer(1);
+  const Mark* const mark = mark_of(target);
+  const auto sizes =
+      mark != nullptr ? mark->layout->global_sizes(target.sizes())
+                      : c10::SmallVector<int64_t, 6>(target.sizes().begin(), target.sizes().end());
+  OSLO_CHECK(c10::IntArrayRef(sizes) == c10::IntArrayRef({rows, columns}), call.name(), " of ",
+             rows, " x ", columns, " would resize a tensor of shape ", c10::IntArrayRef(sizes),
+             " that is cut over ranks or held by pipeline stages; give it that tensor's sizes");
+  const auto options = at::TensorOptions(target.dtype()).device(target.device());
+  write_to(target, {at::eye(rows, columns, options), nullptr}, call.name());
+  call.result_plain(target);
+}
+
 }  // namespace
 
 void add_creation_rules(RuleTable& table) {
@@ -54,6 +74,7 @@ void add_creation_rules(RuleTable& table) {
              "aten::set_.source_Storage_storage_offset", "aten::resize_", "aten::resize_as_"},
             refused);
   table.add({"aten::set_.source_Tensor"}, set_to);
+  table.add({"aten::eye.out", "aten::eye.m_out"}, eye_into);
   table.add({"aten::_make_dual", "aten::_make_dual_copy"}, refused_tangent);
 }
 
