@@ -71,7 +71,7 @@ std::string joined_texts(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) all += c10::str(text.size(), ":", text);
   return all;
 }
-std::vector<std::string> texts_taken_apart(std::string_view all) {
+std::vector<std::string> texts_taken_apart(std::string_view all, int ranks) {
   std::vector<std::string> texts;
   while (!all.empty()) {
     size_t size = 0;
@@ -83,6 +83,8 @@ std::vector<std::string> texts_taken_apart(std::string_view all) {
     texts.emplace_back(all.substr(begin, size));
     all.remove_prefix(begin + size);
   }
+  OSLO_CHECK(std::ssize(texts) == ranks, "texts of the ranks, ", texts.size(), " of ", ranks, ", ",
+             kForeignNote);
   return texts;
 }
 
@@ -227,7 +229,7 @@ std::string World::decide(const std::string& topic, const std::string& text,
 }
 
 std::vector<std::string> World::exchange(const std::string& topic, const std::string& text) const {
-  return texts_taken_apart(decide(topic, text, joined_texts));
+  return texts_taken_apart(decide(topic, text, joined_texts), size());
 }
 
 void World::report_failure(const std::string& what) const {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "mpu/base/error.h"
+#include "mpu/launch/job_store.h"
 
 namespace oslo {
 namespace {
@@ -225,6 +226,14 @@ TEST(LaunchEnvironment, LeftoverRankUnderAnotherLauncherIsRefused) {
 
 TEST(LaunchEnvironment, AnExportedWorldSizeDoesNotShadowSlurm) {
   EXPECT_EQ(detect(with(kSlurm, {{"WORLD_SIZE", "10"}})).source, "Slurm");
+}
+
+/// The store listens on the loopback alone then, whatever the address that ranks are told.
+TEST(LaunchEnvironment, AJobOfAsManyRanksAsAreHereIsOnOneHost) {
+  EXPECT_FALSE(is_on_one_host(detect(kPlain)));
+  EXPECT_TRUE(is_on_one_host(detect(with(kPlain, {{"LOCAL_WORLD_SIZE", "8"}}))));
+  EXPECT_FALSE(is_on_one_host(detect(with(kPlain, {{"LOCAL_WORLD_SIZE", "7"}}))));
+  EXPECT_TRUE(is_on_one_host(detect(with(kPlain, {{"MASTER_ADDR", "127.0.0.1"}}))));
 }
 
 TEST(LaunchEnvironment, ReadsTheProcessEnvironment) {

@@ -2,6 +2,7 @@
 #include "mpu/world/world.h"
 
 #include <c10/core/AutogradState.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -9,7 +10,11 @@
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
+
+#include "mpu/transport/presence/note.h"
+#include "tests/support/error_of.h"
 
 namespace oslo {
 namespace {
@@ -102,6 +107,49 @@ TEST(World, ExchangesLeaveNoKeysButTheLast) {
   };
   const int64_t once = keys_after(1);
   EXPECT_EQ(keys_after(5) - once, once - 3);  // three keys count the worlds of each rank
+}
+
+/// One rank's view of a store to whose answer somebody else wrote.
+class ForgedStore final : public c10d::PrefixStore {
+ public:
+  ForgedStore(c10::intrusive_ptr<c10d::Store> store, Note answer)
+      : c10d::PrefixStore("", std::move(store)), answer_(std::move(answer)) {}
+  std::vector<uint8_t> get(const std::string& key) override {
+    const auto value = c10d::PrefixStore::get(key);
+    return key.ends_with("/answer") ? answer_.bytes() : value;
+  }
+
+ private:
+  const Note answer_;
+};
+
+/// Texts that do not fit into what was sent, or are not one for each rank.
+TEST(World, TextsThatSomebodyElseWroteAreRefused) {
+  for (const char* text :
+       {"3", "3:", ":abc", "x", "-1:abc", "1:a4:abc", "1:a3:abcd", "1:a18446744073709551615:abc",
+        "1:a18446744073709551613:abc", "1:a9000000000000000000:abc", "99999999999999999999:abc", "",
+        "1:a", "1:a1:b1:c"}) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        c10::intrusive_ptr<c10d::Store> own = c10::make_intrusive<c10d::PrefixStore>("", store);
+        const Note answer{Note::Kind::text, 0, 1, text};
+        if (rank == 1) own = c10::make_intrusive<ForgedStore>(store, answer);
+        const World world = World::over_store(own, rank, 2);
+        const auto exchange = [&] { return world.exchange("test", std::to_string(rank)); };
+        if (rank == 0) {
+          EXPECT_EQ(exchange(), (std::vector<std::string>{"0", "1"}));
+          return;
+        }
+        // It counts no more bytes than there are.
+        EXPECT_THAT(test::error_of(exchange),
+                    ::testing::ContainsRegex("texts of the ranks, [0-9][0-9]?( bytes| of 2),"))
+            << "<" << text << ">";
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
 }
 
 TEST(World, RanksThatAreThreadsKeepBackwardToThemselves) {

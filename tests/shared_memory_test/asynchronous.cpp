@@ -15,19 +15,9 @@
 #include "tests/support/shared_memory_group.h"
 
 // The shared memory backend's Work, messages, overlapping groups.
-namespace oslo {
+namespace oslo::test {
 namespace {
 
-using ::oslo::test::barrier;
-using ::oslo::test::each_rank;
-using ::oslo::test::error_of;
-using ::oslo::test::first;
-using ::oslo::test::on_group;
-using ::oslo::test::on_threads;
-using ::oslo::test::shm_options;
-using ::oslo::test::start_all_reduce;
-using ::oslo::test::Tensors;
-using ::oslo::test::WorkPointer;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -190,8 +180,8 @@ TEST(SharedMemoryMessages, UnaskedOnesAreBounded) {
       };
       EXPECT_THAT(error_of(act), AllOf(HasSubstr("keeps"), HasSubstr("the limit is 20000 bytes")));
     };
-    const auto adjust = [](test::ShmOptions& options, int) { options.aside_bytes = 20'000; };
-    EXPECT_THAT(test::on_group(2, body, adjust), ::testing::Each(::testing::IsEmpty()));
+    const auto adjust = [](ShmOptions& options, int) { options.aside_bytes = 20'000; };
+    EXPECT_THAT(on_group(2, body, adjust), ::testing::Each(::testing::IsEmpty()));
   }
 }
 
@@ -209,8 +199,8 @@ TEST(SharedMemoryMessages, OneMayBeLargerThanTheLimit) {
       EXPECT_EQ(first(large[0]), 7);
     }
   };
-  const auto adjust = [](test::ShmOptions& options, int) { options.aside_bytes = 20'000; };
-  EXPECT_THAT(test::on_group(2, body, adjust), ::testing::Each(::testing::IsEmpty()));
+  const auto adjust = [](ShmOptions& options, int) { options.aside_bytes = 20'000; };
+  EXPECT_THAT(on_group(2, body, adjust), ::testing::Each(::testing::IsEmpty()));
 }
 
 TEST(SharedMemoryMessages, FromAnyRankAndWithFutures) {
@@ -235,4 +225,4 @@ TEST(SharedMemoryMessages, FromAnyRankAndWithFutures) {
 }
 
 }  // namespace
-}  // namespace oslo
+}  // namespace oslo::test

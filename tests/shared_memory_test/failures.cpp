@@ -10,16 +10,9 @@
 #include "tests/shared_memory_test/group_calls.h"
 #include "tests/support/shared_memory_group.h"
 
-namespace oslo {
+namespace oslo::test {
 namespace {
 
-using ::oslo::test::barrier;
-using ::oslo::test::each_rank;
-using ::oslo::test::error_of;
-using ::oslo::test::first;
-using ::oslo::test::on_group;
-using ::oslo::test::start_all_reduce;
-using ::oslo::test::Tensors;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -228,4 +221,4 @@ TEST(SharedMemoryFailures, ARankThatRefusesAloneAndGoesOn) {
 }
 
 }  // namespace
-}  // namespace oslo
+}  // namespace oslo::test

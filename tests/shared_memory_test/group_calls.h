@@ -2,12 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <functional>
-#include <string>
 #include <vector>
 
-#include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/backend.h"
+#include "tests/support/error_of.h"
 
 namespace oslo::test {
 
@@ -24,16 +22,6 @@ inline WorkPointer start_all_reduce(c10d::Backend& group, const at::Tensor& tens
 
 inline void barrier(c10d::Backend& group) {
   group.barrier({})->wait();
-}
-
-/// What `work` ends with.
-inline std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 inline float first(const at::Tensor& tensor) {

@@ -60,9 +60,11 @@ bool present(c10d::Store& store, const std::string& key) {
     const bool first = cause.empty() || cause.find(answer.text) != std::string::npos;
     fail(waited, "; ", cause.empty() ? answer.text : cause, first ? "" : " (" + answer.text + ")");
   }
+  // Where the cause is known the store tells what came of it: rank 0, who hosts it, gave up first.
+  const std::string told = cause.empty() ? c10::str(" (", answer.text, ")") : "";
   fail(waited, " for up to ", to_text(here.timeout), "; ",
-       cause.empty() ? "it has ended, or takes another way through the program" : cause, " (",
-       answer.text, "); ", kTimeLimitHint);
+       cause.empty() ? "it has ended, or takes another way through the program" : cause, told, "; ",
+       kTimeLimitHint);
 }
 
 /// Of a decider of this host whose process has ended.
@@ -201,8 +203,13 @@ Note await_answer(const Deciders& here, const Keys& keys) {
 std::string follow(const Deciders& here, const Keys& keys, const std::string& topic,
                    const std::string& text) {
   const Note own{Note::Kind::text, here.rank, 0, text};
-  own.write(here.store, keys.entry(here.rank));
-  Note answer = await_answer(here, keys);
+  Note answer;
+  try {
+    own.write(here.store, keys.entry(here.rank));
+    answer = await_answer(here, keys);
+  } catch (const Error& error) {  // the store has gone with rank 0
+    answer = {Note::Kind::missing, 0, 0, error.what()};
+  }
   if (answer.readers > 0) {
     own.erase(here.store, keys.entry(here.rank));
     if (here.store.add(keys.of("readers"), 1) == answer.readers) {

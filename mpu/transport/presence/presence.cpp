@@ -109,9 +109,10 @@ std::string Presence::cause(bool patient) {
       cause_ = look();
       if (cause_.empty()) pause();
     }
-    // On another host rank 0 may have been the first: nobody is there to tell whether it was.
+    // On another host rank 0 may have been the first: nobody is there to tell whether it was. But
+    // nobody is stopped because of that.
     const bool seen = places_[0] && places_[0]->host == options_.host;
-    if (!seen || cause_.empty()) {
+    if (cause_.empty() || (!seen && !sees_stopped())) {
       cause_ += (cause_.empty() ? "" : ", ") + first_line(message_of(error));
     }
   }
@@ -282,6 +283,13 @@ std::string Presence::look() const {
     if (!seen.empty()) found += (found.empty() ? "" : ", ") + seen;
   }
   return found;
+}
+
+bool Presence::sees_stopped() const {
+  return std::ranges::any_of(places_, [&](const std::optional<Place>& place) {
+    return place && place->host == options_.host &&
+           place->process.state() == ProcessId::State::stopped;
+  });
 }
 
 std::string Presence::look_at(int rank) const {

@@ -76,6 +76,7 @@ class Presence {
   void read_places();
   std::optional<Place> read_place(int rank) const;
   std::string look() const;
+  bool sees_stopped() const;
   std::string look_at(int rank) const;
   void let_others_read() const;
 
