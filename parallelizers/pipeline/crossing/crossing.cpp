@@ -3,25 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
-namespace {
-
-/// Its dimensions, from that whose elements lie farthest apart.
-std::vector<int64_t> order_of(const at::Tensor& tensor) {
-  std::vector<int64_t> order(tensor.dim());
-  std::iota(order.begin(), order.end(), 0);
-  if (tensor.is_contiguous()) return order;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
-  return order;
-}
-
-}  // namespace
 
 uint64_t writes_to(const at::Tensor& tensor, const Mesh& mesh) {
   const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
@@ -31,7 +18,7 @@ uint64_t writes_to(const at::Tensor& tensor, const Mesh& mesh) {
 at::Tensor place_for(const Value& value, int to) {
   const Mesh& mesh = *value.layout->mesh();
   const at::Device device = mesh.holds(StageSet::of(to)) ? mesh.device : at::Device(at::kMeta);
-  return at::empty_permuted(value.local.sizes(), order_of(value.local),
+  return at::empty_permuted(value.local.sizes(), memory_order(value.local),
                             at::TensorOptions(value.local.dtype()).device(device));
 }
 
@@ -39,10 +26,10 @@ std::vector<at::Tensor> message_of(const at::Tensor& local) {
   if (!local.defined()) return {local};
   const at::Tensor plain = local.detach();
   if (plain.is_contiguous()) return {plain};
-  const std::vector<int64_t> order = order_of(plain);
+  const MemoryOrder order = memory_order(plain);
   const at::Tensor in_order = plain.permute(order).contiguous();
   if (std::is_sorted(order.begin(), order.end())) return {in_order};
-  return {in_order, at::tensor(order, at::kLong)};
+  return {in_order, at::tensor(c10::IntArrayRef(order), at::kLong)};
 }
 
 at::Tensor value_of_message(const std::vector<at::Tensor>& message) {
@@ -66,7 +53,7 @@ at::Tensor expected_of_message(const std::vector<at::Tensor>& message, const at:
 at::Tensor dense(const at::Tensor& local) {
   const at::Tensor plain = local.detach();
   if (plain.is_non_overlapping_and_dense()) return plain;
-  return at::empty_permuted(plain.sizes(), order_of(plain), plain.options()).copy_(plain);
+  return at::empty_permuted(plain.sizes(), memory_order(plain), plain.options()).copy_(plain);
 }
 
 }  // namespace oslo

@@ -31,6 +31,13 @@ MemoryOrder memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   return order;
 }
 
+MemoryOrder memory_order(const at::Tensor& tensor) {
+  if (!tensor.is_contiguous()) return memory_order(tensor.sizes(), tensor.strides());
+  MemoryOrder order(tensor.dim());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
 std::vector<int64_t> dense_strides(c10::IntArrayRef sizes, const MemoryOrder& order) {
   std::vector<int64_t> strides(sizes.size());
   int64_t inside = 1;

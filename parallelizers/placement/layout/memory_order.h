@@ -14,6 +14,9 @@ using MemoryOrder = c10::SmallVector<int64_t, 6>;
 /// The order of a tensor of these sizes and strides; dimensions of one element count as innermost.
 MemoryOrder memory_order(c10::IntArrayRef sizes, c10::IntArrayRef strides);
 
+/// That of a tensor itself. A contiguous one has its dimensions in order, those of one element too.
+MemoryOrder memory_order(const at::Tensor& tensor);
+
 /// The strides of a dense tensor of these sizes in this order.
 std::vector<int64_t> dense_strides(c10::IntArrayRef sizes, const MemoryOrder& order);
 
