@@ -54,6 +54,8 @@ class CheckpointFolder {
   /// Whether what was opened is still what is there: no save has replaced it, nobody has written
   /// into it. Where it is not, an error of the calls here may be of that.
   bool in_place() const { return files_ != nullptr && files_->in_place(); }
+  /// Whether what is read of it is of one time (`OpenFolder::is_as_opened`).
+  bool is_as_opened() const { return files_ != nullptr && files_->is_as_opened(); }
 
   /// A line for whoever loads: that the contents were saved with hashes, and the index that has
   /// them is gone. Empty where there is nothing to say.

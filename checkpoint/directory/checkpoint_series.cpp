@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -70,7 +70,7 @@ void read_together(const World& world, const std::string& topic, const std::file
     const auto attempt = [&] {
       try {
         reading.read();
-        return std::string(1, kDone);
+        return std::string(1, reading.is_as_opened() ? kDone : kReplaced);
       } catch (const std::exception& error) {
         return (reading.in_place() ? kFailed : kReplaced) + ToldError::of(error).text();
       }
@@ -90,7 +90,7 @@ void read_alone(const std::filesystem::path& path, const SharedReading& reading)
     reading.open();
     try {
       reading.read();
-      return;
+      if (reading.is_as_opened()) return;
     } catch (const Error&) {
       if (reading.in_place()) throw;
     }

@@ -19,10 +19,14 @@ struct SharedReading {
   std::function<bool()> in_place;
   /// Reads from what was opened. It may be called again, and begins from nothing each time.
   std::function<void()> read;
+  /// Whether nobody has written into what was opened since. Asked behind `read`, which else may
+  /// have taken some of it before and some after: hashes are of before it.
+  std::function<bool()> is_as_opened;
 };
 
 /// Reads one and the same folder on every rank while others may save there: all begin again where
-/// they opened different ones, or where one could not read what has been replaced meanwhile.
+/// they opened different ones, where one could not read what has been replaced meanwhile, or where
+/// another program wrote into a file that one of them read.
 /// Collective over the world, by its store; succeeds on every rank or throws the same `Error` on
 /// every rank. Ranks that see different folders although nobody replaces them are told that they
 /// "see different checkpoints at" `path`; `topic` names the purpose.

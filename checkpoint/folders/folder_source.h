@@ -33,6 +33,8 @@ class FolderSource {
 
   /// Whether what was opened is still what is there. Where it is not, an error may be of that.
   virtual bool in_place() const = 0;
+  /// Whether nobody has written into it since: what was read is of one time.
+  virtual bool is_as_opened() const = 0;
 
   /// What `verify` reads: all files that have hashes.
   virtual uint64_t hashed_bytes() const = 0;

@@ -33,6 +33,7 @@ class CheckpointSource : public FolderSource {
   }
 
   bool in_place() const override { return folder_.in_place(); }
+  bool is_as_opened() const override { return folder_.is_as_opened(); }
 
   uint64_t hashed_bytes() const override { return folder_.hashed_bytes(); }
   void verify(FolderProgress& progress) const override { verify_hashes(folder_, progress); }
@@ -54,7 +55,8 @@ void read_source(const fs::path& path, const std::function<void(const FolderSour
     source = open_source(path);
     return std::string();
   };
-  read_alone(path, {open, nullptr, [&] { return source->in_place(); }, [&] { read(*source); }});
+  read_alone(path, {open, nullptr, [&] { return source->in_place(); }, [&] { read(*source); },
+                    [&] { return source->is_as_opened(); }});
 }
 
 }  // namespace oslo

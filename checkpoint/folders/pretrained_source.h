@@ -27,6 +27,7 @@ class PretrainedSource : public FolderSource {
   /// config.json alone.
   std::optional<InputFile> find_file(const std::string& name) const override;
   bool in_place() const override { return folder_.in_place(); }
+  bool is_as_opened() const override { return folder_.is_as_opened(); }
   /// The format has none.
   uint64_t hashed_bytes() const override { return 0; }
   void verify(FolderProgress&) const override {}

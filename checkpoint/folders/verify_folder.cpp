@@ -118,7 +118,8 @@ VerifiedFolder verify_folder(const fs::path& path, const TellProgress& tell) {
       ++verified.tensors;
     }
   };
-  read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read});
+  read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read,
+                    [&] { return folder->is_as_opened(); }});
   return verified;
 }
 

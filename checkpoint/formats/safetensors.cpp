@@ -1,6 +1,7 @@
 #include "checkpoint/formats/safetensors.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <bit>
@@ -243,59 +244,29 @@ const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& key) con
   return found->second;
 }
 
-at::Tensor SafetensorsFile::read(const std::string& key) const try {
+at::Tensor SafetensorsFile::read(const std::string& key) const {
   const Entry& found = entry(key);
-  at::Tensor tensor = at::empty(found.shape, at::TensorOptions(found.dtype).device(at::kCPU));
-  file_.read(tensor.mutable_data_ptr(), found.end - found.begin, data_start_ + found.begin);
+  const at::Tensor tensor =
+      read_elements(key, 0, c10::multiply_integers(found.shape)).view(found.shape);
   if (found.dtype == at::kBool) {
     check_bool_bytes(tensor.const_data_ptr(), found.end - found.begin,
                      c10::str(printable_path(path()), ": tensor '", printable(key), "'"));
   }
   return tensor;
+}
+
+at::Tensor SafetensorsFile::read_elements(const std::string& key, int64_t first,
+                                          int64_t count) const try {
+  const Entry& found = entry(key);
+  const uint64_t size = c10::elementSize(found.dtype);
+  at::Tensor elements = at::empty({count}, at::TensorOptions(found.dtype).device(at::kCPU));
+  file_.read(elements.mutable_data_ptr(), static_cast<uint64_t>(count) * size,
+             data_start_ + found.begin + static_cast<uint64_t>(first) * size);
+  return elements;
 } catch (const c10::Error& error) {
   // No memory for it.
   fail_as(ErrorKind::file, printable_path(path()), ": tensor '", printable(key),
           "' cannot be read: ", error.what_without_backtrace());
-}
-
-void SafetensorsFile::visit(const std::string& key,
-                            const std::function<void(const at::Tensor&)>& visit) const try {
-  const Entry& found = entry(key);
-  const at::TensorOptions options = at::TensorOptions(found.dtype).device(at::kCPU);
-  if (found.begin == found.end) {
-    visit(at::empty(found.shape, options));
-    return;
-  }
-  const auto mapping = file_.map(data_start_ + found.begin, found.end - found.begin);
-  // Nobody writes to it: it is mapped for reading alone.
-  char* data = const_cast<char*>(mapping.get());
-  const auto size = static_cast<int64_t>(c10::elementSize(found.dtype));
-  if (reinterpret_cast<uintptr_t>(data) % size == 0) {
-    visit(at::from_blob(data, found.shape, options));
-  } else {
-    // A header of any length: elements lie anywhere, which only bytes may.
-    std::vector<int64_t> shape = found.shape;
-    shape.push_back(size);
-    visit(at::from_blob(data, shape, options.dtype(at::kByte)));
-  }
-} catch (const c10::Error& error) {
-  fail_as(ErrorKind::file, printable_path(path()), ": tensor '", printable(key),
-          "' cannot be read: ", error.what_without_backtrace());
-}
-
-at::Tensor SafetensorsFile::read_part(const std::string& key, const Selection& select) const {
-  const Entry& found = entry(key);
-  at::Tensor part;
-  visit(key, [&](const at::Tensor& contents) {
-    part = select(contents).clone(at::MemoryFormat::Contiguous);
-    const bool bytes = contents.dim() > static_cast<int64_t>(found.shape.size());
-    if (bytes) part = part.view(found.dtype).squeeze(-1);
-  });
-  if (found.dtype == at::kBool) {
-    check_bool_bytes(part.const_data_ptr(), part.nbytes(),
-                     c10::str(printable_path(path()), ": tensor '", printable(key), "'"));
-  }
-  return part;
 }
 
 StateDict read_safetensors(const std::filesystem::path& path) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -59,16 +58,9 @@ class SafetensorsFile {
   /// A new contiguous CPU tensor with the contents.
   at::Tensor read(const std::string& key) const;
 
-  /// Calls `visit` with a tensor's contents, which are not to be written and are gone afterwards.
-  /// They are mapped into memory (`InputFile::map`): pages that `visit` does not touch are not
-  /// read. Where the header's length leaves the elements unaligned the tensor has one dimension
-  /// more, of the bytes of an element.
-  void visit(const std::string& key, const std::function<void(const at::Tensor&)>& visit) const;
-
-  /// A view of a tensor, made by view operators on its first dimensions (`narrow`, `transpose`).
-  using Selection = std::function<at::Tensor(const at::Tensor& whole)>;
-  /// A new contiguous CPU tensor with what `select` takes of the contents, as `visit` has them.
-  at::Tensor read_part(const std::string& key, const Selection& select) const;
+  /// `count` elements from the one of number `first`, in the order of their bytes, as a new tensor
+  /// of one dimension. The tensor must have them.
+  at::Tensor read_elements(const std::string& key, int64_t first, int64_t count) const;
   const SafetensorsMetadata& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
 

@@ -12,8 +12,10 @@ class SafetensorsTensors : public TensorFile {
   Entry entry(const std::string& key) const override {
     return {file_.shape(key), file_.dtype(key)};
   }
-  /// The contents are mapped, and only the pages that `visit` touches are read.
-  void visit(const std::string& key, const Visit& visit) const override { file_.visit(key, visit); }
+  at::Tensor read(const std::string& key) const override { return file_.read(key); }
+  at::Tensor read_elements(const std::string& key, int64_t first, int64_t count) const override {
+    return file_.read_elements(key, first, count);
+  }
   bool reads_parts() const override { return true; }
   const SafetensorsMetadata& metadata() const override { return file_.metadata(); }
 

@@ -4,7 +4,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,20 +18,18 @@ class TensorFile {
     std::vector<int64_t> shape;
     c10::ScalarType dtype;
   };
-  using Visit = std::function<void(const at::Tensor& contents)>;
-
   virtual ~TensorFile() = default;
 
   virtual std::vector<std::string> keys() const = 0;
   /// Throws `Error` naming file and key where it is absent.
   virtual Entry entry(const std::string& key) const = 0;
 
-  /// Calls `visit` with the contents of a tensor, on the CPU, not to be written and not to be kept.
-  /// Where `reads_parts` only what `visit` touches is read; the contents may then have one
-  /// dimension more, of the bytes of an element (`SafetensorsFile::visit`).
-  virtual void visit(const std::string& key, const Visit& visit) const = 0;
+  /// The contents of a tensor, on the CPU, not to be written: of a .bin its storage is read whole.
+  virtual at::Tensor read(const std::string& key) const = 0;
+  /// Some of its elements (`SafetensorsFile::read_elements`), where `reads_parts` says so.
+  virtual at::Tensor read_elements(const std::string& key, int64_t first, int64_t count) const = 0;
 
-  /// Whether `visit` reads no more than is touched; else it is what `bytes_read` counts.
+  /// Whether a part of a tensor can be read; else `bytes_read` counts what was read whole.
   virtual bool reads_parts() const = 0;
   virtual uint64_t bytes_read() const { return 0; }
 

@@ -147,7 +147,8 @@ void load_state(const ModelView& model, const std::filesystem::path& path,
     values = read_state(state, *folder, options.convert());
     resumed.emplace(model, state, MPU(World::alone()), *folder, options);
   };
-  read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read});
+  read_alone(path, {open, nullptr, [&] { return folder->in_place(); }, read,
+                    [&] { return folder->is_as_opened(); }});
   copy_into(state, values);
   resumed->commit();
 }

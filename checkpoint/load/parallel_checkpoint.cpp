@@ -74,9 +74,9 @@ void load_parallelized(const ModelView& model, const MPU& mpu, const std::string
     folder.emplace(directory);
     return folder->identity();
   };
-  read_together(
-      world, "from_parallelized", directory,
-      {open, [&] { return !folder->hashed().empty(); }, [&] { return folder->in_place(); }, read});
+  read_together(world, "from_parallelized", directory,
+                {open, [&] { return !folder->hashed().empty(); },
+                 [&] { return folder->in_place(); }, read, [&] { return folder->is_as_opened(); }});
   copy_into(*state, values);
   resumed->commit();
 }

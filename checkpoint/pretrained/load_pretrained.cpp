@@ -45,6 +45,7 @@ class PretrainedMatch {
   const ModelState& state() const { return state_; }
   std::string identity() const { return folder_.identity(); }
   bool in_place() const { return folder_.in_place(); }
+  bool is_as_opened() const { return folder_.is_as_opened(); }
 
   /// Writes every value into the model.
   PretrainedLoad copy() const {
@@ -157,13 +158,20 @@ class PretrainedMatch {
 
 PretrainedLoad load_pretrained(const ModelView& model, const std::filesystem::path& folder,
                                const PretrainedOptions& options) {
-  const PretrainedMatch match(model, folder, options);
-  for (const ModelState::Tensor& tensor : match.state().tensors) {
-    OSLO_CHECK(!tensor.layout && tensor.stages.empty(), "'", tensor.name,
-               "' is cut over ranks: load_pretrained needs what initialize returned, "
-               "load_pretrained(parallel, folder), on every rank");
-  }
-  return match.copy();
+  std::optional<PretrainedMatch> match;
+  PretrainedLoad load;
+  const auto open = [&] {
+    match.emplace(model, folder, options);
+    for (const ModelState::Tensor& tensor : match->state().tensors) {
+      OSLO_CHECK(!tensor.layout && tensor.stages.empty(), "'", tensor.name,
+                 "' is cut over ranks: load_pretrained needs what initialize returned, "
+                 "load_pretrained(parallel, folder), on every rank");
+    }
+    return std::string();
+  };
+  read_alone(folder, {open, nullptr, [&] { return match->in_place(); },
+                      [&] { load = match->copy(); }, [&] { return match->is_as_opened(); }});
+  return load;
 }
 
 PretrainedLoad load_pretrained(const ModelView& model, const MPU& mpu,
@@ -174,10 +182,12 @@ PretrainedLoad load_pretrained(const ModelView& model, const MPU& mpu,
     match.emplace(model, folder, options);
     return sha256(match->identity());
   };
-  // What was opened stays open, so that nothing can be replaced after this.
+  // What was opened stays open, so that nothing can be replaced after this, but written into.
+  PretrainedLoad load;
   read_together(mpu.world(), "load_pretrained", folder,
-                {open, [] { return false; }, [&] { return match->in_place(); }, [] {}});
-  return match->copy();
+                {open, [] { return false; }, [&] { return match->in_place(); },
+                 [&] { load = match->copy(); }, [&] { return match->is_as_opened(); }});
+  return load;
 }
 
 }  // namespace oslo

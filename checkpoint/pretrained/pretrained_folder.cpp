@@ -13,6 +13,7 @@
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/pretrained/family.h"
 #include "checkpoint/pretrained/weight_index.h"
+#include "checkpoint/regions/file_overlap.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
@@ -173,12 +174,7 @@ at::Tensor PretrainedFolder::read(const std::string& name, const Region& wanted,
   at::Tensor into = at::empty(wanted.sizes(), at::TensorOptions(entry.dtype).device(at::kCPU));
   std::vector<int64_t> shape = entry.shape;
   if (transposed) std::swap(shape[0], shape[1]);
-  const Overlap overlap = overlap_of(Region(shape), wanted);
-  files_.at(entry.file)->visit(name, [&](const at::Tensor& contents) {
-    const bool as_bytes = contents.dim() > into.dim();
-    copy_overlap(transposed ? contents.transpose(0, 1) : contents,
-                 as_bytes ? into.unsqueeze(-1).view(at::kByte) : into, overlap);
-  });
+  copy_from_file(*files_.at(entry.file), name, overlap_of(Region(shape), wanted), transposed, into);
   if (entry.dtype == at::kBool) {
     check_bool_bytes(into.const_data_ptr(), into.nbytes(),
                      c10::str(printable_path(path_ / entry.file), ": '", printable(name), "'"));

@@ -42,6 +42,8 @@ class PretrainedFolder {
   InputFile config_file() const;
   /// Whether what was opened is still what is there. It can be read in either case.
   bool in_place() const { return folder_ != nullptr && folder_->in_place(); }
+  /// Whether what is read of it is of one time (`OpenFolder::is_as_opened`).
+  bool is_as_opened() const { return folder_ != nullptr && folder_->is_as_opened(); }
   /// By the names of the files.
   const std::map<std::string, Entry>& tensors() const { return tensors_; }
 

@@ -68,9 +68,8 @@ struct Overlap {
 /// Time in proportion to the stretches of both.
 Overlap overlap_of(const Region& from, const Region& to);
 
-/// Copies the elements of `overlap` of one place's tensor into the other's. Both may be views; the
-/// tensors may have one dimension more, the bytes of an element. Types may differ and are converted
-/// as `copy_` does.
+/// Copies the elements of `overlap` of one place's tensor into the other's. Both may be views.
+/// Types may differ and are converted as `copy_` does.
 void copy_overlap(const at::Tensor& from, const at::Tensor& to, const Overlap& overlap);
 
 }  // namespace oslo

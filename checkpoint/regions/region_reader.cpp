@@ -9,6 +9,7 @@
 
 #include "checkpoint/formats/file_format.h"
 #include "checkpoint/formats/tensors/tensor_bytes.h"
+#include "checkpoint/regions/file_overlap.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
 
@@ -111,12 +112,7 @@ void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& 
                 there.dtype, " ", c10::IntArrayRef(there.shape), ", the index says ", saved.dtype,
                 " ", c10::IntArrayRef(shape));
   const uint64_t before = file.bytes_read();
-  file.visit(name, [&](const at::Tensor& contents) {
-    // Types are equal, so bytes are copied: that is the same for all of them.
-    const bool as_bytes = contents.dim() > static_cast<int64_t>(shape.size());
-    copy_overlap(saved.transposed ? contents.transpose(0, 1) : contents,
-                 as_bytes ? into.unsqueeze(-1).view(at::kByte) : into, overlap);
-  });
+  copy_from_file(file, name, overlap, saved.transposed, into);
   count_.bytes += file.reads_parts()
                       ? static_cast<uint64_t>(overlap.numel()) * c10::elementSize(saved.dtype)
                       : file.bytes_read() - before;

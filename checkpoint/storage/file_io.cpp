@@ -1,7 +1,6 @@
 #include "checkpoint/storage/file_io.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -87,12 +86,16 @@ InputFile::InputFile(std::filesystem::path path, int folder) : path_(std::move(p
   written_ = status.st_mtim;
 }
 
+bool InputFile::is_as_opened() const {
+  struct stat own = {};
+  return ::fstat(*fd_, &own) == 0 && static_cast<uint64_t>(own.st_size) == size_ &&
+         own.st_mtim.tv_sec == written_.tv_sec && own.st_mtim.tv_nsec == written_.tv_nsec;
+}
+
 bool InputFile::in_place(int folder) const {
   struct stat own = {}, named = {};
   return ::fstat(*fd_, &own) == 0 && ::fstatat(folder, path_.filename().c_str(), &named, 0) == 0 &&
-         own.st_dev == named.st_dev && own.st_ino == named.st_ino &&
-         static_cast<uint64_t>(own.st_size) == size_ && own.st_mtim.tv_sec == written_.tv_sec &&
-         own.st_mtim.tv_nsec == written_.tv_nsec;
+         own.st_dev == named.st_dev && own.st_ino == named.st_ino && is_as_opened();
 }
 
 void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
@@ -111,21 +114,6 @@ void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
     bytes -= static_cast<uint64_t>(done);
     offset += static_cast<uint64_t>(done);
   }
-}
-
-std::shared_ptr<const char> InputFile::map(uint64_t offset, uint64_t bytes) const {
-  OSLO_CHECK_AS(file, offset <= size_ && bytes <= size_ - offset, printable_path(path_), " has ",
-                size_, " bytes, and ", bytes, " from byte ", offset,
-                " were asked for: the file is cut");
-  if (bytes == 0) return nullptr;
-  const uint64_t before = offset % static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t mapped = bytes + before;
-  void* memory =
-      ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, *fd_, static_cast<off_t>(offset - before));
-  OSLO_CHECK_AS(file, memory != MAP_FAILED, "cannot map ", bytes, " bytes of ",
-                printable_path(path_), ": ", std::strerror(errno));
-  return {static_cast<const char*>(memory) + before,
-          [memory, mapped](const char*) { ::munmap(memory, mapped); }};
 }
 
 std::string read_file(const InputFile& file, uint64_t most) {

@@ -50,19 +50,16 @@ class InputFile {
 
   /// Bytes in the file when it was opened.
   uint64_t size() const { return size_; }
-  /// Exactly `bytes` bytes from `offset`; throws `Error` if the file ends before.
+  /// Exactly `bytes` bytes from `offset`; throws `Error` if the file ends before. Files are never
+  /// mapped: one that another program cuts meanwhile would end the process (SIGBUS).
   void read(void* into, uint64_t bytes, uint64_t offset) const;
-  /// `bytes` bytes from `offset` as memory that must not be written; the system reads the pages
-  /// that are touched. They stay there until the last pointer goes, also when this object has gone.
-  /// Null for no bytes. Throws `Error` where the file ends before, or the system cannot map it. A
-  /// file that another program cuts meanwhile ends the process with SIGBUS when its missing pages
-  /// are touched.
-  std::shared_ptr<const char> map(uint64_t offset, uint64_t bytes) const;
   const std::filesystem::path& path() const { return path_; }
 
   /// Whether its name in the open folder still leads to it, and nobody has written into it since it
   /// was opened.
   bool in_place(int folder) const;
+  /// The latter alone: what was read of it is of one time, whatever its name leads to by now.
+  bool is_as_opened() const;
 
  private:
   std::filesystem::path path_;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -63,6 +64,10 @@ bool OpenFolder::in_place() const {
     if (!file.in_place(fd_)) return false;
   }
   return true;
+}
+
+bool OpenFolder::is_as_opened() const {
+  return std::ranges::all_of(held_, [](const auto& held) { return held.second.is_as_opened(); });
 }
 
 void fail_as_replaced(const std::filesystem::path& path) {

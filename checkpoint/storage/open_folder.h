@@ -39,6 +39,9 @@ class OpenFolder {
   /// Whether its name still leads to it, and the names of the files that are held to them, as they
   /// were when they were opened.
   bool in_place() const;
+  /// Whether nobody has written into the files that are held since they were opened. What replaces
+  /// the folder or a file leaves these as they are.
+  bool is_as_opened() const;
 
  private:
   std::filesystem::path path_;

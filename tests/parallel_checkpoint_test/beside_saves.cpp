@@ -155,16 +155,18 @@ TEST_F(BesideSaves, ALoadThatFailsBesideASaveStartsOver) {
     return folder->identity();
   };
   const auto in_place = [&] { return folder->in_place(); };
-  EXPECT_NO_THROW(read_alone(target_, {open, nullptr, in_place, [&] {
-                                         if (++read > 2) return;
-                                         save_as(1 + read);
-                                         fail("as of a file that has gone");
-                                       }}));
+  const auto as_opened = [&] { return folder->is_as_opened(); };
+  const auto replaced_while_read = [&] {
+    if (++read > 2) return;
+    save_as(1 + read);
+    fail("as of a file that has gone");
+  };
+  EXPECT_NO_THROW(read_alone(target_, {open, nullptr, in_place, replaced_while_read, as_opened}));
   EXPECT_EQ(read, 3);
   expect_model(*folder, 3);
   const auto damaged = [] { fail("is damaged"); };
   EXPECT_EQ(error_of([&] {
-              read_alone(target_, {open, nullptr, in_place, damaged});
+              read_alone(target_, {open, nullptr, in_place, damaged, as_opened});
             }),
             "is damaged");
 }
@@ -235,9 +237,10 @@ class TwoRanks {
         folder->verify();
       };
       try {
-        read_together(world, "test", path,
-                      {open, [&] { return !folder->hashed().empty(); },
-                       [&] { return folder->in_place(); }, read});
+        read_together(
+            world, "test", path,
+            {open, [&] { return !folder->hashed().empty(); }, [&] { return folder->in_place(); },
+             read, [&] { return folder->is_as_opened(); }});
       } catch (const Error& error) {
         mine.error = error.what();
       }
@@ -273,6 +276,65 @@ TEST_F(BesideSaves, TheIndexTellsSavesOfEqualFilesApart) {
   index["checksum"] = sha256(index.dump());
   test::write_contents(index_, index.dump());
   EXPECT_NE(CheckpointFolder(target_).identity(), before);
+}
+
+// Another program writes into a file whose hash has been looked at (cp, rsync --inplace, a Python
+// that saves into the folder): what has been read of it before goes with none of what comes behind.
+TEST_F(BesideSaves, AFileThatIsWrittenIntoWhileItIsReadIsReadAgain) {
+  const std::string file = target_ + "/model.safetensors";
+  for (const bool listed : {true, false}) {
+    SCOPED_TRACE(listed ? "with its index" : "without");
+    save_as(1, SaveOptions().merge_checkpoints(true).format("safetensors"));
+    const std::string before = test::contents(file), index = test::contents(index_);
+    save_as(2, SaveOptions().merge_checkpoints(true).format("safetensors"));
+    const std::string after = test::contents(file), next_index = test::contents(index_);
+    const auto write_in_place = [&](const std::string& contents, const std::string& its_index) {
+      test::write_contents(file, contents);
+      if (listed) test::write_contents(index_, its_index);
+    };
+    fs::remove(target_ + "/extra.json");
+    if (!listed) fs::remove(index_);
+    write_in_place(before, index);
+    std::vector<StateDict> read(2);
+    std::vector<int> times(2);
+    run_as_threads(2, [&](World world) {
+      const size_t rank = static_cast<size_t>(world.rank());
+      const ModelState state(*make_model(9));
+      std::optional<CheckpointFolder> folder;
+      read_together(world, "test", target_,
+                    {[&] {
+                       folder.emplace(target_);
+                       return folder->identity();
+                     },
+                     [&] { return !folder->hashed().empty(); }, [&] { return folder->in_place(); },
+                     [&] {
+                       folder->verify();
+                       if (times[rank]++ == 0 && rank == 1) write_in_place(after, next_index);
+                       const Model model = make_model(9);
+                       copy_into(ModelState(*model), read_state(ModelState(*model), *folder));
+                       read[rank] = whole_state(*model);
+                     },
+                     [&] { return folder->is_as_opened(); }});
+    });
+    for (const StateDict& state : read) expect_equal(state, whole_state(*make_model(2)));
+    EXPECT_GT(times[1], 1);
+    fs::remove_all(target_);
+  }
+}
+
+// It ends before what is read of it: an error, where memory mapped from it would end the process.
+TEST_F(BesideSaves, AFileThatIsCutWhileItIsRead) {
+  save_as(1, SaveOptions().merge_checkpoints(true).format("safetensors"));
+  const CheckpointFolder folder(target_);
+  folder.verify();
+  fs::resize_file(target_ + "/model.safetensors", 64);
+  EXPECT_SAYS(error_of([&] { folder.read("qkv.weight", nullptr); }), "bytes too early");
+  EXPECT_FALSE(folder.is_as_opened());
+  save_pretrained_like(target_ + "-hf", 1, 1);
+  const PretrainedFolder pretrained(target_ + "-hf");
+  fs::resize_file(target_ + "-hf/model.safetensors", 64);
+  EXPECT_SAYS(error_of([&] { pretrained.read("weight0", Region(std::vector<int64_t>{7}), false); }),
+              "bytes too early");
 }
 
 // Without hashes nothing but the file itself tells one save from another.
@@ -331,7 +393,8 @@ TEST_F(BesideSaves, RanksThatSeeDifferentFoldersAreTold) {
                        folder.emplace(own);
                        return folder->identity();
                      },
-                     [] { return true; }, [&] { return folder->in_place(); }, [] {}});
+                     [] { return true; }, [&] { return folder->in_place(); }, [] {},
+                     [&] { return folder->is_as_opened(); }});
     });
   });
   for (const std::string& error : errors) {

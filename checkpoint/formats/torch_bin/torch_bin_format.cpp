@@ -1,5 +1,6 @@
 #include "checkpoint/formats/file_format.h"
 #include "checkpoint/formats/torch_bin/torch_bin.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 namespace {
@@ -12,8 +13,10 @@ class TorchBinTensors : public TensorFile {
   Entry entry(const std::string& key) const override {
     return {file_.shape(key), file_.dtype(key)};
   }
-  /// The tensor's storage is read as a whole.
-  void visit(const std::string& key, const Visit& visit) const override { visit(file_.read(key)); }
+  at::Tensor read(const std::string& key) const override { return file_.read(key); }
+  at::Tensor read_elements(const std::string& key, int64_t, int64_t) const override {
+    fail("tensor '", key, "' of a file in PyTorch's format is read whole");
+  }
   bool reads_parts() const override { return false; }
   uint64_t bytes_read() const override { return file_.bytes_read(); }
 

@@ -296,7 +296,7 @@ bool Call::restart_on_zeros() {
 
 void Call::finish() {
   // A rule that is made of other operators hands in what they returned, which had zeros to run on.
-  if (on_zeros_ && !op_.in_place && !all_known(arguments())) {
+  if (place_.on_zeros && !op_.in_place && !all_known(arguments())) {
     for (c10::IValue& result : results_) result = with_tensors_in(result, with_shape_inside);
   }
   gather_gradients_of(results_);
