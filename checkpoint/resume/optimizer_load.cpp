@@ -34,7 +34,7 @@ void check_same_parameters(const SavedOptimizer::Group& saved,
              "', this optimizer's has not; make the optimizer with the groups that it had");
 }
 
-/// The tensor as the parameter lies: its cut, its device, its strides.
+/// The tensor as states of the parameter lie: their cut, and the parameter's device and strides.
 at::Tensor read_like(const ModelState::Tensor& parameter, const std::string& key,
                      const CheckpointFolder& folder) {
   const auto there = folder.index().tensors.find(key);
@@ -46,7 +46,7 @@ at::Tensor read_like(const ModelState::Tensor& parameter, const std::string& key
              "the checkpoint ", where, " has '", printable(key), "' as ", there->second.dtype, " ",
              c10::IntArrayRef(there->second.shape), ", its parameter is ",
              parameter.local.scalar_type(), " ", c10::IntArrayRef(parameter.shape));
-  return state_like(folder.read(key, parameter.layout), parameter.local);
+  return state_like(folder.read(key, parameter.state_layout), parameter.local);
 }
 
 }  // namespace

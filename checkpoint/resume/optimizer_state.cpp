@@ -90,12 +90,14 @@ std::vector<ModelState::Tensor> OptimizerState::tensors() const {
       for (const std::string& field : state->second.tensors) {
         ModelState::Tensor& tensor = tensors.emplace_back(*in_model);
         tensor.name = optimizer_key(field, in_model->name);
+        tensor.layout = in_model->state_layout;
         const auto part = parts_.find(tensor.name);
         OSLO_CHECK(part != parts_.end() || !in_model->here, "the optimizer has no state of '",
                    in_model->name, "' here, but on other pipeline stages; step it on all ranks");
-        const bool marked = mark_of(in_model->local) != nullptr;
-        const at::Tensor own = part != parts_.end() ? part->second : plain_values(in_model->local);
-        tensor.local = marked ? marked_like(own, in_model->local) : own;
+        const LayoutPtr lies = layouts_of(in_model->local).state;
+        const at::Tensor own =
+            part != parts_.end() ? part->second : blank_in(in_model->local, lies);
+        tensor.local = lies ? marked_state(own, in_model->local) : own;
       }
     }
   }

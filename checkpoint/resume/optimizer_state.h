@@ -17,7 +17,8 @@
 namespace oslo {
 
 /// What a checkpoint holds of an optimizer: its kind, its groups with their options, and the state
-/// of each parameter that has one. Tensors of a state lie as their parameter does.
+/// of each parameter that has one. Tensors of a state lie as the parameter's `ParameterLayouts`
+/// say.
 class OptimizerState {
  public:
   /// Looks at this rank's optimizer. Throws `Error` for one that cannot be saved (`kind_of`,

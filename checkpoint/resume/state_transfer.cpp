@@ -95,7 +95,7 @@ StateTransfer::StateTransfer(torch::optim::Optimizer& optimizer, const ModelView
 void StateTransfer::give() {
   const c10::AutoGradMode no_grad(false);
   for (State& state : states_) {
-    const LayoutPtr now = layout(state.parameter);
+    const LayoutPtr now = layouts_of(state.parameter).state;
     if (!state.was_marked && !now) continue;  // it is where it belongs
     void* const key = state.parameter.unsafeGetTensorImpl();
     OptimizerKind::State parts{state.numbers, {}};

@@ -51,14 +51,14 @@ at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& par
   const c10::AutoGradMode no_grad(false);
   const LayoutPtr lies = layout(tensor);
   const bool cut = lies && !lies->whole();
-  OSLO_CHECK(!cut || cuts_of(lies) == cuts_of(parameter.layout), what, " is cut as [",
-             to_string(cuts_of(lies)), "], its parameter as [",
-             to_string(cuts_of(parameter.layout)), "]");
+  const LayoutPtr& wanted = parameter.state_layout;
+  OSLO_CHECK(!cut || cuts_of(lies) == cuts_of(wanted), what, " is cut as [",
+             to_string(cuts_of(lies)), "], its parameter as [", to_string(cuts_of(wanted)), "]");
   at::Tensor part =
       mark_of(tensor) != nullptr ? unmarked_alias(tensor) : local_tensor(tensor).detach();
-  const at::Tensor like = plain_values(parameter.local);
-  if (!cut && parameter.layout && part.sizes() == c10::IntArrayRef(parameter.shape)) {
-    part = local_part(part, *parameter.layout);
+  const at::Tensor like = blank_in(parameter.local, layouts_of(parameter.local).state);
+  if (!cut && wanted && part.sizes() == c10::IntArrayRef(parameter.shape)) {
+    part = local_part(part, *wanted);
   }
   OSLO_CHECK(part.sizes() == like.sizes() && part.scalar_type() == like.scalar_type(), what, " is ",
              part.scalar_type(), " ", part.sizes(), ", its parameter ", like.scalar_type(), " ",
@@ -69,11 +69,12 @@ at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& par
 at::Tensor state_like(const at::Tensor& part, const at::Tensor& parameter) {
   const c10::AutoGradMode no_grad(false);
   const BelowDoor below;
-  const at::Tensor like = plain_values(parameter);
+  const LayoutPtr lies = layouts_of(parameter).state;
+  const at::Tensor like = blank_in(parameter, lies);
   const bool own = part.storage().use_count() == 1 && part.storage().nbytes() == part.nbytes();
   const bool fits = own && part.device() == like.device() && part.strides() == like.strides();
   const at::Tensor values = fits ? part : at::empty_like(like).copy_(part);
-  return mark_of(parameter) == nullptr ? values : marked_like(values, parameter);
+  return lies ? marked_state(values, parameter) : values;
 }
 
 }  // namespace oslo

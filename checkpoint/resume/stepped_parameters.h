@@ -28,13 +28,13 @@ std::vector<std::vector<SteppedParameter>> stepped_parameters(
     ForeignTensors foreign = ForeignTensors::refused);
 
 /// This rank's part of a tensor of a parameter's state, as an ordinary tensor. A whole one, as an
-/// optimizer has that was made before the parameter was cut, is cut like its parameter. Throws
+/// optimizer has that was made before the parameter was cut, is cut as its states are. Throws
 /// `Error` naming `what` where it has not the parameter's shape and dtype.
 at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& parameter,
                          const std::string& what);
 
-/// This rank's part of a tensor of a parameter's state, ordinary, as the parameter lies: with its
-/// mark, on its device, with its strides, in memory that nothing else shares.
+/// This rank's part of a tensor of a parameter's state, ordinary, as such states lie: with the mark
+/// that says so, on the parameter's device, with its strides, in memory that nothing else shares.
 at::Tensor state_like(const at::Tensor& part, const at::Tensor& parameter);
 
 }  // namespace oslo

@@ -24,17 +24,18 @@ ModelState::ModelState(const ModelView& model) {
 }
 
 ModelState::Tensor state_entry(const std::string& name, const at::Tensor& tensor) {
-  ModelState::Tensor entry{name, tensor, nullptr, tensor.sizes().vec(), {}};
+  ModelState::Tensor entry{name, tensor, nullptr, nullptr, tensor.sizes().vec(), {}};
   const Mark* mark = mark_of(tensor);
-  if (mark != nullptr) {
-    entry.stages = mark->layout->stages();
-    entry.here = mark->layout->here();
-  }
-  if (mark != nullptr && !mark->layout->whole()) {
-    entry.layout = mark->layout;
-    const auto global = mark->layout->global_sizes(tensor.sizes());
+  if (mark == nullptr) return entry;
+  entry.stages = mark->layout->stages();
+  entry.here = mark->layout->here();
+  const auto& [own, _, state] = mark->layouts;
+  if (!own->whole()) {
+    entry.layout = own;
+    const auto global = own->global_sizes(tensor.sizes());
     entry.shape.assign(global.begin(), global.end());
   }
+  if (!state->whole()) entry.state_layout = state;
   return entry;
 }
 

@@ -23,6 +23,7 @@ struct ModelState {
     std::string name;            ///< the first of its names
     at::Tensor local;            ///< the module's own tensor: this rank's part, or all of it
     LayoutPtr layout;            ///< how it is cut; null where this rank has all of it
+    LayoutPtr state_layout;      ///< the same of what an optimizer keeps of it
     std::vector<int64_t> shape;  ///< global
     StageSet stages;             ///< the pipeline stages that hold it; none: every rank does
     bool here = true;            ///< whether this rank does

@@ -9,8 +9,6 @@
 #include <map>
 
 #include "mpu/base/error.h"
-#include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
@@ -32,9 +30,10 @@ class TotalNorm {
   size_t share_of(const at::Tensor& parameter) {
     std::vector<Group*> over;
     if (const Mark* mark = mark_of(parameter)) {
-      for (int axis = 0; axis < mark->layout->axes(); ++axis) {
-        Group* group = mark->layout->group(axis).get();
-        if (!(*mark->layout)[axis].whole() && group->size() > 1) over.push_back(group);
+      const Layout& lies = *mark->layouts.gradient;
+      for (int axis = 0; axis < lies.axes(); ++axis) {
+        Group* group = lies.group(axis).get();
+        if (!lies[axis].whole() && group->size() > 1) over.push_back(group);
       }
       const Mesh& mesh = *mark->layout->mesh();
       if (mark->layout->resident() && mesh.stages) over.push_back(mesh.stages.get());
@@ -113,8 +112,9 @@ void take_assigned(const at::Tensor& parameter) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (placed_impl(gradient) == nullptr) return;
   const RuleScope scope("clip_grad_norm");
-  gradient = local_in(gradient, layout(parameter));
-  if (mark_of(parameter) != nullptr) mark_gradient(gradient, parameter);
+  const LayoutPtr lies = layouts_of(parameter).gradient;
+  gradient = local_in(gradient, lies);
+  if (lies) gradient = marked_gradient(gradient, parameter);
 }
 
 /// The elements of a gradient; of a sparse one, those that are there.

@@ -125,6 +125,42 @@ void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
   if (tensor.is_leaf() && accumulates_for(*mark.accumulator, tensor)) set_accumulator(tensor, mark);
 }
 
+ParameterLayouts with_stages(const ParameterLayouts& layouts, StageSet stages) {
+  const auto with = [&](const LayoutPtr& layout) -> LayoutPtr {
+    auto changed = std::make_shared<Layout>(*layout);
+    changed->set_stages(stages);
+    return changed;
+  };
+  ParameterLayouts changed(with(layouts.parameter));
+  if (layouts.gradient != layouts.parameter) changed.gradient = with(layouts.gradient);
+  if (layouts.state != layouts.parameter) changed.state = with(layouts.state);
+  return changed;
+}
+
+/// A tensor over the storage of `local`, without history, that is yet to be told its mark.
+at::Tensor over_part(const at::Tensor& local, const Layout& layout, at::Device device) {
+  auto impl = marked_implementation(local, layout, device);
+  if (!impl->is_inference() && !local.is_inference()) {
+    impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
+  }
+  return at::Tensor(std::move(impl));
+}
+
+/// What belongs to `parameter` and lies as one of its layouts says. Where that is the parameter's
+/// own they share a mark.
+at::Tensor marked_as(const at::Tensor& local, const at::Tensor& parameter,
+                     const LayoutPtr& layout) {
+  const Mark& own = *mark_of(parameter);
+  if (layout == own.layout) return marked_like(local, parameter);
+  auto mark = c10::make_intrusive<Mark>(own);
+  mark->layout = layout;
+  mark->local_sizes.assign(local.sizes().begin(), local.sizes().end());
+  mark->accumulator = nullptr;
+  at::Tensor marked = over_part(local, *layout, parameter.device());
+  set_mark(*marked.unsafeGetTensorImpl(), std::move(mark));
+  return marked;
+}
+
 }  // namespace
 
 const Mark* mark_of(const at::Tensor& tensor) {
@@ -166,12 +202,12 @@ void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std:
 
 void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tensor& part) {
   const Mark* const before = mark_of(parameter);
-  const bool was_here = before->layout->here();
+  const LayoutPtr lay = before->layout;
+  const bool was_here = lay->here();
   const at::Tensor gradient = parameter.grad();
-  auto layout = std::make_shared<Layout>(*before->layout);
-  layout->set_stages(stages);
   auto changed = c10::make_intrusive<Mark>(*before);
-  changed->layout = layout;
+  changed->layouts = with_stages(before->layouts, stages);
+  const LayoutPtr layout = changed->layout = changed->layouts.parameter;
   if (layout->here() != was_here) {
     const bool trains = parameter.requires_grad();
     const at::Tensor own = was_here ? unmarked_alias(parameter) : part;
@@ -183,8 +219,25 @@ void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tenso
     set_mark(*parameter.unsafeGetTensorImpl(), changed);
   }
   if (layout->here()) set_accumulator(parameter, *changed);
-  if (gradient.defined())
-    parameter.mutable_grad() = marked_like(unmarked_alias(gradient), parameter);
+  if (!gradient.defined()) return;
+  const Mark* const own = mark_of(gradient);
+  const at::Tensor local = unmarked_alias(gradient);
+  const bool exchanged = own != nullptr && own->layout != lay;
+  parameter.mutable_grad() =
+      exchanged ? marked_gradient(local, parameter) : marked_like(local, parameter);
+}
+
+ParameterLayouts layouts_of(const at::Tensor& parameter) {
+  const Mark* const mark = mark_of(parameter);
+  return mark == nullptr ? ParameterLayouts() : mark->layouts;
+}
+
+void set_layouts(const at::Tensor& parameter, LayoutPtr gradient, LayoutPtr state) {
+  const Mark* const mark = mark_of(parameter);
+  OSLO_CHECK(mark != nullptr, "how gradients and states lie is set on a parameter that is marked");
+  auto changed = c10::make_intrusive<Mark>(*mark);
+  changed->layouts = {mark->layout, std::move(gradient), std::move(state)};
+  set_mark(*parameter.unsafeGetTensorImpl(), std::move(changed));
 }
 
 void set_padding_row(const at::Tensor& parameter, int64_t row) {
@@ -210,12 +263,28 @@ void set_weight_uses(const at::Tensor& parameter, std::shared_ptr<const WeightUs
 
 at::Tensor marked_like(const at::Tensor& local, const at::Tensor& like,
                        std::optional<at::Device> device) {
-  auto impl = marked_implementation(local, *mark_of(like)->layout, device.value_or(like.device()));
-  copy_tag(*like.unsafeGetTensorImpl(), *impl);
-  if (!impl->is_inference() && !local.is_inference()) {
-    impl->set_version_counter(local.unsafeGetTensorImpl()->version_counter());
-  }
-  return at::Tensor(std::move(impl));
+  at::Tensor marked = over_part(local, *mark_of(like)->layout, device.value_or(like.device()));
+  copy_tag(*like.unsafeGetTensorImpl(), *marked.unsafeGetTensorImpl());
+  return marked;
+}
+
+at::Tensor marked_gradient(const at::Tensor& local, const at::Tensor& parameter) {
+  return marked_as(local, parameter, mark_of(parameter)->layouts.gradient);
+}
+
+at::Tensor marked_state(const at::Tensor& local, const at::Tensor& parameter) {
+  return marked_as(local, parameter, mark_of(parameter)->layouts.state);
+}
+
+at::Tensor blank_in(const at::Tensor& parameter, const LayoutPtr& layout) {
+  const Mark* const mark = mark_of(parameter);
+  if (mark == nullptr) return parameter.detach();
+  at::Tensor own = unmarked_alias(parameter);
+  if (layout == mark->layout) return own;
+  const BelowDoor below;
+  const auto global = mark->layout->global_sizes(parameter.sizes());
+  const at::Tensor whole = at::empty(global, at::TensorOptions(own.dtype()).device(at::kMeta));
+  return own.new_empty(local_part(whole, *layout).sizes());
 }
 
 void set_made_like(const at::Tensor& marked) {

@@ -8,6 +8,7 @@
 
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/libtorch/tensor_tag.h"
+#include "parallelizers/placement/layout/parameter_layouts.h"
 #include "parallelizers/placement/layout/value.h"
 #include "parallelizers/placement/layout/weight_uses.h"
 
@@ -21,13 +22,17 @@ namespace oslo {
 /// rank's part of something larger. A marked tensor is an ordinary tensor of the local shape, with
 /// storage; operators treat it as the whole it is a part of.
 struct Mark final : TagPart {
-  Mark(std::string name, LayoutPtr layout, c10::IntArrayRef local_sizes)
+  Mark(std::string name, const LayoutPtr& layout, c10::IntArrayRef local_sizes)
       : name(std::move(name)),
-        layout(std::move(layout)),
+        layout(layout),
+        layouts(layout),
         local_sizes(local_sizes.begin(), local_sizes.end()) {}
 
   std::string name;
+  /// How the tensor lies that carries the mark.
   LayoutPtr layout;
+  /// How the parameter lies that it is, or belongs to, and what belongs to that.
+  ParameterLayouts layouts;
   c10::SmallVector<int64_t, 4> local_sizes;
   /// The row of an embedding table that gets no gradient; -1: none. The layer cannot pass it, since
   /// LibTorch compares padding_idx with the rows of this rank's part.
@@ -57,6 +62,14 @@ void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std:
 /// a rank that holds it now, as before where it did; unused elsewhere.
 void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tensor& part);
 
+/// How a parameter, its gradients and its states lie; all null of an ordinary tensor.
+ParameterLayouts layouts_of(const at::Tensor& parameter);
+
+/// Sets how gradients of a marked parameter lie behind their exchange over data replicas, and the
+/// states that an optimizer keeps of it: as the parameter does until then. What there is of either
+/// is not moved.
+void set_layouts(const at::Tensor& parameter, LayoutPtr gradient, LayoutPtr state);
+
 /// Sets `padding_row` of a marked table.
 void set_padding_row(const at::Tensor& parameter, int64_t row);
 
@@ -78,6 +91,16 @@ bool is_gradient(const at::Tensor& tensor);
 
 /// Gives a marked tensor the mark of another one, which lies as it does.
 void share_mark(const at::Tensor& marked, const at::Tensor& of);
+
+/// The same for this rank's part of the gradient of `parameter` behind its exchange, and of a state
+/// that an optimizer keeps of it: each lies as `layouts_of(parameter)` says. `parameter` is marked.
+at::Tensor marked_gradient(const at::Tensor& local, const at::Tensor& parameter);
+at::Tensor marked_state(const at::Tensor& local, const at::Tensor& parameter);
+
+/// An ordinary tensor of the sizes, type and device that this rank's part of what `parameter` is
+/// has in `layout`: the part itself, without mark and history, where that is the parameter's own
+/// layout; else one without content.
+at::Tensor blank_in(const at::Tensor& parameter, const LayoutPtr& layout);
 
 /// The value of a marked tensor. Differentiable: its gradient becomes the parameter's, marked at
 /// the end of the backward pass.

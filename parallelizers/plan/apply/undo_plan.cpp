@@ -86,6 +86,11 @@ at::Tensor gathered(const at::Tensor& marked) {
   return shares ? whole.clone() : whole;
 }
 
+/// The shape of a gradient that ranks of other stages have.
+at::Tensor gradient_elsewhere(const at::Tensor& parameter) {
+  return marked_gradient(blank_in(parameter, layouts_of(parameter).gradient), parameter);
+}
+
 void restore_padding(const ModelView& model) {
   for (const ModuleView& entry : model.modules()) {
     auto* embedding = entry.module ? entry.module->as<torch::nn::EmbeddingImpl>() : nullptr;
@@ -111,7 +116,7 @@ void make_whole(const ModelView& model, const MPU& mpu, const KnownHolders& know
     at::Tensor gradient;
     if (has_gradient) {
       const bool here = tensor.grad().defined();
-      gradient = gathered(here ? tensor.grad() : marked_like(unmarked_alias(tensor), tensor));
+      gradient = gathered(here ? tensor.grad() : gradient_elsewhere(tensor));
       tensor.mutable_grad().reset();
     }
     unmark(tensor, gathered(tensor));
