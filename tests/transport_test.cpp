@@ -229,7 +229,8 @@ TEST(TwoLevels, WorkThatNobodyWaitsForYet) {
     std::vector<c10::intrusive_ptr<c10d::Work>> started;
     for (int i = 0; i < 5; ++i) {
       values.push_back(torch::full({1000}, double(world.rank() + i)));
-      started.push_back(group->all_reduce_work(values.back()));
+      std::vector<torch::Tensor> one{values.back()};
+      started.push_back(group->process_group()->allreduce(one));
     }
     for (int i = 4; i >= 0; --i) started[i]->wait();
     for (int i = 0; i < 5; ++i) {

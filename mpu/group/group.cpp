@@ -145,12 +145,6 @@ Pending Group::begin_all_reduce(at::Tensor tensor, Reduction reduction, bool awa
   return pending(backend(tensor).allreduce(tensors, options), tensor, "all_reduce");
 }
 
-c10::intrusive_ptr<c10d::Work> Group::all_reduce_work(at::Tensor& tensor) {
-  if (size() > 1) count_all_reduce(tensor, all_reduce_brings(tensor));
-  std::vector<at::Tensor> tensors{parts::as_real(tensor)};
-  return backend(tensor).allreduce(tensors);
-}
-
 void Group::broadcast(at::Tensor& tensor, int root) {
   begin_broadcast(tensor, root, /*awaited=*/true).wait();
 }

@@ -79,10 +79,6 @@ class Group {
   void broadcast(at::Tensor& tensor, int root = 0);
   Pending start_broadcast(at::Tensor tensor, int root = 0);
 
-  /// An all-reduce in place on a contiguous tensor, as c10d's callbacks take it. Unlike the others
-  /// it gives a Work at size 1, too.
-  c10::intrusive_ptr<c10d::Work> all_reduce_work(at::Tensor& tensor);
-
   /// Messages between two ranks of the group (group ranks): see messages.h.
   void send(c10::ArrayRef<at::Tensor> tensors, int to, int tag = 0);
   PendingSend start_send(std::vector<at::Tensor> tensors, int to, int tag = 0);

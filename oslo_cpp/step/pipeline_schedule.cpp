@@ -15,7 +15,7 @@
 #include "oslo_cpp/step/check_step.h"
 #include "oslo_cpp/step/step_models.h"
 #include "oslo_cpp/step/stray_parameter.h"
-#include "parallelizers/data/gradient_average.h"
+#include "parallelizers/data/exchange/step_exchange.h"
 #include "parallelizers/pipeline/crossing/forward_writes.h"
 #include "parallelizers/pipeline/crossing/share_parameter.h"
 #include "parallelizers/pipeline/run/copied_gradients.h"
@@ -88,9 +88,9 @@ struct PipelineSchedule::State {
 
   const MPU& mpu() const { return models.mpu(); }
   const MeshPtr& mesh() const { return models.mesh(); }
-  void last_pass_begins(GradientAverage& average, int stage) const;
+  void last_pass_begins(StepExchange& average, int stage) const;
   void finish_gradients(const StrayGradients& strays, CopiedGradients& copied,
-                        GradientAverage& average, pipeline::Recorder* recorder) const;
+                        StepExchange& average, pipeline::Recorder* recorder) const;
   pipeline::MeasuredStep measured(const pipeline::Recorder& recorder) const;
   at::Tensor shared_loss(const ScheduleRun& run) const;
   std::vector<at::Generator> streams() const;
@@ -128,7 +128,7 @@ void PipelineSchedule::State::check_order(bool trains, const std::function<void(
 }
 
 /// The others' gradients have come in earlier passes.
-void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int stage) const {
+void PipelineSchedule::State::last_pass_begins(StepExchange& average, int stage) const {
   const bool staged = mesh()->stages != nullptr;
   average.last_pass_begins([&](const at::Tensor& parameter) {
     const LayoutPtr layout = oslo::layout(parameter);
@@ -138,7 +138,7 @@ void PipelineSchedule::State::last_pass_begins(GradientAverage& average, int sta
 
 /// Averages first: what copies add up then is the same on all of them, bit for bit.
 void PipelineSchedule::State::finish_gradients(const StrayGradients& strays,
-                                               CopiedGradients& copied, GradientAverage& average,
+                                               CopiedGradients& copied, StepExchange& average,
                                                pipeline::Recorder* recorder) const {
   if (mesh()->stages) strays.check(*mesh()->stages);
   using Doing = pipeline::Timeline::Doing;
@@ -214,7 +214,7 @@ StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const L
   state_->check_order(trains, on_shapes);
   if (trains && state_->steps > 0) state_->models.take_from_first_replica(/*buffers_only=*/true);
   CopiedGradients copied(mpu.tensor_mesh(), parameters);
-  GradientAverage average(*mpu.data_group(), parameters);
+  StepExchange average(*mpu.data_group(), parameters);
   const bool averages = mpu.data_group()->size() > 1;
   StrayGradients::Parameters own;
   for (const at::Tensor& parameter : parameters) own.insert(parameter.unsafeGetTensorImpl());

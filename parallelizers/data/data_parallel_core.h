@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "mpu/group/group.h"
-#include "parallelizers/data/ddp_options.h"
+#include "parallelizers/data/exchange/ddp_options.h"
 
 namespace oslo {
 
 /// What `DistributedDataParallel` does around the forward of a module, whatever the module's type:
-/// LibTorch's gradient reducer (Li et al., arXiv 2006.15704), fed with this rank's parts.
+/// compares replicas, sends buffers, and has backward passes exchange gradients (`PassExchange`).
 class DataParallelCore {
  public:
   DataParallelCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<Group> group,

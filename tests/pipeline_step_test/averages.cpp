@@ -1,5 +1,5 @@
 // Averages of gradients over data replicas, which set out while the last backward pass runs.
-#include "parallelizers/data/gradient_average.h"
+#include "parallelizers/data/exchange/step_exchange.h"
 
 #include <gmock/gmock.h>
 #include <oslo_cpp/oslo.h>
@@ -50,7 +50,7 @@ int64_t average_two_passes(World world, torch::nn::Sequential& layers) {
   int64_t counted = -1;
   layers[0]->as<torch::nn::Linear>()->weight.register_hook(
       [&](const Tensor&) { counted = group.ledger().total("all_reduce").calls; });
-  GradientAverage average(group, layers->parameters(), kLayerBytes);
+  StepExchange average(group, layers->parameters(), kLayerBytes);
   loss_of(layers, world.rank(), 0).backward();
   EXPECT_EQ(counted, 0);
   average.last_pass_begins([](const Tensor&) { return true; });
@@ -83,7 +83,7 @@ TEST(GradientAverages, ASecondGradientOfTheLastPassIsRefused) {
   run_as_threads(2, [&](World world) {
     auto layers = three_layers();
     const MPU mpu(world);
-    GradientAverage average(*mpu.data_group(), layers->parameters(), kLayerBytes);
+    StepExchange average(*mpu.data_group(), layers->parameters(), kLayerBytes);
     average.last_pass_begins([](const Tensor&) { return true; });
     loss_of(layers, world.rank(), 0).backward();
     try {
@@ -100,7 +100,7 @@ TEST(GradientAverages, ASecondGradientOfTheLastPassIsRefused) {
 /// other one is waited for at once.
 TEST(GradientAverages, OfAScheduleSetOutInTheLastMicroBatch) {
   constexpr int64_t kManyUnits = 1811;
-  static_assert(8 * kManyUnits * kManyUnits > GradientAverage::kBucketBytes);
+  static_assert(8 * kManyUnits * kManyUnits > StepExchange::kBucketBytes);
   for (const char* kind : {"1f1b", "zbv"}) {
     run_as_threads(2, [&](World world) {
       at::set_num_threads(1);

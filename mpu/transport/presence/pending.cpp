@@ -1,7 +1,11 @@
 #include "mpu/transport/presence/pending.h"
 
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
+#include <vector>
 
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
@@ -74,6 +78,33 @@ at::Tensor Pending::wait() {
   input_.reset();
   at::Tensor result = std::move(written_);
   return finish_ ? finish_(std::move(result)) : result;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Pending::future(const char* of) && {
+  using c10::ivalue::Future;
+  if (!work_) {
+    std::vector<c10::Device> devices;
+    if (!written_.device().is_cpu()) devices.push_back(written_.device());
+    auto done = c10::make_intrusive<Future>(c10::TensorType::get(), std::move(devices));
+    done->markCompleted(wait());
+    return done;
+  }
+  taken_ = true;
+  // What runs on a thread of the process group must not hold that group's last reference: neither
+  // the label nor the result does.
+  return work_->getFuture()->then(
+      [written = std::move(written_), finish = std::move(finish_), label = label_,
+       operation = c10::str(operation_, " ", of)](Future& done) -> c10::IValue {
+        if (done.hasError()) {
+          try {
+            std::rethrow_exception(done.exception_ptr());
+          } catch (const std::exception& error) {
+            fail_operation(operation, *label, error);
+          }
+        }
+        return finish ? finish(written) : written;
+      },
+      c10::TensorType::get());
 }
 
 bool Pending::done() const {

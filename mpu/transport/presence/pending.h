@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 
+namespace c10::ivalue {
+struct Future;
+}
 namespace c10d {
 class Work;
 }
@@ -45,6 +48,11 @@ class Pending {
 
   /// The result, when every rank has done its part. Throws what went wrong. Once only.
   at::Tensor wait();
+
+  /// The same for LibTorch's callbacks, which wait for a future on a thread of the transport: its
+  /// value is the result. An error names the operation and what it is `of`. Once only, and no
+  /// `wait` then.
+  c10::intrusive_ptr<c10::ivalue::Future> future(const char* of) &&;
 
   /// Whether `wait` would return at once. Says yes to what has failed, too.
   bool done() const;

@@ -1,0 +1,66 @@
+#include "parallelizers/data/exchange/gradient_exchange.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo {
+
+Pending GradientExchange::start(const GradientBucket& bucket, bool awaited) const {
+  // Parts of more ranks than rows; Gloo takes no empty tensor.
+  if (bucket.flat.numel() == 0) return Pending(bucket.flat);
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope(rule_);
+  at::Tensor addends = bucket.flat;
+  addends.div_(
+      group_.size());  // before the sum, as LibTorch's DDP does: a half type would overflow
+  return strategy_.start(group_, bucket, awaited);
+}
+
+void GradientExchange::keep(const at::Tensor& parameter) const {
+  at::Tensor& gradient = parameter.mutable_grad();
+  const Mark* const mark = mark_of(parameter);
+  if (mark == nullptr || !gradient.defined()) return;
+  const ParameterLayouts& layouts = mark->layouts;
+  if (layouts.gradient == layouts.parameter) return mark_gradient(gradient, parameter);
+  const Mark* const lies = mark_of(gradient);
+  if (lies != nullptr && lies->layout == layouts.gradient) return;
+  const BelowDoor below;
+  const at::Tensor all = lies != nullptr ? unmarked_alias(gradient) : gradient.detach();
+  gradient = marked_gradient(strategy_.kept(all, layouts), parameter);
+}
+
+std::vector<std::vector<size_t>> gradient_buckets(const std::vector<at::Tensor>& parameters,
+                                                  int64_t first_bytes, int64_t bytes) {
+  struct Open {
+    std::vector<size_t> numbers = {};
+    int64_t bytes = 0;
+    bool first = true;
+  };
+  std::vector<std::vector<size_t>> full;
+  std::map<std::tuple<c10::ScalarType, c10::DeviceType, c10::DeviceIndex>, Open> open;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    const at::Tensor& parameter = parameters[i];
+    const c10::Device device = parameter.device();
+    Open& bucket = open[{parameter.scalar_type(), device.type(), device.index()}];
+    bucket.numbers.push_back(i);
+    bucket.bytes += parameter.numel() * static_cast<int64_t>(parameter.element_size());
+    if (bucket.bytes < (bucket.first ? first_bytes : bytes)) continue;
+    full.push_back(std::move(bucket.numbers));
+    bucket = {.first = false};
+  }
+  for (auto& [_, bucket] : open) {
+    if (!bucket.numbers.empty()) full.push_back(std::move(bucket.numbers));
+  }
+  return full;
+}
+
+}  // namespace oslo
