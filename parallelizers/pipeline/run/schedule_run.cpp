@@ -78,13 +78,13 @@ const char* name_of(Pass pass) {
 
 }  // namespace
 
-ScheduleRun::ScheduleRun(MeshPtr mesh, Work work, CallThreads& idle)
-    : mesh_(std::move(mesh)),
+ScheduleRun::ScheduleRun(Models models, Work work, CallThreads& idle)
+    : models_(std::move(models)),
       work_(std::move(work)),
       idle_(idle),
       under_way_(work_.weights.size()),
       ways_(work_.weights.size()) {
-  if (!work_.generators.empty()) seed_ = ForwardRandom::draw_seed(work_.generators);
+  if (!models_.generators.empty()) seed_ = ForwardRandom::draw_seed(models_.generators);
 }
 
 ScheduleRun::~ScheduleRun() {
@@ -94,7 +94,7 @@ ScheduleRun::~ScheduleRun() {
 void ScheduleRun::run(const std::vector<Action>& actions, const World& world) {
   InStep in_step(*mesh_);
   std::deque<InStep> others;
-  for (const MeshPtr& mesh : work_.other_meshes) others.emplace_back(*mesh);
+  for (const MeshPtr& mesh : models_.other_meshes) others.emplace_back(*mesh);
   splits_ = std::any_of(actions.begin(), actions.end(),
                         [](const Action& action) { return action.pass == Pass::backward_input; });
   const auto attempt = [&](const Action& action, const std::function<void()>& part) {
@@ -154,7 +154,7 @@ void ScheduleRun::check_ways() const {
 
 /// Behind the note of what failed, which those who are woken by it look for.
 void ScheduleRun::leave_groups() const {
-  for (const std::shared_ptr<Group>& group : work_.groups) {
+  for (const std::shared_ptr<Group>& group : models_.groups) {
     try {
       if (group->process_group()) group->process_group()->abort();
     } catch (const std::exception&) {
@@ -164,13 +164,13 @@ void ScheduleRun::leave_groups() const {
 }
 
 void ScheduleRun::act(const Action& action) {
-  if (work_.before) work_.before(action);
+  if (trains()) work_.gradients->begins(action);
   const pipeline::Recorder::During computes(work_.recorder, action);
   switch (action.pass) {
     case Pass::forward:
       peak_ = std::max(peak_, ++in_flight_);
       forward(action.stage, action.micro_batch);
-      if (!work_.forward_only) return;
+      if (trains()) return;
       --in_flight_;
       if (is_last(action.stage) && !under_way_[action.micro_batch].thread) {
         under_way_[action.micro_batch] = {};
@@ -196,11 +196,11 @@ bool ScheduleRun::is_last(int stage) const {
 }
 
 void ScheduleRun::forward(int stage, int micro_batch) {
-  const c10::AutoGradMode records(!work_.forward_only && c10::GradMode::is_enabled());
+  const c10::AutoGradMode records(trains() && c10::GradMode::is_enabled());
   UnderWay& own = under_way_[micro_batch];
   ++own.held;
-  if (is_first(stage) && !work_.generators.empty()) {
-    own.random = std::make_unique<ForwardRandom>(work_.generators, seed_, micro_batch);
+  if (is_first(stage) && !models_.generators.empty()) {
+    own.random = std::make_unique<ForwardRandom>(models_.generators, seed_, micro_batch);
   }
   const ForwardRandom::Scope draws(own.random.get());
   if (!mesh_->stages) {
@@ -210,9 +210,9 @@ void ScheduleRun::forward(int stage, int micro_batch) {
   if (is_first(stage)) {
     own.crossings = std::make_unique<MicroBatch>(
         mesh_->stages, mesh_->stage_ranks, micro_batch,
-        work_.stands_at_reads || !mesh_->stage_ranks.several(), work_.recorder);
+        work_.needs.stands_at_reads || !mesh_->stage_ranks.several(), work_.recorder);
     if (splits_) own.crossings->split_backward();
-    own.crossings->tell(work_.strays);
+    if (trains()) own.crossings->tell(&work_.gradients->strays());
   }
   if (mesh_->stage_ranks.several()) return call_in_parts(stage, micro_batch);
   call_forward(micro_batch);
@@ -225,7 +225,7 @@ void ScheduleRun::call_in_parts(int stage, int micro_batch) {
     if (idle_.empty()) idle_.push_back(std::make_unique<CallThread>());
     own.thread = std::move(idle_.back());
     idle_.pop_back();
-    own.crossings->keep_order(work_.writes, uses_);
+    own.crossings->keep_order(work_.needs.writes, uses_);
     own.crossings->pause_by([thread = own.thread.get()] { thread->pause(); });
     own.thread->start([this, micro_batch] { call_forward(micro_batch); });
   }
@@ -263,7 +263,7 @@ void ScheduleRun::call_forward(int micro_batch) {
     const at::Tensor share = own.loss.detach();
     loss_ = loss_.defined() ? loss_ + share : share;
   }
-  if (work_.forward_only) own.loss = at::Tensor();
+  if (!trains()) own.loss = at::Tensor();
 }
 
 /// This rank's loss, weighted; undefined where another stage has it.
@@ -281,7 +281,7 @@ at::Tensor ScheduleRun::checked_loss(const at::Tensor& loss, int micro_batch) {
   loss_stages_ = loss_stages_ | StageSet::of(stage);
   loss_options_ = at::TensorOptions(loss.dtype()).device(mesh_->device);
   if (!mesh_->holds(StageSet::of(stage))) return {};
-  if (!work_.forward_only) check_trains(local_tensor(loss));
+  if (trains()) check_trains(local_tensor(loss));
   return local_tensor(loss) * work_.weights[micro_batch];
 }
 

@@ -13,17 +13,17 @@
 #include "mpu/grid/stage_set.h"
 #include "mpu/group/group.h"
 #include "mpu/world/world.h"
+#include "parallelizers/pipeline/crossing/forward_needs.h"
 #include "parallelizers/pipeline/crossing/forward_random.h"
-#include "parallelizers/pipeline/crossing/forward_writes.h"
 #include "parallelizers/pipeline/run/call_thread.h"
 #include "parallelizers/pipeline/run/micro_batch.h"
-#include "parallelizers/pipeline/run/stray_gradients.h"
+#include "parallelizers/pipeline/run/step_gradients.h"
 #include "parallelizers/pipeline/schedule/order/schedule.h"
 #include "parallelizers/pipeline/schedule/timeline/recorder.h"
 
 namespace oslo {
 
-/// One step of a model on the stages of `mesh`: follows this rank's list of actions. A forward
+/// The passes of one step on the stages of a model: follows this rank's list of actions. A forward
 /// calls the user's function, of which operators of other stages run on shapes; a backward runs
 /// one stage's part. Where a rank has several stages the function runs on a thread of its own for
 /// each micro-batch: it stops where it comes to a stage that the list has not come to, and goes on
@@ -31,32 +31,28 @@ namespace oslo {
 /// on one rank.
 class ScheduleRun {
  public:
+  /// The models that the step is of.
+  struct Models {
+    MeshPtr mesh;
+    std::vector<MeshPtr> other_meshes;  ///< of all but the first, over the same ranks
+    /// The groups in which other ranks may wait for this one. One that fails leaves them at once.
+    std::vector<std::shared_ptr<Group>> groups;
+    /// What the forwards draw from by a stream for each micro-batch; empty: from the default
+    /// generators, one forward after the other.
+    std::vector<at::Generator> generators;
+  };
   struct Work {
     /// The loss of a micro-batch: one number, placed on a stage where there are several.
     std::function<at::Tensor(int micro_batch)> loss;
-    std::vector<double> weights;  ///< of the losses in the step's, by micro-batch
-    bool forward_only = false;    ///< the list has no backward passes; nothing is recorded
-    std::string step;             ///< for errors: which step of the world's it is
-    pipeline::Recorder* recorder = nullptr;  ///< notes what this rank does, if there is one
-    /// Where a rank has several stages: whether a forward that looks at a value of a later one
-    /// stands there, or is left and taken up later (ForwardOrder).
-    bool stands_at_reads = false;
-    /// What the forwards draw from by a stream for each micro-batch; empty: from the default
-    /// generators, one forward after the other.
-    std::vector<at::Generator> generators = {};
-    /// What the forward writes, where a rank has several stages.
-    ForwardWrites writes = {};
-    /// The meshes of other models that the step is of as well, over the same ranks.
-    std::vector<MeshPtr> other_meshes = {};
-    StrayGradients* strays = nullptr;  ///< told of the parameters that forwards use; may be null
-    /// The groups in which other ranks may wait for this one. One that fails leaves them at once.
-    std::vector<std::shared_ptr<Group>> groups = {};
-    /// Told of each action before it runs; may be empty.
-    std::function<void(const pipeline::Action& action)> before = {};
+    std::vector<double> weights;   ///< of the losses in the step's, by micro-batch
+    std::string step;              ///< for errors: which step of the world's it is
+    StepGradients* gradients;      ///< null: the list has no backward passes; nothing is recorded
+    pipeline::Recorder* recorder;  ///< notes what this rank does; null: nobody does
+    ForwardNeeds needs;            ///< where a rank has several stages
   };
 
   /// `idle`: where threads come from and go back to, so that steps share them.
-  ScheduleRun(MeshPtr mesh, Work work, CallThreads& idle);
+  ScheduleRun(Models models, Work work, CallThreads& idle);
   /// Ends the forwards that an error left in the middle.
   ~ScheduleRun();
   ScheduleRun(const ScheduleRun&) = delete;
@@ -111,7 +107,10 @@ class ScheduleRun {
   bool is_last(int stage) const;
   at::Tensor checked_loss(const at::Tensor& loss, int micro_batch);
 
-  MeshPtr mesh_;
+  bool trains() const { return work_.gradients != nullptr; }
+
+  Models models_;
+  const MeshPtr& mesh_ = models_.mesh;
   Work work_;
   CallThreads& idle_;
   uint64_t seed_ = 0;  ///< of the micro-batches' streams

@@ -1,0 +1,65 @@
+#include "parallelizers/pipeline/run/step_gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "parallelizers/placement/carrier/access.h"
+
+namespace oslo {
+namespace {
+
+StrayGradients::Parameters known(const std::vector<at::Tensor>& parameters) {
+  StrayGradients::Parameters known;
+  for (const at::Tensor& parameter : parameters) known.insert(parameter.unsafeGetTensorImpl());
+  return known;
+}
+
+/// The last action of a rank in which parameters get gradients. Without stages the first one's
+/// backward is all of it.
+std::optional<pipeline::Action> last_gradients(const std::vector<pipeline::Action>& list,
+                                               bool staged) {
+  const auto last = std::find_if(list.rbegin(), list.rend(), [&](const pipeline::Action& action) {
+    const bool whole = action.pass == pipeline::Pass::backward;
+    if (staged) return whole || action.pass == pipeline::Pass::backward_weight;
+    return action.stage == 0 && (whole || action.pass == pipeline::Pass::backward_input);
+  });
+  return last == list.rend() ? std::nullopt : std::optional(*last);
+}
+
+}  // namespace
+
+StepGradients::StepGradients(MeshPtr mesh, Group& replicas,
+                             const std::vector<at::Tensor>& parameters,
+                             const std::vector<pipeline::Action>& list)
+    : mesh_(std::move(mesh)),
+      replicas_(replicas),
+      own_(known(parameters)),
+      copied_(mesh_, parameters),
+      exchange_(replicas, parameters),
+      strays_(own_, mesh_->stage_ranks, averages()),
+      last_(last_gradients(list, mesh_->stages != nullptr)) {}
+
+/// The gradients of parameters on this rank's other stages have come in earlier passes.
+void StepGradients::begins(const pipeline::Action& action) {
+  if (!last_ || action != *last_) return;
+  const bool staged = mesh_->stages != nullptr;
+  exchange_.last_pass_begins([&](const at::Tensor& parameter) {
+    const LayoutPtr layout = oslo::layout(parameter);
+    return !staged || !layout || !layout->resident() || layout->stages().contains(action.stage);
+  });
+}
+
+/// Averages first: what copies add up then is the same on all of them, bit for bit.
+void StepGradients::finish(pipeline::Recorder* recorder) {
+  using Doing = pipeline::Timeline::Doing;
+  if (mesh_->stages) strays_.check(*mesh_->stages);
+  if (averages()) {
+    const pipeline::Recorder::During reduces(recorder, Doing::reduce);
+    exchange_.finish();
+  }
+  if (copied_.empty()) return;
+  const pipeline::Recorder::During reduces(recorder, Doing::reduce);
+  copied_.add_up();
+}
+
+}  // namespace oslo
