@@ -306,25 +306,6 @@ void share_mark(const at::Tensor& marked, const at::Tensor& of) {
   copy_tag(*of.unsafeGetTensorImpl(), *marked.unsafeGetTensorImpl());
 }
 
-void set_made_like(const at::Tensor& marked) {
-  auto changed = c10::make_intrusive<Mark>(*mark_of(marked));
-  changed->made_like = true;
-  set_mark(*marked.unsafeGetTensorImpl(), std::move(changed));
-}
-
-bool is_gradient(const at::Tensor& tensor) {
-  const Mark* const mark = mark_of(tensor);
-  if (mark == nullptr || !mark->accumulator || !mark->layout->resident()) return false;
-  // Elsewhere there is none, and no memory to ask for.
-  if (mark->made_like || !mark->layout->here()) return false;
-  const at::Tensor parameter = accumulated_parameter(*mark->accumulator);
-  return parameter.defined() && !tensor.is_same(parameter) && !tensor.is_alias_of(parameter);
-}
-
-void share_mark(const at::Tensor& marked, const at::Tensor& of) {
-  copy_tag(*of.unsafeGetTensorImpl(), *marked.unsafeGetTensorImpl());
-}
-
 at::Tensor unmarked_alias(const at::Tensor& tensor) {
   if (!tensor.has_storage()) {  // elsewhere
     const BelowDoor below;
