@@ -239,8 +239,7 @@ void expect_one_save(const fs::path& target, int time, const fs::path& merged) {
   if (time % 3 == 0) {
     const MPU alone(World::alone());
     Job job(-1, alone);
-    rewrite_folder(target, merged,
-                   [](const CheckpointIndex& index) { return plan_merged(index, ""); });
+    rewrite_folder(target, merged, [](const CheckpointIndex& index) { return plan_merged(index); });
     load_parallelized(*job.model, alone, merged, LoadOptions().optimizer(&*job.optimizer));
     add(values_of(job));
   } else {

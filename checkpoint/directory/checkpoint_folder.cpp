@@ -11,6 +11,7 @@
 #include "checkpoint/directory/checkpoint_series.h"
 #include "checkpoint/storage/file_hash.h"
 #include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/format.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/base/error.h"
@@ -120,16 +121,16 @@ void CheckpointFolder::open_folder() {
       hashed_.emplace(name, file);
     }
     drop_spare_files();
-  } else if (files_->has("model.safetensors")) {
-    index_file("model.safetensors");
-  } else if (files_->has("pytorch_model.bin")) {
-    index_file("pytorch_model.bin");
-  } else {
-    fail("there is no checkpoint in ", printable_path(path_), ": ",
-         fs::is_empty(path_) ? "the folder is empty"
-                             : c10::str("it has neither ", kIndexName,
-                                        ", model.safetensors nor pytorch_model.bin"));
+    return;
   }
+  const auto file_of = [](const FormatNames& names) { return model_file(names.format); };
+  for (const FormatNames& names : kFormats) {
+    if (files_->has(file_of(names))) return index_file(file_of(names));
+  }
+  fail("there is no checkpoint in ", printable_path(path_), ": ",
+       fs::is_empty(path_)
+           ? "the folder is empty"
+           : c10::str("it has neither ", kIndexName, ", ", each_format(file_of, " nor ")));
 }
 
 void CheckpointFolder::read_index() {
@@ -140,9 +141,10 @@ void CheckpointFolder::read_index() {
 CheckpointFolder::~CheckpointFolder() = default;
 
 void CheckpointFolder::index_file(const std::string& file) {
-  const std::string kind = fs::path(file).extension();
-  OSLO_CHECK(kind == ".safetensors" || kind == ".bin", printable_path(path_ / file),
-             " is no checkpoint: give a folder, a .safetensors or a .bin file");
+  OSLO_CHECK(
+      format_of_file(file), printable_path(path_ / file), " is no checkpoint: give a folder, ",
+      each_format([](const FormatNames& names) { return c10::str("a ", names.extension); }, " or "),
+      " file");
   files_->hold(file);
   CheckpointIndex::File entry;
   std::set<std::string> transposed;

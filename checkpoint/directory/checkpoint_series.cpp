@@ -17,6 +17,7 @@
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/folder_lock.h"
+#include "checkpoint/storage/format.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/base/error.h"
@@ -168,9 +169,8 @@ void remove_checkpoint(const fs::path& folder) {
   if (error == std::errc::no_such_file_or_directory) return;  // another job has removed it
   OSLO_CHECK(!error, "cannot remove ", printable_path(folder), ": ", error.message());
   for (const fs::directory_entry& entry : entries) {
-    const fs::path kind = entry.path().extension();
-    const bool ours = kind == ".safetensors" || kind == ".bin" || kind == ".json";
-    if (!entry.is_regular_file() || !ours) return;  // somebody keeps something here
+    // Somebody keeps something here.
+    if (!entry.is_regular_file() || !may_be_saved(entry.path())) return;
   }
   remove_at_once(folder);
 }

@@ -110,21 +110,23 @@ bool lies_in_parts(const CheckpointIndex& index) {
 
 }  // namespace
 
-FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format) {
+FolderPlan plan_merged(const CheckpointIndex& index, std::optional<Format> format) {
   FolderPlan plan;
   plan.merged = true;
   std::vector<FolderPlan::Part> model, optimizer;
   for (const auto& [name, _] : index.tensors) {
     (is_optimizer_key(name) ? optimizer : model).push_back({name, {}});
   }
-  if (format != "bin") plan.files.push_back({"model", "safetensors", model, true});
-  if (format != "safetensors") plan.files.push_back({"pytorch_model", "bin", model, true});
+  for (const FormatNames& names : kFormats) {
+    if (format ? names.format != *format : !names.unasked) continue;
+    plan.files.push_back({names.model, names.format, model, true});
+  }
   // Beside the model's file, which other programs open.
-  if (!optimizer.empty()) plan.files.push_back({"optimizer", "safetensors", optimizer});
+  if (!optimizer.empty()) plan.files.push_back({"optimizer", kDefaultFormat, optimizer});
   return plan;
 }
 
-FolderPlan plan_converted(const CheckpointIndex& index, const std::string& format) {
+FolderPlan plan_converted(const CheckpointIndex& index, Format format) {
   if (!lies_in_parts(index)) return plan_merged(index, format);
   std::map<std::string, FolderPlan::File> files;
   for (const auto& [name, tensor] : index.tensors) {
@@ -141,8 +143,7 @@ FolderPlan plan_converted(const CheckpointIndex& index, const std::string& forma
   return plan;
 }
 
-FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline,
-                          const std::string& format) {
+FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline, Format format) {
   FolderPlan plan;
   plan.mesh = RankGrid::of_sizes(1, tensor, pipeline, RankOrder::pp_dp_tp);
   for (int stage = 0; stage < pipeline; ++stage) {

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/index/checkpoint_index.h"
+#include "checkpoint/storage/format.h"
 
 namespace oslo {
 
@@ -15,8 +17,8 @@ struct FolderPlan {
     CheckpointIndex::Cuts cuts;  ///< none: all of it
   };
   struct File {
-    std::string stem;    ///< its name without the extension
-    std::string format;  ///< "safetensors" or "bin": the extension
+    std::string stem;  ///< its name without the extension
+    Format format = kDefaultFormat;
     std::vector<Part> parts;
     bool tied = false;  ///< whether it says which tensors have second names
   };
@@ -28,11 +30,11 @@ struct FolderPlan {
 };
 
 /// Whole tensors, as `SaveOptions::merge_checkpoints` writes them, an optimizer's in a file of
-/// their own. `format` is one of the two, or empty: a file of each.
-FolderPlan plan_merged(const CheckpointIndex& index, const std::string& format);
+/// their own. Without a format: a file of each that a save writes unasked.
+FolderPlan plan_merged(const CheckpointIndex& index, std::optional<Format> format = std::nullopt);
 
 /// The files of ranks in another format; of whole tensors as `plan_merged` has them.
-FolderPlan plan_converted(const CheckpointIndex& index, const std::string& format);
+FolderPlan plan_converted(const CheckpointIndex& index, Format format);
 
 /// One file a coordinate of `tensor` x `pipeline` ranks. A tensor that was cut is cut in the same
 /// dimension and the same stretches (those of a fused query-key-value, say), evenly over `tensor`
@@ -41,7 +43,6 @@ FolderPlan plan_converted(const CheckpointIndex& index, const std::string& forma
 /// numbers in them by value, an optimizer's with their parameters, each stage of about as many
 /// bytes. A load takes any layout, so that none of this has to be what a model's plan will be: then
 /// ranks read parts of several files.
-FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline,
-                          const std::string& format);
+FolderPlan plan_resharded(const CheckpointIndex& index, int tensor, int pipeline, Format format);
 
 }  // namespace oslo

@@ -14,8 +14,7 @@
 #include "checkpoint/folders/folder_checks.h"
 #include "checkpoint/folders/folder_source.h"
 #include "checkpoint/folders/open_source.h"
-#include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin/torch_bin.h"
+#include "checkpoint/formats/file_format.h"
 #include "checkpoint/pretrained/family.h"
 #include "checkpoint/pretrained/pretrained_folder.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
@@ -94,7 +93,8 @@ class FolderWriter {
     std::map<std::string, Region> regions;
     TensorStream stream;
     std::map<std::string, std::string> second_names;  // written as tensors of their own
-    const std::string name = file.stem + "." + file.format;
+    const std::string name = file_name(file.stem, file.format);
+    const FileFormat& format = file_format(file.format);
     for (const FolderPlan::Part& part : file.parts) {
       const CheckpointIndex::Tensor& tensor = index_.tensors.at(part.tensor);
       const Region& region =
@@ -103,8 +103,7 @@ class FolderWriter {
       if (tensor.transposed) std::swap(outline.shape[0], outline.shape[1]);
       stream.outlines.push_back(std::move(outline));
     }
-    const bool in_bin = file.format == "bin";
-    if (every_name_ && file.tied && !in_bin) {
+    if (every_name_ && file.tied && !format.knows_ties) {
       for (const auto& [other, first] : index_.ties) {
         const auto outline =
             std::find_if(stream.outlines.begin(), stream.outlines.end(),
@@ -122,20 +121,16 @@ class FolderWriter {
       return index_.tensors.at(tensor).transposed ? values.t().contiguous() : values;
     };
     const fs::path path = folder_ / name;
-    index_.files[name] =
-        in_bin ? write_torch_bin(path, stream, file.tied ? index_.ties : no_ties_)
-               : write_safetensors(path, stream, file.tied ? metadata() : SafetensorsMetadata());
+    index_.files[name] = format.write_stream(path, stream, file.tied ? notes() : FileNotes());
     sync_file(path);
     for (const FolderPlan::Part& part : file.parts) {
       index_.tensors.at(part.tensor).parts.push_back({name, part.cuts});
     }
   }
 
-  SafetensorsMetadata metadata() const {
-    SafetensorsMetadata metadata = index_.ties;
+  FileNotes notes() const {
     // Whoever finds this file without the index knows what is missing.
-    metadata[kIndexName] = "has the hash of this file";
-    return metadata;
+    return {.ties = index_.ties, .texts = {{kIndexName, "has the hash of this file"}}};
   }
 
   void write_text(const std::string& name, const std::string& text) {
@@ -159,8 +154,7 @@ class FolderWriter {
   const fs::path folder_;
   FolderProgress& progress_;
   CheckpointIndex index_;
-  bool every_name_ = false;  ///< whether a merged safetensors file has tied weights twice
-  const std::map<std::string, std::string> no_ties_;
+  bool every_name_ = false;  ///< whether a merged file that knows no ties has tied weights twice
 };
 
 }  // namespace

@@ -1,48 +1,45 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <optional>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin/torch_bin.h"
-
 namespace oslo {
 
-/// A file of tensors of either format, told by its extension, opened once: names, shapes and types
-/// are known, contents are read tensor by tensor on demand.
+/// A file of tensors of any format, opened once (`open_tensor_file`): names, shapes and types are
+/// known, contents are read tensor by tensor on demand.
 class TensorFile {
  public:
   struct Entry {
     std::vector<int64_t> shape;
     c10::ScalarType dtype;
   };
-  /// Throws `Error` naming the file: see SafetensorsFile and TorchBinFile.
-  explicit TensorFile(const InputFile& file);
 
-  std::vector<std::string> keys() const;
+  virtual ~TensorFile() = default;
+
+  virtual std::vector<std::string> keys() const = 0;
   /// Throws `Error` naming file and key where it is absent.
-  Entry entry(const std::string& key) const;
+  virtual Entry entry(const std::string& key) const = 0;
 
-  /// The contents of a tensor, on the CPU, not to be written: of a .bin its storage is read whole.
-  at::Tensor read(const std::string& key) const;
-  /// Some of its elements (`SafetensorsFile::read_elements`), where `reads_parts` says so.
-  at::Tensor read_elements(const std::string& key, int64_t first, int64_t count) const;
+  /// The contents of a tensor, on the CPU, not to be written.
+  virtual at::Tensor read(const std::string& key) const = 0;
+  /// `count` elements from the one of number `first`, in the order of their bytes, where
+  /// `reads_parts` says so.
+  virtual at::Tensor read_elements(const std::string& key, int64_t first, int64_t count) const = 0;
 
   /// Whether a part of a tensor can be read; else `bytes_read` counts what was read whole.
-  bool reads_parts() const { return safetensors_.has_value(); }
-  uint64_t bytes_read() const { return bin_ ? bin_->bytes_read() : 0; }
+  virtual bool reads_parts() const = 0;
+  virtual uint64_t bytes_read() const { return 0; }
 
-  /// Of a safetensors file; empty for a .bin.
-  const SafetensorsMetadata& metadata() const;
-
- private:
-  std::optional<SafetensorsFile> safetensors_;
-  std::optional<TorchBinFile> bin_;
+  /// Free text beside the tensors; empty where the format has none.
+  virtual const std::map<std::string, std::string>& metadata() const {
+    static const std::map<std::string, std::string> none;
+    return none;
+  }
 };
 
 }  // namespace oslo

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "checkpoint/formats/file_format.h"
 #include "checkpoint/formats/json/bounded_json.h"
 #include "checkpoint/formats/tensors/tensor_bytes.h"
 #include "checkpoint/index/checkpoint_index.h"
@@ -25,11 +26,14 @@ namespace fs = std::filesystem;
 
 constexpr JsonLimits kConfigLimits = {.bytes = 16 << 20, .values = 1 << 20, .depth = 32};
 
-constexpr char kSafetensors[] = "model.safetensors", kBin[] = "pytorch_model.bin";
-
 bool has_file(const fs::path& folder, const std::string& name) {
   std::error_code ignored;
   return fs::exists(folder / name, ignored);
+}
+
+/// Hugging Face's name for the index of a model that lies in several files.
+std::string index_file(Format format) {
+  return model_file(format) + ".index.json";
 }
 
 /// Where a folder is while a save that replaces it is between its two steps.
@@ -41,16 +45,22 @@ fs::path committed(const fs::path& path) {
 /// Whether a folder has a config.json, and tensors that no save of this library put there.
 bool has_foreign_tensors(const fs::path& path) {
   if (path.empty() || !has_file(path, kConfigName) || has_file(path, kIndexName)) return false;
-  if (has_file(path, kSafetensors)) {
-    return SafetensorsFile(path / kSafetensors).metadata().count(kIndexName) == 0;
+  for (const FormatNames& names : kFormats) {
+    const std::string file = model_file(names.format);
+    if (!has_file(path, file)) continue;
+    return !file_format(names.format).holds_texts ||
+           open_tensor_file(InputFile(path / file))->metadata().count(kIndexName) == 0;
   }
-  return has_file(path, kBin) || has_file(path, c10::str(kSafetensors, ".index.json")) ||
-         has_file(path, c10::str(kBin, ".index.json"));
+  return std::any_of(std::begin(kFormats), std::end(kFormats), [&](const FormatNames& names) {
+    return has_file(path, index_file(names.format));
+  });
 }
 
 /// Whether they lie in several files, which this library's do not without an index of its own.
 bool has_several_files(const fs::path& path) {
-  return !has_file(path, kSafetensors) && !has_file(path, kBin);
+  return std::none_of(std::begin(kFormats), std::end(kFormats), [&](const FormatNames& names) {
+    return has_file(path, model_file(names.format));
+  });
 }
 
 bool says_model_type(const nlohmann::json& config) {
@@ -98,14 +108,14 @@ void PretrainedFolder::open() {
   files_.clear();
   folder_.reset();
   OSLO_CHECK(fs::is_directory(committed(path_)), "there is no folder ", printable_path(path_),
-             "; give one with config.json and model.safetensors");
+             "; give one with config.json and ", model_file(kDefaultFormat));
   folder_ = std::make_unique<OpenFolder>(committed(path_));
   folder_->hold(kConfigName);
   config_ = std::make_unique<nlohmann::json>(read_pretrained_config(config_file()));
-  for (const char* name : {kSafetensors, kBin}) {
-    const std::string index = c10::str(name, ".index.json");
-    if (folder_->has(name)) {
-      open(name);
+  for (const FormatNames& names : kFormats) {
+    const std::string file = model_file(names.format), index = index_file(names.format);
+    if (folder_->has(file)) {
+      open(file);
       return;
     }
     if (folder_->has(index)) {
@@ -113,9 +123,9 @@ void PretrainedFolder::open() {
       return;
     }
   }
-  fail("there is no model in ", printable_path(path_),
-       ": it has neither model.safetensors nor pytorch_model.bin, nor an index of several such "
-       "files");
+  fail("there is no model in ", printable_path(path_), ": it has neither ",
+       each_format([](const FormatNames& names) { return model_file(names.format); }, " nor "),
+       ", nor an index of several such files");
 }
 
 InputFile PretrainedFolder::config_file() const {
@@ -127,7 +137,7 @@ PretrainedFolder::~PretrainedFolder() = default;
 void PretrainedFolder::open(const std::string& name) {
   std::unique_ptr<TensorFile>& file = files_[name];
   folder_->hold(name);
-  file = std::make_unique<TensorFile>(folder_->open(name));
+  file = open_tensor_file(folder_->open(name));
   for (const std::string& tensor : file->keys()) {
     const TensorFile::Entry entry = file->entry(tensor);
     const auto [known, fresh] = tensors_.emplace(tensor, Entry{entry.shape, entry.dtype, name});

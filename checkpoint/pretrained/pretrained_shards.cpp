@@ -23,10 +23,10 @@ void PretrainedShards::add(TensorOutline outline) {
 }
 
 std::string PretrainedShards::file_name(size_t shard) const {
-  if (shards_.size() == 1) return "model.safetensors";
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", shard + 1, shards_.size());
-  return name;
+  if (shards_.size() == 1) return model_file(kFormat);
+  char numbers[64];
+  std::snprintf(numbers, sizeof numbers, "-%05zu-of-%05zu", shard + 1, shards_.size());
+  return oslo::file_name(names_of(kFormat).model + std::string(numbers), kFormat);
 }
 
 void PretrainedShards::write_index(const std::filesystem::path& folder) const {
@@ -35,7 +35,7 @@ void PretrainedShards::write_index(const std::filesystem::path& folder) const {
   for (size_t i = 0; i < shards_.size(); ++i) {
     for (const TensorOutline& outline : shards_[i]) index.files[outline.name] = file_name(i);
   }
-  index.write(folder / "model.safetensors.index.json");
+  index.write(folder / (model_file(kFormat) + ".index.json"));
 }
 
 bool says_tied(const nlohmann::json& config, const PretrainedFamily& family) {

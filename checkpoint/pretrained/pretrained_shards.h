@@ -10,6 +10,7 @@
 
 #include "checkpoint/formats/tensors/tensor_stream.h"
 #include "checkpoint/pretrained/family.h"
+#include "checkpoint/storage/format.h"
 
 namespace oslo {
 
@@ -17,6 +18,8 @@ namespace oslo {
 /// full. One file is model.safetensors, several are model-00001-of-0000N.safetensors.
 class PretrainedShards {
  public:
+  static constexpr Format kFormat = Format::safetensors;
+
   /// A tensor with more bytes has a file of its own.
   explicit PretrainedShards(uint64_t max_bytes) : max_bytes_(max_bytes) {}
 

@@ -88,9 +88,12 @@ PretrainedPlan plan_of(const ModelView& model, const ModelState& state, const fs
 /// Replacing a folder removes what is in it: only what a save of ours wrote may go.
 void check_replaceable(const fs::path& folder) {
   if (!fs::is_directory(folder)) return;
+  const auto any = [](auto member) {
+    return "(" + each_format([&](const FormatNames& names) { return names.*member; }, "|") + ")";
+  };
   static const std::regex ours(
-      R"((model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)|model\.safetensors\.index\.json)"
-      R"(|(config|oslo_checkpoint|extra)\.json)");
+      any(&FormatNames::model) + R"((-\d{5}-of-\d{5})?\.)" + any(&FormatNames::name) +
+      R"(|model\.safetensors\.index\.json|(config|oslo_checkpoint|extra)\.json)");
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
     OSLO_CHECK(std::regex_match(name, ours), printable_path(folder), " holds ", printable(name),

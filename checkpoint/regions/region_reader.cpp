@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/formats/file_format.h"
 #include "checkpoint/formats/tensors/tensor_bytes.h"
 #include "checkpoint/regions/file_overlap.h"
 #include "checkpoint/storage/outside_text.h"
@@ -73,7 +74,7 @@ std::vector<Source> sources_of(const CheckpointIndex::Tensor& saved, const Regio
 const TensorFile& RegionReader::open(const std::string& file) {
   std::unique_ptr<TensorFile>& opened = files_[file];
   if (!opened) {
-    opened = std::make_unique<TensorFile>(folder_->open(file));
+    opened = open_tensor_file(folder_->open(file));
     ++count_.files;
   }
   return *opened;

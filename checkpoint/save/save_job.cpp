@@ -9,7 +9,6 @@
 #include "checkpoint/directory/checkpoint_folder.h"
 #include "checkpoint/directory/checkpoint_series.h"
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/formats/torch_bin/torch_bin.h"
 #include "checkpoint/pretrained/family.h"
 #include "checkpoint/pretrained/pretrained_shards.h"
 #include "checkpoint/pretrained/transposed_matrices.h"
@@ -39,7 +38,8 @@ std::map<std::string, std::string> ties_of(const ModelState& state) {
 
 /// What all ranks must have said alike, for comparison.
 std::string said(const std::string& directory, const SaveOptions& options) {
-  return c10::str(directory, " ", options.merge_checkpoints(), options.format(), options.config(),
+  return c10::str(directory, " ", options.merge_checkpoints(),
+                  options.format() ? names_of(*options.format()).name : "", options.config(),
                   options.parallel_config(), options.extra(), options.optimizer() != nullptr,
                   options.scheduler() != nullptr, options.random_states(), " ",
                   options.step().value_or(-1), " ", options.keep_last());
@@ -142,14 +142,14 @@ SaveJob::~SaveJob() = default;
 void SaveJob::collect_part(const ModelState& state,
                            const std::vector<ModelState::Tensor>& optimizer, const MPU& mpu) {
   part_ = part_name(grid_, mpu.world().rank());
-  const std::string format = options_.format().empty() ? "safetensors" : options_.format();
+  const std::string file = file_name(part_, options_.format().value_or(kDefaultFormat));
   index_.ties = ties_of(state);
   const auto add = [&](const ModelState::Tensor& tensor) {
     if (!is_in_my_file(tensor, mpu)) return;
     model_.first_names.push_back(tensor.name);
     model_.values.push_back(plain_values(tensor.local));
     index_.tensors[tensor.name] = {
-        tensor.shape, tensor.local.scalar_type(), {{part_ + "." + format, cuts_of(tensor.layout)}}};
+        tensor.shape, tensor.local.scalar_type(), {{file, cuts_of(tensor.layout)}}};
   };
   for (const ModelState::Tensor& tensor : state.tensors) add(tensor);
   for (const ModelState::Tensor& tensor : optimizer) add(tensor);
@@ -200,23 +200,20 @@ void SaveJob::take_snapshot(std::vector<at::Tensor>& memory) {
   memory.resize(next);
 }
 
-void SaveJob::write_tensors(const std::string& name, const std::string& format,
-                            const StateDict& state,
-                            const std::map<std::string, std::string>& metadata) {
-  const std::string file = name + "." + format;
+void SaveJob::write_tensors(const std::string& file, Format format, const StateDict& state,
+                            const FileNotes& notes) {
   const fs::path path = folder_ / file;
-  index_.files[file] =
-      format == "bin" ? write_torch_bin(path, state) : write_safetensors(path, state, metadata);
+  index_.files[file] = file_format(format).write(path, state, notes);
   sync_file(path);
 }
 
 void SaveJob::write_part() {
-  const std::string format = options_.format().empty() ? "safetensors" : options_.format();
+  const Format format = options_.format().value_or(kDefaultFormat);
   StateDict mine;
   for (size_t i = 0; i < model_.values.size(); ++i) {
     mine.insert(model_.first_names[i], model_.values[i]);
   }
-  write_tensors(part_, format, mine);
+  write_tensors(file_name(part_, format), format, mine);
   // A small index of what this file holds, for rank 0 to join; it goes before the folder has its
   // name, so that it need not be on the disk.
   CheckpointIndex own = index_;
@@ -253,21 +250,21 @@ void SaveJob::write_merged() {
   };
   StateDict all;
   for (const auto& [name, number] : model_.names) all.insert(name, model_.values[number]);
-  if (options_.format() != "bin") {
-    std::map<std::string, std::string> metadata = index_.ties;
+  for (const FormatNames& names : kFormats) {
+    const Format format = names.format;
+    if (options_.format() ? format != *options_.format() : !names.unasked) continue;
+    const bool all_names = every_name_ || file_format(format).knows_ties;
     // Whoever finds this file without the index knows what is missing.
-    metadata[kIndexName] = "has the hash of this file";
-    write_tensors("model", "safetensors", every_name_ ? all : once(model_), metadata);
-    list(model_, "model.safetensors");
-  }
-  if (options_.format() != "safetensors") {
-    write_tensors("pytorch_model", "bin", all);
-    list(model_, "pytorch_model.bin");
+    const FileNotes notes{.ties = index_.ties,
+                          .texts = {{kIndexName, "has the hash of this file"}}};
+    write_tensors(model_file(format), format, all_names ? all : once(model_), notes);
+    list(model_, model_file(format));
   }
   // Beside the model's file, which other programs open.
   if (!optimizer_.values.empty()) {
-    write_tensors("optimizer", "safetensors", once(optimizer_));
-    list(optimizer_, "optimizer.safetensors");
+    const std::string file = file_name("optimizer", kDefaultFormat);
+    write_tensors(file, kDefaultFormat, once(optimizer_));
+    list(optimizer_, file);
   }
 }
 

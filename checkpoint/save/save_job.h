@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/formats/file_format.h"
 #include "checkpoint/formats/tensors/state_dict.h"
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/save/save_options.h"
@@ -58,8 +59,8 @@ class SaveJob {
   void collect_part(const ModelState& state, const std::vector<ModelState::Tensor>& optimizer,
                     const MPU& mpu);
   void collect_whole(const ModelState& state, const std::vector<ModelState::Tensor>& optimizer);
-  void write_tensors(const std::string& name, const std::string& format, const StateDict& state,
-                     const std::map<std::string, std::string>& metadata = {});
+  void write_tensors(const std::string& file, Format format, const StateDict& state,
+                     const FileNotes& notes = {});
   void write_part();
   /// Decides how a merged save's tensors lie, so that what config.json says of them is true.
   void follow_config(const ModelView& model, const ModelState& state);
@@ -71,13 +72,13 @@ class SaveJob {
   SaveOptions options_;
   RankGrid grid_;
   bool leads_;         ///< rank 0, which writes what is there once
-  std::string part_;   ///< the name of this rank's file; empty: it writes none
+  std::string part_;   ///< the name of this rank's file, without extension; empty: it writes none
   Tensors model_;      ///< this rank's parts, or all (merged, rank 0)
   Tensors optimizer_;  ///< of a merged save; else they are among the model's
   StateDict random_;   ///< rank 0
   CheckpointIndex index_;
   std::set<std::string> transposed_;  ///< whose transposes a merged save's files hold
-  bool every_name_ = false;           ///< whether its safetensors file has tied weights twice
+  bool every_name_ = false;  ///< whether its file has tied weights twice, in a format without ties
   std::filesystem::path folder_;
   std::unique_ptr<StagingDirectory> staging_;
   std::filesystem::path series_;  ///< where it is of one

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/storage/format.h"
 #include "mpu/base/error.h"
 
 namespace torch::optim {
@@ -25,11 +26,8 @@ class SaveOptions {
 
   /// "safetensors" or "bin" (Python's torch.save); throws `Error` for anything else. Unless given,
   /// parts are safetensors and a merged checkpoint has both files.
-  SaveOptions& format(const std::string& format) {
-    OSLO_CHECK(format == "safetensors" || format == "bin", "the checkpoint format '", format,
-               "' is not known; use 'safetensors' or 'bin'");
-    return format_ = format, *this;
-  }
+  SaveOptions& format(const std::string& name) { return format(format_called(name)); }
+  SaveOptions& format(Format format) { return format_ = format, *this; }
 
   /// The model's hyperparameters, written beside the tensors as config.json. A JSON object;
   /// throws `Error` for one nested deeper than 16 levels, with text that is not UTF-8, or of more
@@ -84,8 +82,7 @@ class SaveOptions {
   bool random_states() const { return random_states_.value_or(optimizer_ != nullptr); }
 
   bool merge_checkpoints() const { return merge_; }
-  /// Empty where none was given.
-  const std::string& format() const { return format_; }
+  const std::optional<Format>& format() const { return format_; }
   /// Null where none was given.
   const nlohmann::json& config() const;
   const nlohmann::json& parallel_config() const;
@@ -93,7 +90,7 @@ class SaveOptions {
 
  private:
   bool merge_ = false;
-  std::string format_;
+  std::optional<Format> format_;
   const torch::optim::Optimizer* optimizer_ = nullptr;
   const torch::optim::LRScheduler* scheduler_ = nullptr;
   std::optional<bool> random_states_;

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "checkpoint/storage/file_io.h"
+#include "checkpoint/storage/format.h"
 #include "checkpoint/storage/hash.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
@@ -66,12 +67,10 @@ void check_replaceable(const fs::path& folder) {
   OSLO_CHECK(fs::is_directory(folder), "cannot save into ", folder.string(),
              ": it is there and is no folder");
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const fs::path kind = entry.path().extension();
-    OSLO_CHECK(
-        entry.is_regular_file() && (kind == ".safetensors" || kind == ".bin" || kind == ".json"),
-        "cannot save into ", folder.string(), ": it holds ", entry.path().filename().string(),
-        ", which no save wrote and replacing the folder would delete; save into a folder "
-        "of its own");
+    OSLO_CHECK(entry.is_regular_file() && may_be_saved(entry.path()), "cannot save into ",
+               folder.string(), ": it holds ", entry.path().filename().string(),
+               ", which no save wrote and replacing the folder would delete; save into a folder "
+               "of its own");
   }
 }
 

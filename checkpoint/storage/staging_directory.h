@@ -31,7 +31,7 @@ class StagingDirectory {
  public:
   /// Locks, repairs and cleans up after killed saves, and makes the folder (and missing parents).
   /// Throws `Error` if another save into `final_path` is running, if `final_path` is no folder, or
-  /// if it holds anything but *.safetensors, *.bin and *.json files: replacing it would delete
+  /// if it holds anything but files of tensors (`Format`) and *.json: replacing it would delete
   /// what no save wrote.
   explicit StagingDirectory(const std::filesystem::path& final_path,
                             Replace replace = Replace::kExchange);

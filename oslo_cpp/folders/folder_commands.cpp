@@ -4,11 +4,13 @@
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "checkpoint/folders/folder_plan.h"
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/folders/size_text.h"
+#include "checkpoint/storage/format.h"
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
 #include "oslo_cpp/config/config.h"
@@ -69,8 +71,10 @@ int oslo_verify_folder(const char* path) {
 
 int oslo_merge_folder(const char* from, const char* to, const char* format) {
   return oslo::run("merge", [&](const oslo::TellProgress& tell) {
+    const std::optional<oslo::Format> wanted =
+        *format == '\0' ? std::nullopt : std::optional(oslo::format_called(format));
     const auto plan = [&](const oslo::CheckpointIndex& index) {
-      return oslo::plan_merged(index, format);
+      return oslo::plan_merged(index, wanted);
     };
     oslo::rewrite_folder(from, to, plan, tell);
   });
@@ -78,12 +82,12 @@ int oslo_merge_folder(const char* from, const char* to, const char* format) {
 
 int oslo_convert_folder(const char* from, const char* to, const char* format) {
   return oslo::run("convert", [&](const oslo::TellProgress& tell) {
-    if (std::string(format) == "huggingface") {
+    if (std::string(format) == oslo::kPretrainedFolder) {
       oslo::rewrite_as_pretrained(from, to, tell);
       return;
     }
     const auto plan = [&](const oslo::CheckpointIndex& index) {
-      return oslo::plan_converted(index, format);
+      return oslo::plan_converted(index, oslo::format_called(format));
     };
     oslo::rewrite_folder(from, to, plan, tell);
   });
@@ -106,7 +110,8 @@ int oslo_reshard_folder(const char* from, const char* to, const char* format, in
   }
   return oslo::run("reshard", [&](const oslo::TellProgress& tell) {
     const auto plan = [&](const oslo::CheckpointIndex& index) {
-      oslo::FolderPlan plan = oslo::plan_resharded(index, tensor, pipeline, format);
+      oslo::FolderPlan plan =
+          oslo::plan_resharded(index, tensor, pipeline, oslo::format_called(format));
       plan.parallel_config = parallel;
       return plan;
     };

@@ -1,5 +1,12 @@
 #pragma once
 
+namespace oslo {
+
+/// What users say for a folder of Hugging Face's, beside the names of `Format`.
+inline constexpr char kPretrainedFolder[] = "huggingface";
+
+}  // namespace oslo
+
 /// What the command `oslo` calls for a checkpoint's folder, or one of Hugging Face's; it loads this
 /// library by need. They print on the standard streams and give the command's exit code: 1 where a
 /// folder cannot be read or written, 2 where they were asked for what cannot be.
@@ -15,7 +22,7 @@ __attribute__((visibility("default"))) int oslo_verify_folder(const char* path);
 __attribute__((visibility("default"))) int oslo_merge_folder(const char* from, const char* to,
                                                              const char* format);
 
-/// `oslo convert DIR OUT --format F`: "safetensors", "bin" or "huggingface".
+/// `oslo convert DIR OUT --format F`: a format's name, or `kPretrainedFolder`.
 __attribute__((visibility("default"))) int oslo_convert_folder(const char* from, const char* to,
                                                                const char* format);
 

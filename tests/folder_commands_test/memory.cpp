@@ -78,19 +78,20 @@ TEST(FolderMemory, IsThatOfTwoTensors) {
   const test::TemporaryDirectory folder;
   at::set_num_threads(1);
   write_columns(folder / "ckpt");
-  const auto work = [&](const std::string& format) {
+  const auto work = [&](Format format) {
     return [&, format] {
-      rewrite_folder(folder / "ckpt", folder / ("merged" + format),
+      rewrite_folder(folder / "ckpt", folder / ("merged" + std::string(names_of(format).name)),
                      [&](const auto& index) { return plan_merged(index, format); });
     };
   };
   const auto reshard = [&] {
-    rewrite_folder(folder / "ckpt", folder / "three",
-                   [&](const auto& index) { return plan_resharded(index, 3, 2, "safetensors"); });
+    rewrite_folder(folder / "ckpt", folder / "three", [&](const auto& index) {
+      return plan_resharded(index, 3, 2, Format::safetensors);
+    });
   };
   // A tensor and, mapped, a part of it.
-  EXPECT_TRUE(runs_within(2 * kTensorBytes + kSlack, work("safetensors")));
-  EXPECT_TRUE(runs_within(2 * kTensorBytes + kSlack, work("bin")));
+  EXPECT_TRUE(runs_within(2 * kTensorBytes + kSlack, work(Format::safetensors)));
+  EXPECT_TRUE(runs_within(2 * kTensorBytes + kSlack, work(Format::torch_bin)));
   EXPECT_TRUE(runs_within(2 * kTensorBytes + kSlack, reshard));
   // All of them at once do not fit.
   EXPECT_FALSE(runs_within(2 * kTensorBytes + kSlack, [&] {
@@ -102,7 +103,7 @@ TEST(FolderMemory, IsThatOfTwoTensors) {
   // From a .bin: the record that a tensor lies in, and the tensor.
   EXPECT_TRUE(runs_within(2 * kTensorBytes + kSlack, [&] {
     rewrite_folder(folder / "mergedbin", folder / "back",
-                   [&](const auto& index) { return plan_merged(index, "safetensors"); });
+                   [&](const auto& index) { return plan_merged(index, Format::safetensors); });
   }));
   const VerifiedFolder verified = verify_folder(folder / "back");
   EXPECT_EQ(verified.tensors, static_cast<size_t>(kTensors));
@@ -116,7 +117,7 @@ TEST(FolderMemory, ProgressEndsAtAllOfTheBytes) {
   int calls = 0;
   rewrite_folder(
       folder / "ckpt", folder / "merged",
-      [](const auto& index) { return plan_merged(index, "safetensors"); },
+      [](const auto& index) { return plan_merged(index, Format::safetensors); },
       [&](uint64_t done, uint64_t all) {
         EXPECT_GE(done, last);
         EXPECT_TRUE(calls == 0 || all == whole);

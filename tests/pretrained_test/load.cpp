@@ -78,7 +78,7 @@ TEST_P(FromTransformers, MergedFoldersHaveTheSameValues) {
       const std::filesystem::path folder = Transformers::models() / (family.name + form);
       const test::TemporaryDirectory merged;
       rewrite_folder(folder, merged / "merged",
-                     [](const CheckpointIndex& index) { return plan_merged(index, ""); });
+                     [](const CheckpointIndex& index) { return plan_merged(index); });
       const ModulePtr loaded = family.make(config_in(folder)),
                       expected = family.make(family.config);
       load_state(*loaded, merged / "merged");

@@ -139,10 +139,11 @@ class Writer {
               });
     // The commands of the same names.
     rewrite_folder(parts, next("merge_command"),
-                   [](const CheckpointIndex& index) { return plan_merged(index, ""); });
+                   [](const CheckpointIndex& index) { return plan_merged(index); });
     rewrite_as_pretrained(merged, next("convert_command"));
-    rewrite_folder(folder_ / (family.name + "@" + kind + "_saved"), next("merged_from_python"),
-                   [](const CheckpointIndex& index) { return plan_merged(index, "safetensors"); });
+    rewrite_folder(
+        folder_ / (family.name + "@" + kind + "_saved"), next("merged_from_python"),
+        [](const CheckpointIndex& index) { return plan_merged(index, Format::safetensors); });
   }
 
   const std::map<std::string, torch::Tensor>& logits() const { return logits_; }

@@ -3,8 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "checkpoint/storage/format.h"
+#include "oslo_cpp/folders/folder_commands.h"
 #include "tools/oslo/base/library_entry.h"
 
 namespace oslo::tool {
@@ -61,8 +64,14 @@ void add_folders(CLI::App& command, FolderWords& words) {
   command.add_option("out", words.to, "the folder to write")->required();
 }
 
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const FormatNames& each : kFormats) names.emplace_back(each.name);
+  return names;
+}
+
 CLI::Option* add_format(CLI::App& command, FolderWords& words, std::vector<std::string> formats,
-                        const char* what) {
+                        const std::string& what) {
   std::string choices;
   for (const std::string& format : formats) choices += (choices.empty() ? "" : ", ") + format;
   return command.add_option("--format", words.format, choices + what)
@@ -102,7 +111,7 @@ void add_merge_command(CLI::App& app, Invocation& invocation) {
       app, "merge", "Joins the parts of a checkpoint into whole tensors.", kMergeExamples);
   const auto words = std::make_shared<FolderWords>();
   add_folders(*command, *words);
-  add_format(*command, *words, {"safetensors", "bin"}, "; unless given, a file of each");
+  add_format(*command, *words, format_names(), "; unless given, a file of each");
   command->callback([&invocation, words] {
     invocation.exit_code = call_on_folders("merge", "oslo_merge_folder", *words);
   });
@@ -112,12 +121,13 @@ void add_reshard_command(CLI::App& app, Invocation& invocation) {
   CLI::App* const command = add_command(
       app, "reshard", "Divides a checkpoint among other ranks' files.", kReshardExamples);
   const auto words = std::make_shared<FolderWords>();
-  words->format = "safetensors";
+  const std::string unasked = names_of(kDefaultFormat).name;
+  words->format = unasked;
   add_folders(*command, *words);
   command->add_option("--set", words->settings, "NAME=VALUE: how many ranks there will be")
       ->required()
       ->allow_extra_args(false);
-  add_format(*command, *words, {"safetensors", "bin"}, "; safetensors unless given");
+  add_format(*command, *words, format_names(), "; " + unasked + " unless given");
   command->callback([&invocation, words] { invocation.exit_code = reshard(*words); });
 }
 
@@ -126,7 +136,9 @@ void add_convert_command(CLI::App& app, Invocation& invocation) {
       add_command(app, "convert", "Writes a checkpoint in another format.", kConvertExamples);
   const auto words = std::make_shared<FolderWords>();
   add_folders(*command, *words);
-  add_format(*command, *words, {"safetensors", "bin", "huggingface"}, "")->required();
+  std::vector<std::string> formats = format_names();
+  formats.emplace_back(kPretrainedFolder);
+  add_format(*command, *words, std::move(formats), "")->required();
   command->callback([&invocation, words] {
     invocation.exit_code = call_on_folders("convert", "oslo_convert_folder", *words);
   });

@@ -7,6 +7,7 @@
 #include <string>
 #include <system_error>
 
+#include "checkpoint/storage/format.h"
 #include "tools/oslo/folders/folder_commands.h"
 #include "tools/oslo/plan/exported_program.h"
 
@@ -24,11 +25,12 @@ It reads no weights. docs/bring-your-model.md, docs/checkpoints.md
 int inspect(const std::string& path) {
   if (is_exported(path)) return inspect_exported(path);
   std::error_code unreadable;
-  const std::string kind = std::filesystem::path(path).extension();
-  const bool tensors = kind == ".safetensors" || kind == ".bin";
-  if (tensors || !std::filesystem::is_regular_file(path, unreadable)) return inspect_folder(path);
+  if (format_of_file(path) || !std::filesystem::is_regular_file(path, unreadable))
+    return inspect_folder(path);
   std::cerr << "oslo inspect: " << path << " is neither an exported program (.pt2), nor a file of "
-            << "tensors (.safetensors, .bin), nor a folder\n";
+            << "tensors ("
+            << each_format([](const FormatNames& names) { return names.extension; }, ", ")
+            << "), nor a folder\n";
   return 2;
 }
 
