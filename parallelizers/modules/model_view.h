@@ -63,6 +63,7 @@ struct LayerView {
   LayerKind kind = LayerKind::linear;
   ParameterSlot weight;
   ParameterSlot bias;     ///< of an undefined tensor where it has none
+  bool table = false;     ///< its rows are looked up by what a model is given
   int64_t groups = 1;     ///< of a convolution
   bool disjoint = false;  ///< a convolution's windows: kernel and stride are the same
   int64_t head_size = 1;  ///< of attention

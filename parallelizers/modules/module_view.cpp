@@ -82,6 +82,7 @@ bool read_kind(Module& module, LayerView& layer) {
   if (module.as<torch::nn::LinearImpl>() != nullptr) return true;
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) {
     layer.kind = LayerKind::embedding;
+    layer.table = true;
     return true;
   }
   return read_convolution<torch::nn::Conv1dImpl>(module, layer) ||

@@ -56,7 +56,7 @@ class Placing {
       if (lies_in(path, layer.path)) return StageSet::of(layer.actual);
     }
     const auto& layer = model_.modules()[module].layer;
-    if (layers_.empty() || (layer && layer->kind == LayerKind::embedding)) return StageSet::of(0);
+    if (layers_.empty() || (layer && layer->table)) return StageSet::of(0);
     return StageSet::of(beside(path, behind_[module]));
   }
 

@@ -2,14 +2,12 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/nn/modules/embedding.h>
 
 #include <set>
 #include <utility>
 
 #include "mpu/base/error.h"
 #include "parallelizers/deferred/content.h"
-#include "parallelizers/layers/embedding.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -138,12 +136,8 @@ void cut_parameters(const std::vector<LayerPlan>& layers, const MeshPtr& mesh,
           use != uses.end());
       if (use != uses.end()) set_weight_uses(part.tensor, use->second);
     }
-    if (!layer.module) continue;
-    if (auto* embedding = layer.module->as<torch::nn::EmbeddingImpl>()) {
-      nn::move_padding_to_mark(*embedding);
-      // It served; kept, `clone` would take the part for a table.
-      if (mark_of(embedding->weight) != nullptr) embedding->options._weight(at::Tensor());
-    }
+    const auto after_cut = layer.traits().after_cut;
+    if (layer.module && after_cut != nullptr) after_cut(*layer.module);
   }
 }
 

@@ -13,9 +13,8 @@ std::string parallel_class(const LayerPlan& layer) {
   styles.erase(Style::replicate);
   if (styles.size() != 1) return {};  // row on one axis, column on another
   const Style style = *styles.begin();
-  if (layer.embedding()) return style == Style::vocab ? "oslo::nn::VocabParallelEmbedding" : "";
-  if (layer.kind != LayerKind::linear) return {};
-  return style == Style::row ? "oslo::nn::RowParallelLinear" : "oslo::nn::ColumnParallelLinear";
+  const auto name_of = layer.traits().parallel_class;
+  return name_of == nullptr ? "" : name_of(style);
 }
 
 }  // namespace oslo

@@ -49,21 +49,17 @@ bool speaks_of(const std::string& pattern, const AxisStyles& styles, const Layer
   if (stars(pattern) == 0) return true;
   if (layer.computed || layer.decided || !layer.view.stays_whole.empty()) return false;
   return std::all_of(styles.begin(), styles.end(), [&](const auto& style) {
-    if (style.second.style == Style::replicate) return true;
-    if (layer.recurrent()) return style.second.style == Style::column;
-    return layer.parameter() == (style.second.style == Style::shard);
+    return style.second.style == Style::replicate || layer.traits().meant(style.second.style);
   });
 }
 
 void plan_one(LayerPlan& layer, const AxisStyles& styles, const std::string& why) {
   layer.set_styles(styles);
-  if (layer.recurrent()) {  // gate by gate, without being told
-    const auto by_gate = [&](LayerStyle& style) {
-      if (style.style == Style::column && style.blocks == 1) style.blocks = layer.view.gates;
-    };
-    by_gate(layer.style);
-    for (auto& [axis, style] : layer.other_styles) by_gate(style);
-  }
+  const auto by_gate = [&](LayerStyle& style) {  // without being told
+    if (style.style == Style::column && style.blocks == 1) style.blocks = layer.view.gates;
+  };
+  by_gate(layer.style);
+  for (auto& [axis, style] : layer.other_styles) by_gate(style);
   layer.why = why;
   layer.asked_for = true;
 }
@@ -123,24 +119,9 @@ void check_axes(const LayerPlan& layer, const PlanAxes& axes) {
 }
 
 void check_style(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(!(layer.embedding() && style.style == Style::row), layer.why, ": ", layer.path,
-             " is an embedding, which has no input features to cut; use vocab or column");
-  OSLO_CHECK(layer.kind != LayerKind::attention || style.style != Style::row, layer.why, ": ",
-             layer.path,
-             " projects queries, keys and values, whose input is whole; use "
-             "column blocks=3");
   OSLO_CHECK(layer.view.stays_whole.empty() || style.style == Style::replicate, layer.why, ": ",
              layer.path, " is ", layer.view.stays_whole, ", and stays whole; use replicate");
-  OSLO_CHECK(!layer.recurrent() || style.style == Style::replicate ||
-                 (style.style == Style::column && style.blocks == layer.view.gates),
-             layer.why, ": ", layer.path, " is a recurrent layer with ", layer.view.gates,
-             " gates, which is cut by hidden unit: use column or replicate; seen ", style.name(),
-             " blocks=", style.blocks);
-  OSLO_CHECK(layer.groups() == 1 || style.style != Style::row, layer.why, ": ", layer.path,
-             " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
-  OSLO_CHECK(!layer.parameter() || style.style == Style::shard || style.style == Style::replicate,
-             layer.why, ": ", layer.path,
-             " is a parameter, not a layer; use shard(dimension) or replicate");
+  if (layer.traits().check != nullptr) layer.traits().check(layer, style);
   OSLO_CHECK(layer.parameter() || style.style != Style::shard, layer.why, ": ", layer.path,
              " is a layer; use column, row, vocab or replicate");
   OSLO_CHECK(style.style != Style::shard || style.dim < layer.weight().dim(), layer.why, ": ",

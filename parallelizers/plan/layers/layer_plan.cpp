@@ -63,18 +63,11 @@ void add_matrix(std::vector<LayerPlan>& layers, const ModuleView& entry,
 
 /// The style that cuts a shared weight as one of `leader` does, in the words of the other layer's
 /// class.
-LayerStyle tied_style(const LayerPlan& leader, LayerStyle style, LayerKind kind) {
+LayerStyle tied_style(const LayerPlan& leader, LayerStyle style, const LayerTraits& traits) {
   const Placement placement = leader.weight_placement(style);
   if (!placement.is_shard()) return style;
-  const bool embedding = kind == LayerKind::embedding;
-  if (kind == LayerKind::parameter) {
-    style.style = Style::shard;
-    style.dim = placement.dim();
-  } else if (placement.dim() == 0) {
-    style.style = embedding ? Style::vocab : Style::column;
-  } else {
-    style.style = embedding ? Style::column : Style::row;
-  }
+  style.style = placement.dim() == 0 ? traits.first : traits.second;
+  if (style.style == Style::shard) style.dim = placement.dim();
   return style;
 }
 
@@ -201,8 +194,8 @@ std::vector<Placement> LayerPlan::bias_placements(const Mesh& mesh) const {
 Placement LayerPlan::weight_placement(const LayerStyle& style) const {
   if (style.style == Style::replicate) return Placement::replicate();
   if (style.style == Style::shard) return Placement::shard(style.dim, style.blocks, style.unit);
-  const bool first = embedding() ? style.style == Style::vocab : style.style != Style::row;
-  return Placement::shard(first ? 0 : 1, style.blocks, style.unit);
+  const bool second = style.style == traits().second || style.style == Style::row;
+  return Placement::shard(second ? 1 : 0, style.blocks, style.unit);
 }
 
 Placement LayerPlan::bias_placement(const LayerStyle& style) const {
@@ -220,7 +213,7 @@ int64_t LayerPlan::cut_size(const LayerStyle& style) const {
 
 bool LayerPlan::embeds_patches() const {
   constexpr int64_t kMostColours = 4;
-  if (kind != LayerKind::convolution || !view.disjoint || view.groups > 1) return false;
+  if (!view.disjoint || view.groups > 1) return false;
   const auto sizes = weight().sizes();
   return sizes[1] <= kMostColours && c10::multiply_integers(sizes.slice(2)) > 1;
 }
@@ -302,10 +295,10 @@ void follow_ties(std::vector<LayerPlan>& layers) {
     for (LayerPlan* layer : group) {
       if (layer == leader) continue;
       LayerPlan tied = *layer;
-      tied.style = tied_style(*leader, leader->style, layer->kind);
+      tied.style = tied_style(*leader, leader->style, layer->traits());
       tied.other_styles.clear();
       for (const auto& [axis, style] : leader->other_styles) {
-        tied.other_styles[axis] = tied_style(*leader, style, layer->kind);
+        tied.other_styles[axis] = tied_style(*leader, style, layer->traits());
         tied.other_styles[axis].use = {};
       }
       // How its results lie is each layer's own.

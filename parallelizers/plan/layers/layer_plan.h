@@ -11,6 +11,7 @@
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/placement/layout/placement.h"
+#include "parallelizers/plan/layers/layer_traits.h"
 #include "parallelizers/plan/layers/plan_axes.h"
 #include "parallelizers/plan/layers/style.h"
 
@@ -38,16 +39,17 @@ struct LayerPlan {
   std::map<std::string, LayerStyle> other_styles = {};
   LayerView view = {};  ///< where the weight and bias are, and what the layer's class says of them
 
-  bool embedding() const { return kind == LayerKind::embedding; }
+  const LayerTraits& traits() const { return traits_of(kind); }
+  bool embedding() const { return view.table; }
   const at::Tensor& weight() const;
   /// Undefined where the layer has none, or forward computes it.
   at::Tensor bias() const;
-  bool parameter() const { return kind == LayerKind::parameter; }
+  bool parameter() const { return traits().bare; }
   /// Whether the search may choose.
   bool free() const {
     return !asked_for && !computed && !decided && !axis.empty() && view.stays_whole.empty();
   }
-  bool recurrent() const { return kind == LayerKind::recurrent; }
+  bool recurrent() const { return traits().recurrent; }
   /// One parameter of the layer.
   struct Part {
     std::string name;  ///< in its module

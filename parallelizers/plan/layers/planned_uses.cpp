@@ -14,9 +14,7 @@ void check_use_on(const LayerPlan& layer, const LayerStyle& style, const AxisUse
              layer.path,
              " is a linear layer, whose result vocab cuts: it is no sum to scatter; use vocab "
              "alone, or row scatter=D");
-  const bool one_result = layer.kind != LayerKind::parameter &&
-                          layer.kind != LayerKind::attention && !layer.recurrent();
-  OSLO_CHECK(one_result, layer.why, ": ", layer.path,
+  OSLO_CHECK(layer.traits().one_result, layer.why, ": ", layer.path,
              " is no layer with one result; scatter=D, split=D and input=D are for linear, "
              "embedding and convolution layers");
 }

@@ -39,29 +39,7 @@ bool divides(LayerPlan layer, const LayerStyle& style, int ranks) {
 
 /// The cuts that a layer can have.
 std::vector<LayerStyle> options_of(const LayerPlan& layer, int ranks) {
-  std::vector<LayerStyle> options;
-  switch (layer.kind) {
-    case LayerKind::embedding:
-      options = {{Style::vocab}, {Style::column}};
-      break;
-    case LayerKind::attention:
-      options = {layer.style};
-      break;
-    case LayerKind::recurrent:
-      if (layer.weight().size(0) / layer.view.gates >= ranks) {
-        options = {{Style::column, layer.view.gates}};
-      }
-      break;
-    case LayerKind::parameter:
-      for (int64_t dim = 0; dim < layer.weight().dim(); ++dim) {
-        options.push_back({Style::shard, 1, 1, dim});
-      }
-      break;
-    default:
-      options = {{Style::column, 1, layer.weight().size(0) / layer.groups()}, {Style::row}};
-      if (layer.groups() == 1) options[0].unit = 1;
-      if (layer.groups() > 1) options.pop_back();
-  }
+  std::vector<LayerStyle> options = layer.traits().options(layer, ranks);
   std::erase_if(options, [&](const LayerStyle& style) { return !divides(layer, style, ranks); });
   if (options.empty()) options.push_back({});
   return options;

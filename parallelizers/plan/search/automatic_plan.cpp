@@ -109,9 +109,9 @@ class Search {
   /// and lets the operators ask.
   void forget_guesses(const Styles& first) {
     for (size_t r = 0; r < choices_.size(); ++r) {
-      const bool linear = choices_.layer(r).kind == LayerKind::linear;
+      const bool guesses = choices_.layer(r).traits().guesses_blocks;
       const LayerStyle guessed = choices_.learned(r, first[r]);
-      if (!choices_.role(r).free || !linear || guessed.blocks == 1) continue;
+      if (!choices_.role(r).free || !guesses || guessed.blocks == 1) continue;
       const DryCost before = cost_of(first);
       choices_.learned(r, first[r]) = LayerStyle{first[r].first};
       choices_.replace(first, std::nullopt);
