@@ -71,15 +71,18 @@ bool lies_twice(const CheckpointIndex::Tensor& tensor) {
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(const fs::path& path) try {
-  OSLO_CHECK(!path.empty(), "there is no checkpoint under an empty path; give a folder or a file");
-  OSLO_CHECK(path.native().find('\0') == std::string::npos, "there is no checkpoint ",
-             printable_path(path), ": no file has a NUL byte in its name");
+  OSLO_CHECK_AS(file, !path.empty(),
+                "there is no checkpoint under an empty path; give a folder or a file");
+  OSLO_CHECK_AS(file, path.native().find('\0') == std::string::npos, "there is no checkpoint ",
+                printable_path(path), ": no file has a NUL byte in its name");
   read_in_place(
       path, [&] { open(path); }, [&] { return files_ != nullptr; }, [&] { return in_place(); });
 } catch (const fs::filesystem_error& error) {
-  fail("cannot read the checkpoint ", printable_path(path), ": ", error.code().message());
+  fail_as(ErrorKind::file, "cannot read the checkpoint ", printable_path(path), ": ",
+          error.code().message());
 } catch (const std::bad_alloc&) {
-  fail("the checkpoint ", printable_path(path), " takes more memory than there is");
+  fail_as(ErrorKind::file, "the checkpoint ", printable_path(path),
+          " takes more memory than there is");
 }
 
 void CheckpointFolder::open(const fs::path& path) {
@@ -103,10 +106,10 @@ void CheckpointFolder::open(const fs::path& path) {
   path_ = latest.path;
   warning_ = latest.warning;
   const fs::file_status status = fs::status(path_);
-  OSLO_CHECK(fs::exists(status), "there is no checkpoint ", printable_path(path_),
-             ": the folder does not exist");
-  OSLO_CHECK(fs::is_directory(status), printable_path(path_),
-             " is no checkpoint: it is neither a folder nor a regular file");
+  OSLO_CHECK_AS(file, fs::exists(status), "there is no checkpoint ", printable_path(path_),
+                ": the folder does not exist");
+  OSLO_CHECK_AS(file, fs::is_directory(status), printable_path(path_),
+                " is no checkpoint: it is neither a folder nor a regular file");
   files_ = std::make_shared<OpenFolder>(path_);
   reader_ = std::make_unique<RegionReader>(files_);
   open_folder();
@@ -127,10 +130,10 @@ void CheckpointFolder::open_folder() {
   for (const FormatNames& names : kFormats) {
     if (files_->has(file_of(names))) return index_file(file_of(names));
   }
-  fail("there is no checkpoint in ", printable_path(path_), ": ",
-       fs::is_empty(path_)
-           ? "the folder is empty"
-           : c10::str("it has neither ", kIndexName, ", ", each_format(file_of, " nor ")));
+  fail_as(ErrorKind::file, "there is no checkpoint in ", printable_path(path_), ": ",
+          fs::is_empty(path_)
+              ? "the folder is empty"
+              : c10::str("it has neither ", kIndexName, ", ", each_format(file_of, " nor ")));
 }
 
 void CheckpointFolder::read_index() {
@@ -141,8 +144,9 @@ void CheckpointFolder::read_index() {
 CheckpointFolder::~CheckpointFolder() = default;
 
 void CheckpointFolder::index_file(const std::string& file) {
-  OSLO_CHECK(
-      format_of_file(file), printable_path(path_ / file), " is no checkpoint: give a folder, ",
+  OSLO_CHECK_AS(
+      file, format_of_file(file), printable_path(path_ / file),
+      " is no checkpoint: give a folder, ",
       each_format([](const FormatNames& names) { return c10::str("a ", names.extension); }, " or "),
       " file");
   files_->hold(file);
@@ -214,8 +218,8 @@ void CheckpointFolder::drop_spare_files() {
       }
     }
     if (use.only_here != nullptr || (use.there && !use.used)) {
-      OSLO_CHECK(use.there, "the checkpoint ", printable_path(path_), " lacks its file ",
-                 printable(name), ", which holds '", printable(*use.only_here), "'");
+      OSLO_CHECK_AS(file, use.there, "the checkpoint ", printable_path(path_), " lacks its file ",
+                    printable(name), ", which holds '", printable(*use.only_here), "'");
       continue;
     }
     for (auto& [_, tensor] : index_.tensors) {
@@ -239,11 +243,11 @@ void CheckpointFolder::verify(int share, int shares) const {
     if (number++ % shares != share) continue;
     const InputFile contents = files_->open(name);
     const std::string where = printable_path(contents.path());
-    OSLO_CHECK(contents.size() == file.bytes, where, " has ", contents.size(), " bytes, ",
-               kIndexName, " says ", file.bytes, ": it is cut or from another save");
-    OSLO_CHECK(hash_file(contents, file.kind) == file.hash, where,
-               " is damaged: its contents do not have the hash that ", kIndexName,
-               " says; copy or save the checkpoint again");
+    OSLO_CHECK_AS(file, contents.size() == file.bytes, where, " has ", contents.size(), " bytes, ",
+                  kIndexName, " says ", file.bytes, ": it is cut or from another save");
+    OSLO_CHECK_AS(file, hash_file(contents, file.kind) == file.hash, where,
+                  " is damaged: its contents do not have the hash that ", kIndexName,
+                  " says; copy or save the checkpoint again");
   }
 }
 
@@ -271,12 +275,12 @@ std::optional<InputFile> CheckpointFolder::find_any_file(const std::string& name
 
 nlohmann::json CheckpointFolder::read_extra() const {
   const std::optional<InputFile> file = find_file(kExtraName);
-  OSLO_CHECK(file, "the checkpoint ", printable_path(path_), " has no ", kExtraName,
-             ": save it with SaveOptions().extra(...), or load it without");
+  OSLO_CHECK_AS(file, file, "the checkpoint ", printable_path(path_), " has no ", kExtraName,
+                ": save it with SaveOptions().extra(...), or load it without");
   try {
     return read_json(read_file(*file, kExtraLimits.bytes), kExtraLimits);
   } catch (const Error& error) {
-    fail(printable_path(file->path()), ": ", error.what());
+    fail_as(ErrorKind::file, printable_path(file->path()), ": ", error.what());
   }
 }
 

@@ -70,8 +70,8 @@ void read_place(const fs::path& folder, Step& step) {
     if (root.has("after")) step.after = root["after"].text();
   } catch (const Error& error) {
     if (!fs::exists(path)) return;  // a save has removed it meanwhile
-    fail(printable_path(path), " is damaged: ", error.what(),
-         "; remove it, and its checkpoint counts as the oldest of the series");
+    fail_as(ErrorKind::file, printable_path(path), " is damaged: ", error.what(),
+            "; remove it, and its checkpoint counts as the oldest of the series");
   }
 }
 
@@ -154,12 +154,12 @@ std::optional<std::string> read_latest(const fs::path& series) {
   std::error_code dead;
   const fs::file_status status = fs::status(path, dead);
   if (!fs::exists(status)) return std::nullopt;
-  OSLO_CHECK(fs::is_regular_file(status), printable_path(path),
-             " is no file; make it one with the name of a step's folder, or remove it");
+  OSLO_CHECK_AS(file, fs::is_regular_file(status), printable_path(path),
+                " is no file; make it one with the name of a step's folder, or remove it");
   std::string name = read_file(InputFile(path), kLongestName);
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
-  OSLO_CHECK(step_of(name), printable_path(path), " says '", printable(name),
-             "', which is no step's folder; write the name of one into it, or remove it");
+  OSLO_CHECK_AS(file, step_of(name), printable_path(path), " says '", printable(name),
+                "', which is no step's folder; write the name of one into it, or remove it");
   return name;
 }
 
@@ -198,8 +198,8 @@ void clean_up_after_the_dead(const fs::path& series) {
 
 fs::path step_folder(const fs::path& series, int64_t step) {
   OSLO_CHECK(step >= 0, "a checkpoint of step ", step, ": steps count from 0");
-  OSLO_CHECK(!fs::exists(series / kIndexName), "cannot save a step into ", series.string(),
-             ": it is a checkpoint itself; save into a folder of its own");
+  OSLO_CHECK_AS(file, !fs::exists(series / kIndexName), "cannot save a step into ", series.string(),
+                ": it is a checkpoint itself; save into a folder of its own");
   return series / name_of(step);
 }
 
@@ -216,7 +216,8 @@ nlohmann::json next_in_series(const fs::path& series) try {
   }
   return place;
 } catch (const fs::filesystem_error& error) {
-  fail("cannot read the series ", printable_path(series), ": ", error.code().message());
+  fail_as(ErrorKind::file, "cannot read the series ", printable_path(series), ": ",
+          error.code().message());
 }
 
 void publish_step(const fs::path& series, int64_t step, int keep,
@@ -236,7 +237,7 @@ void publish_step(const fs::path& series, int64_t step, int keep,
     }
   }
 } catch (const fs::filesystem_error& error) {
-  fail("cannot keep the series ", printable_path(series), ": ", error.what());
+  fail_as(ErrorKind::file, "cannot keep the series ", printable_path(series), ": ", error.what());
 }
 
 LatestCheckpoint latest_checkpoint(const fs::path& folder) {
@@ -260,8 +261,8 @@ LatestCheckpoint latest_checkpoint(const fs::path& folder) {
                      named ? " names " + *named + ", which is not there" : " is gone", ": ", name,
                      " is taken, which was saved last")};
   }
-  OSLO_CHECK(!named && steps.empty(), "there is no checkpoint in ", printable_path(folder),
-             ": none of its steps is complete");
+  OSLO_CHECK_AS(file, !named && steps.empty(), "there is no checkpoint in ", printable_path(folder),
+                ": none of its steps is complete");
   return {folder, ""};
 }
 

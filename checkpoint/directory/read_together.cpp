@@ -7,7 +7,7 @@
 
 #include "checkpoint/storage/open_folder.h"
 #include "mpu/base/error.h"
-#include "mpu/base/text.h"
+#include "mpu/base/told_error.h"
 
 namespace oslo {
 namespace {
@@ -29,8 +29,10 @@ void throw_failure(const Texts& texts) {
       std::ranges::find_if(texts, [](const std::string& text) { return text[0] != kDone; });
   if (failed == texts.end()) return;
   const auto same = [&](const std::string& text) { return text.substr(1) == failed->substr(1); };
-  fail(std::ranges::all_of(texts, same) ? "" : c10::str("rank ", failed - texts.begin(), ": "),
-       failed->substr(1));
+  const ToldError error = ToldError::read(failed->substr(1));
+  fail_as(error.kind,
+          std::ranges::all_of(texts, same) ? "" : c10::str("rank ", failed - texts.begin(), ": "),
+          error.message);
 }
 
 }  // namespace
@@ -43,7 +45,7 @@ void read_together(const World& world, const std::string& topic, const std::file
       try {
         return kDone + reading.open();
       } catch (const std::exception& error) {
-        return kFailed + message_of(error);
+        return kFailed + ToldError::of(error).text();
       }
     };
     const std::string same = world.decide(topic, opening(), [&](const Texts& texts) {
@@ -51,9 +53,9 @@ void read_together(const World& world, const std::string& topic, const std::file
       const auto other = std::ranges::find_if(
           texts, [&](const std::string& text) { return text != texts.front(); });
       if (other == texts.end()) return kGoOn;
-      OSLO_CHECK(texts != before, "rank ", other - texts.begin(),
-                 " and rank 0 see different checkpoints at ", path.string(),
-                 ": one of them was replaced or not copied to every machine");
+      OSLO_CHECK_AS(file, texts != before, "rank ", other - texts.begin(),
+                    " and rank 0 see different checkpoints at ", path.string(),
+                    ": one of them was replaced or not copied to every machine");
       before = texts;
       return kAgain;
     });
@@ -70,7 +72,7 @@ void read_together(const World& world, const std::string& topic, const std::file
         reading.read();
         return std::string(1, reading.is_as_opened() ? kDone : kReplaced);
       } catch (const std::exception& error) {
-        return (reading.in_place() ? kFailed : kReplaced) + message_of(error);
+        return (reading.in_place() ? kFailed : kReplaced) + ToldError::of(error).text();
       }
     };
     const std::string ended = world.decide(topic, attempt(), [&](const Texts& texts) {

@@ -25,13 +25,13 @@ void check_target(const fs::path& from, const fs::path& read, const fs::path& to
     return whole.has_filename() ? whole : whole.parent_path();
   };
   const fs::path source = canonical(read), target = canonical(to);
-  OSLO_CHECK(target != source && !fs::equivalent(from, to, ignored), printable_path(to),
-             " is the folder that is read; write to another one");
+  OSLO_CHECK_AS(file, target != source && !fs::equivalent(from, to, ignored), printable_path(to),
+                " is the folder that is read; write to another one");
   // Beside a single file is where its results belong.
   if (fs::is_regular_file(from, ignored)) return;
   for (fs::path above = target; above.has_relative_path(); above = above.parent_path()) {
-    OSLO_CHECK(above != source, printable_path(to), " lies in ", printable_path(read),
-               ", the checkpoint that is read; write beside it");
+    OSLO_CHECK_AS(file, above != source, printable_path(to), " lies in ", printable_path(read),
+                  ", the checkpoint that is read; write beside it");
   }
 }
 

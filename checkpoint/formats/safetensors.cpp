@@ -74,11 +74,13 @@ std::string shown(const Json& value) {
 /// The whole numbers of `value[field]`, each below 2^63.
 std::vector<int64_t> numbers(const Json& value, const char* field, const std::string& where) {
   const auto found = value.find(field);
-  OSLO_CHECK(found != value.end() && found->is_array(), where, " has no list '", field, "'");
+  OSLO_CHECK_AS(file, found != value.end() && found->is_array(), where, " has no list '", field,
+                "'");
   std::vector<int64_t> out;
   for (const Json& number : *found) {
-    OSLO_CHECK(number.is_number_unsigned() && number.get<uint64_t>() <= uint64_t{INT64_MAX}, where,
-               " has ", shown(number), " in '", field, "'; a whole number from 0 was expected");
+    OSLO_CHECK_AS(
+        file, number.is_number_unsigned() && number.get<uint64_t>() <= uint64_t{INT64_MAX}, where,
+        " has ", shown(number), " in '", field, "'; a whole number from 0 was expected");
     out.push_back(number.get<int64_t>());
   }
   return out;
@@ -103,11 +105,11 @@ FileContents write_safetensors(const std::filesystem::path& path, const TensorSt
   for (const TensorOutline& outline : tensors.outlines) {
     const std::string where =
         c10::str("cannot write '", outline.name, "' to ", path.string(), ": ");
-    OSLO_CHECK(outline.name != kMetadata, where, "the format keeps that name for itself");
-    OSLO_CHECK(name_of(outline.dtype) != nullptr, where, "safetensors has no dtype ",
-               c10::toString(outline.dtype), "; convert it or save as 'bin'");
-    OSLO_CHECK(outline.shape.size() <= kMostDimensions, where, "it has ", outline.shape.size(),
-               " dimensions, and at most ", kMostDimensions, " are read");
+    OSLO_CHECK_AS(file, outline.name != kMetadata, where, "the format keeps that name for itself");
+    OSLO_CHECK_AS(file, name_of(outline.dtype) != nullptr, where, "safetensors has no dtype ",
+                  c10::toString(outline.dtype), "; convert it or save as 'bin'");
+    OSLO_CHECK_AS(file, outline.shape.size() <= kMostDimensions, where, "it has ",
+                  outline.shape.size(), " dimensions, and at most ", kMostDimensions, " are read");
     order.push_back(&outline);
   }
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
@@ -131,14 +133,14 @@ FileContents write_safetensors(const std::filesystem::path& path, const TensorSt
   try {
     text = header.dump();
   } catch (const Json::exception& e) {
-    fail("cannot write the metadata of ", path.string(), ": ", e.what());
+    fail_as(ErrorKind::file, "cannot write the metadata of ", path.string(), ": ", e.what());
   }
   // Spaces keep the data aligned to the widest element.
   text.resize((text.size() + kLengthBytes - 1) / kLengthBytes * kLengthBytes, ' ');
   const uint64_t length = text.size();
-  OSLO_CHECK(length <= kLargestHeader, "cannot write ", path.string(), ": its header would take ",
-             length, " bytes, and readers accept ", kLargestHeader,
-             "; save fewer tensors in one file");
+  OSLO_CHECK_AS(file, length <= kLargestHeader, "cannot write ", path.string(),
+                ": its header would take ", length, " bytes, and readers accept ", kLargestHeader,
+                "; save fewer tensors in one file");
 
   OutputFile file(path);
   file.write(&length, kLengthBytes);
@@ -153,59 +155,59 @@ FileContents write_safetensors(const std::filesystem::path& path, const TensorSt
 
 SafetensorsFile::SafetensorsFile(InputFile opened) try : file_(std::move(opened)) {
   const std::string file = printable_path(file_.path());
-  OSLO_CHECK(file_.size() >= kLengthBytes, file, " has ", file_.size(),
-             " bytes and a safetensors file has at least 8: it is cut or no safetensors file");
+  OSLO_CHECK_AS(file, file_.size() >= kLengthBytes, file, " has ", file_.size(),
+                " bytes and a safetensors file has at least 8: it is cut or no safetensors file");
   uint64_t length = 0;
   file_.read(&length, kLengthBytes, 0);
-  OSLO_CHECK(length <= kLargestHeader, file, " claims a header of ", length, " bytes, more than ",
-             kLargestHeader, ": it is damaged or no safetensors file");
-  OSLO_CHECK(length <= file_.size() - kLengthBytes, file, " claims a header of ", length,
-             " bytes, but ", file_.size() - kLengthBytes, " follow: the file is cut");
+  OSLO_CHECK_AS(file, length <= kLargestHeader, file, " claims a header of ", length,
+                " bytes, more than ", kLargestHeader, ": it is damaged or no safetensors file");
+  OSLO_CHECK_AS(file, length <= file_.size() - kLengthBytes, file, " claims a header of ", length,
+                " bytes, but ", file_.size() - kLengthBytes, " follow: the file is cut");
   std::string text(length, '\0');
   file_.read(text.data(), length, kLengthBytes);
-  OSLO_CHECK(text.starts_with('{'), file, ": the header of ", length,
-             " bytes does not begin with '{': it is damaged or no safetensors file");
+  OSLO_CHECK_AS(file, text.starts_with('{'), file, ": the header of ", length,
+                " bytes does not begin with '{': it is damaged or no safetensors file");
   data_start_ = kLengthBytes + length;
   try {
     // One by one, so that the header is never there as a tree.
     read_json_members(text, kHeaderLimits,
                       [&](std::string key, Json value) { add(std::move(key), value); });
   } catch (const Error& error) {
-    fail(file, ": the header: ", error.what());
+    fail_as(ErrorKind::file, file, ": the header: ", error.what());
   }
   check_layout(file_.size() - data_start_);
 } catch (const std::bad_alloc&) {
-  fail("the header of a safetensors file takes more memory than there is");
+  fail_as(ErrorKind::file, "the header of a safetensors file takes more memory than there is");
 }
 
 void SafetensorsFile::add(std::string key, const Json& value) {
   const std::string where = c10::str("tensor '", printable(key), "'");
-  OSLO_CHECK(value.is_object(), where, " is not described by a JSON object");
+  OSLO_CHECK_AS(file, value.is_object(), where, " is not described by a JSON object");
   if (key == kMetadata) {
     for (const auto& [name, entry] : value.items()) {
-      OSLO_CHECK(entry.is_string(), "the metadata '", printable(name), "' is not a text");
+      OSLO_CHECK_AS(file, entry.is_string(), "the metadata '", printable(name), "' is not a text");
       metadata_.emplace(name, entry.get<std::string>());
     }
     return;
   }
   const auto dtype = value.find("dtype");
-  OSLO_CHECK(dtype != value.end() && dtype->is_string(), where, " has no dtype");
+  OSLO_CHECK_AS(file, dtype != value.end() && dtype->is_string(), where, " has no dtype");
   const auto* known = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto& d) {
     return dtype->template get_ref<const std::string&>() == d.name;
   });
-  OSLO_CHECK(known != std::end(kDtypes), where, " has the dtype ", shown(*dtype),
-             ", which LibTorch has no equal of");
+  OSLO_CHECK_AS(file, known != std::end(kDtypes), where, " has the dtype ", shown(*dtype),
+                ", which LibTorch has no equal of");
   std::vector<int64_t> shape = numbers(value, "shape", where);
   const std::vector<int64_t> offsets = numbers(value, "data_offsets", where);
-  OSLO_CHECK(shape.size() <= kMostDimensions, where, " has ", shape.size(),
-             " dimensions, and at most ", kMostDimensions, " are read");
-  OSLO_CHECK(offsets.size() == 2 && offsets[0] <= offsets[1], where, " has data_offsets ",
-             shown(value["data_offsets"]), "; [begin, end] was expected");
+  OSLO_CHECK_AS(file, shape.size() <= kMostDimensions, where, " has ", shape.size(),
+                " dimensions, and at most ", kMostDimensions, " are read");
+  OSLO_CHECK_AS(file, offsets.size() == 2 && offsets[0] <= offsets[1], where, " has data_offsets ",
+                shown(value["data_offsets"]), "; [begin, end] was expected");
   const std::optional<uint64_t> bytes = byte_count(shape, c10::elementSize(known->dtype));
   const uint64_t span = static_cast<uint64_t>(offsets[1] - offsets[0]);
-  OSLO_CHECK(bytes == span, where, " of shape ", shown(value["shape"]), " and dtype ", known->name,
-             " does not take the ", span, " bytes of its data_offsets ",
-             shown(value["data_offsets"]));
+  OSLO_CHECK_AS(file, bytes == span, where, " of shape ", shown(value["shape"]), " and dtype ",
+                known->name, " does not take the ", span, " bytes of its data_offsets ",
+                shown(value["data_offsets"]));
   keys_.push_back(key);
   entries_.emplace(std::move(key),
                    Entry{std::move(shape), known->dtype, static_cast<uint64_t>(offsets[0]),
@@ -222,22 +224,22 @@ void SafetensorsFile::check_layout(uint64_t data_bytes) {
   uint64_t reached = 0;
   for (const std::string& key : keys_) {
     const Entry& entry = entries_.at(key);
-    OSLO_CHECK(entry.begin == reached, file, ": tensor '", printable(key), "' begins at data byte ",
-               entry.begin, ", but the one before it ends at ", reached, ": the two ",
-               entry.begin < reached ? "overlap" : "leave a hole");
+    OSLO_CHECK_AS(file, entry.begin == reached, file, ": tensor '", printable(key),
+                  "' begins at data byte ", entry.begin, ", but the one before it ends at ",
+                  reached, ": the two ", entry.begin < reached ? "overlap" : "leave a hole");
     reached = entry.end;
   }
-  OSLO_CHECK(reached <= data_bytes, file, ": its tensors take ", reached, " bytes up to '",
-             keys_.empty() ? "" : printable(keys_.back()), "', but ", data_bytes,
-             " follow the header: the file is cut; copy or save it again");
-  OSLO_CHECK(reached == data_bytes, file, ": its tensors take ", reached, " bytes, but ",
-             data_bytes, " follow the header: ", data_bytes - reached, " belong to no tensor");
+  OSLO_CHECK_AS(file, reached <= data_bytes, file, ": its tensors take ", reached, " bytes up to '",
+                keys_.empty() ? "" : printable(keys_.back()), "', but ", data_bytes,
+                " follow the header: the file is cut; copy or save it again");
+  OSLO_CHECK_AS(file, reached == data_bytes, file, ": its tensors take ", reached, " bytes, but ",
+                data_bytes, " follow the header: ", data_bytes - reached, " belong to no tensor");
 }
 
 const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& key) const {
   const auto found = entries_.find(key);
-  OSLO_CHECK(found != entries_.end(), printable_path(path()), " has no tensor '", printable(key),
-             "' among its ", keys_.size());
+  OSLO_CHECK_AS(file, found != entries_.end(), printable_path(path()), " has no tensor '",
+                printable(key), "' among its ", keys_.size());
   return found->second;
 }
 
@@ -262,8 +264,8 @@ at::Tensor SafetensorsFile::read_elements(const std::string& key, int64_t first,
   return elements;
 } catch (const c10::Error& error) {
   // No memory for it.
-  fail(printable_path(path()), ": tensor '", printable(key),
-       "' cannot be read: ", error.what_without_backtrace());
+  fail_as(ErrorKind::file, printable_path(path()), ": tensor '", printable(key),
+          "' cannot be read: ", error.what_without_backtrace());
 }
 
 StateDict read_safetensors(const std::filesystem::path& path) {

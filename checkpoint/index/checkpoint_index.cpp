@@ -23,9 +23,9 @@ void CheckpointIndex::add(const CheckpointIndex& other) {
   for (const auto& [name, theirs] : other.tensors) {
     const auto [ours, fresh] = tensors.emplace(name, theirs);
     if (fresh) continue;
-    OSLO_CHECK(ours->second.shape == theirs.shape && ours->second.dtype == theirs.dtype,
-               "the ranks disagree on '", name, "': shape ", c10::IntArrayRef(ours->second.shape),
-               " and ", c10::IntArrayRef(theirs.shape));
+    OSLO_CHECK_AS(file, ours->second.shape == theirs.shape && ours->second.dtype == theirs.dtype,
+                  "the ranks disagree on '", name, "': shape ",
+                  c10::IntArrayRef(ours->second.shape), " and ", c10::IntArrayRef(theirs.shape));
     auto& parts = ours->second.parts;
     for (CheckpointIndex::Part part : theirs.parts) {
       share_cuts(parts.front().cuts, part.cuts);

@@ -66,16 +66,17 @@ c10::ScalarType read_dtype(const JsonNode& node) {
   const std::string name = node.text();
   const auto* known = std::find_if(std::begin(kTorchDtypes), std::end(kTorchDtypes),
                                    [&](const TorchDtype& dtype) { return dtype.name == name; });
-  OSLO_CHECK(known != std::end(kTorchDtypes), node.where(), " is '", printable(name),
-             "', which is no dtype");
+  OSLO_CHECK_AS(file, known != std::end(kTorchDtypes), node.where(), " is '", printable(name),
+                "', which is no dtype");
   return known->dtype;
 }
 
 bool read_transposed(const JsonNode& node, const CheckpointIndex::Tensor& tensor) {
-  OSLO_CHECK(node.truth() && tensor.shape.size() == 2 &&
-                 std::all_of(tensor.parts.begin(), tensor.parts.end(),
-                             [](const auto& part) { return part.cuts.empty(); }),
-             node.where(), " is of a matrix that lies in one part; of others it is not read");
+  OSLO_CHECK_AS(file,
+                node.truth() && tensor.shape.size() == 2 &&
+                    std::all_of(tensor.parts.begin(), tensor.parts.end(),
+                                [](const auto& part) { return part.cuts.empty(); }),
+                node.where(), " is of a matrix that lies in one part; of others it is not read");
   return true;
 }
 
@@ -88,7 +89,7 @@ RankGrid read_mesh(const JsonNode& node) {
   std::vector<Axis> axes;
   for (const JsonNode& axis : node["axes"].list()) {
     axes.push_back({axis["name"].text(), axis["size"].count()});
-    OSLO_CHECK(axes.back().size >= 1, axis.where(), " has size 0");
+    OSLO_CHECK_AS(file, axes.back().size >= 1, axis.where(), " has size 0");
   }
   return RankGrid(std::move(axes));
 }
@@ -98,8 +99,9 @@ CheckpointIndex from_json(const JsonNode& root, int64_t version, const IndexLimi
   index.mesh = read_mesh(root["mesh"]);
   for (const auto& [name, file] : root["files"].items()) {
     // A name, so that nobody is led out of the folder.
-    OSLO_CHECK(std::filesystem::path(name).filename() == name && name != ".." && name != ".",
-               root.where(), ": '", printable(name), "' is not the name of a file in this folder");
+    OSLO_CHECK_AS(
+        file, std::filesystem::path(name).filename() == name && name != ".." && name != ".",
+        root.where(), ": '", printable(name), "' is not the name of a file in this folder");
     const bool old = file.has(kSha256);
     index.files[name] = {static_cast<uint64_t>(file["bytes"].number()),
                          old ? FileContents::Hash::sha256 : FileContents::Hash::xxh128,
@@ -108,16 +110,17 @@ CheckpointIndex from_json(const JsonNode& root, int64_t version, const IndexLimi
   IndexParts parts(root, version, index.files, limits);
   for (const auto& [name, node] : root["tensors"].items()) {
     CheckpointIndex::Tensor tensor{node["shape"].numbers(), read_dtype(node["dtype"]), {}};
-    OSLO_CHECK(tensor.shape.size() <= kMostDimensions, node.where(), " has ", tensor.shape.size(),
-               " dimensions, and at most ", kMostDimensions, " are read");
+    OSLO_CHECK_AS(file, tensor.shape.size() <= kMostDimensions, node.where(), " has ",
+                  tensor.shape.size(), " dimensions, and at most ", kMostDimensions, " are read");
     tensor.parts = parts.of(node, tensor.shape);
     if (node.has("transposed")) tensor.transposed = read_transposed(node["transposed"], tensor);
     index.tensors.emplace(name, std::move(tensor));
   }
   for (const auto& [name, node] : root["ties"].items()) {
     const std::string tensor = node.text();
-    OSLO_CHECK(index.tensors.count(tensor) > 0 && index.tensors.count(name) == 0, node.where(),
-               " is a second name of '", printable(tensor), "', which does not fit the tensors");
+    OSLO_CHECK_AS(file, index.tensors.count(tensor) > 0 && index.tensors.count(name) == 0,
+                  node.where(), " is a second name of '", printable(tensor),
+                  "', which does not fit the tensors");
     index.ties[name] = tensor;
   }
   if (root.has("optimizer")) index.optimizer = read_optimizer(root["optimizer"]);
@@ -137,8 +140,9 @@ void CheckpointIndex::write(const std::filesystem::path& path, const IndexLimits
     room.bytes -= std::min<size_t>(room.bytes, 1);  // a line's end
     text = write_json(json, room, /*indent=*/1) + "\n";
   } catch (const Error& error) {
-    fail("cannot write ", printable_path(path), ", which no load could read: ", error.what(),
-         "; save with SaveOptions().merge_checkpoints(true), or over fewer ranks");
+    fail_as(ErrorKind::file, "cannot write ", printable_path(path),
+            ", which no load could read: ", error.what(),
+            "; save with SaveOptions().merge_checkpoints(true), or over fewer ranks");
   }
   OutputFile file(path);
   file.write(text.data(), text.size());
@@ -158,23 +162,23 @@ CheckpointIndex CheckpointIndex::read(const InputFile& opened, std::string* chec
     try {
       json = read_json(text, limits.json);
     } catch (const Error& error) {
-      fail(file, " is cut or damaged: ", error.what());
+      fail_as(ErrorKind::file, file, " is cut or damaged: ", error.what());
     }
   }
   const JsonNode root(json, file);
-  OSLO_CHECK(root["format"].text() == kFormat, file, " is no index of a checkpoint");
+  OSLO_CHECK_AS(file, root["format"].text() == kFormat, file, " is no index of a checkpoint");
   const int64_t version = root["version"].number();
-  OSLO_CHECK(version >= 1 && version <= kVersion, file, " has format version ", version,
-             ", this library reads versions 1 to ", kVersion,
-             "; use the library that wrote it or newer");
+  OSLO_CHECK_AS(file, version >= 1 && version <= kVersion, file, " has format version ", version,
+                ", this library reads versions 1 to ", kVersion,
+                "; use the library that wrote it or newer");
   const std::string checksum = root["checksum"].text();
   json.erase("checksum");
-  OSLO_CHECK(sha256(json.dump()) == checksum, file,
-             " is damaged: its checksum does not fit; copy or save the checkpoint again");
+  OSLO_CHECK_AS(file, sha256(json.dump()) == checksum, file,
+                " is damaged: its checksum does not fit; copy or save the checkpoint again");
   if (checksum_read != nullptr) *checksum_read = checksum;
   return from_json(root, version, limits);
 } catch (const std::bad_alloc&) {
-  fail(printable_path(opened.path()), " takes more memory than there is");
+  fail_as(ErrorKind::file, printable_path(opened.path()), " takes more memory than there is");
 }
 
 }  // namespace oslo

@@ -25,12 +25,12 @@ Json counted(const Cut::Sizes& pieces) {
 /// Keeps of dimension `dim` what `cut` leaves `rank`. Throws where it is no cut of what is there.
 void apply(const CheckpointIndex::PartCut& part, c10::SmallVectorImpl<int64_t>& sizes,
            const JsonNode& where) {
-  OSLO_CHECK(part.dim >= 0 && part.dim < static_cast<int64_t>(sizes.size()), where.where(),
-             " cuts dimension ", part.dim, " of a tensor of ", sizes.size(), " dimensions");
-  OSLO_CHECK(part.cut->size() == sizes[part.dim], where.where(), " cuts ", part.cut->size(),
-             " of the ", sizes[part.dim], " elements of the dimension");
-  OSLO_CHECK(part.rank < part.cut->ranks(), where.where(), " is rank ", part.rank, " of ",
-             part.cut->ranks());
+  OSLO_CHECK_AS(file, part.dim >= 0 && part.dim < static_cast<int64_t>(sizes.size()), where.where(),
+                " cuts dimension ", part.dim, " of a tensor of ", sizes.size(), " dimensions");
+  OSLO_CHECK_AS(file, part.cut->size() == sizes[part.dim], where.where(), " cuts ",
+                part.cut->size(), " of the ", sizes[part.dim], " elements of the dimension");
+  OSLO_CHECK_AS(file, part.rank < part.cut->ranks(), where.where(), " is rank ", part.rank, " of ",
+                part.cut->ranks());
   sizes[part.dim] = part.cut->local_size(part.rank);
 }
 
@@ -47,8 +47,8 @@ size_t IndexTables::number_of(const CutPtr& cut) {
   if (fresh) {
     cuts_.push_back(std::move(runs));
     pieces_ += cut->runs().size() * static_cast<size_t>(cut->ranks());
-    OSLO_CHECK(pieces_ <= limits_.pieces, "its cuts have more than the ", limits_.pieces,
-               " pieces that are read at most");
+    OSLO_CHECK_AS(file, pieces_ <= limits_.pieces, "its cuts have more than the ", limits_.pieces,
+                  " pieces that are read at most");
   }
   cuts_by_address_.emplace(cut.get(), number->second);
   kept_.push_back(cut);
@@ -61,8 +61,8 @@ size_t IndexTables::number_of(const FileName& file) {
 
 void IndexTables::add(const CheckpointIndex::Tensor& tensor, Json& entry) {
   parts_ += tensor.parts.size();
-  OSLO_CHECK(parts_ <= limits_.parts, "its tensors lie in more than the ", limits_.parts,
-             " parts that are read at most");
+  OSLO_CHECK_AS(file, parts_ <= limits_.parts, "its tensors lie in more than the ", limits_.parts,
+                " parts that are read at most");
   // Those of the tensor, as dimension and number: mostly one or two.
   std::vector<std::pair<int64_t, size_t>> own;
   const auto own_number = [&](const CheckpointIndex::PartCut& part) {
@@ -110,8 +110,8 @@ IndexParts::IndexParts(const JsonNode& root, int64_t version, const Files& files
     std::vector<Place>& places = places_.emplace_back();
     for (const JsonNode& item : list.list()) {
       const std::vector<JsonNode> words = item.list();
-      OSLO_CHECK(words.size() % 2 == 1, item.where(),
-                 " is no file with a number and a rank for each cut");
+      OSLO_CHECK_AS(file, words.size() % 2 == 1, item.where(),
+                    " is no file with a number and a rank for each cut");
       Place place{file_of(words.front(), item), {}};
       for (size_t i = 1; i < words.size(); i += 2) {
         place.cuts.emplace_back(static_cast<size_t>(words[i].number()), words[i + 1].count());
@@ -123,8 +123,8 @@ IndexParts::IndexParts(const JsonNode& root, int64_t version, const Files& files
 
 FileName IndexParts::file_of(const JsonNode& name, const JsonNode& where) {
   const std::string file = name.text();
-  OSLO_CHECK(files_.count(file) > 0, where.where(), " lies in '", printable(file),
-             "', which is not listed");
+  OSLO_CHECK_AS(file, files_.count(file) > 0, where.where(), " lies in '", printable(file),
+                "', which is not listed");
   return names_.try_emplace(file, file).first->second;
 }
 
@@ -135,15 +135,17 @@ CutPtr IndexParts::read_cut(const JsonNode& node, bool in_counts) {
     const int64_t repeat = item["repeat"].number();
     Cut::Sizes pieces;
     const auto append = [&](int64_t count, int64_t piece) {
-      OSLO_CHECK(static_cast<size_t>(count) <= limits_.pieces - pieces_, node.where(),
-                 ": the cuts have more than the ", limits_.pieces, " pieces that are read at most");
+      OSLO_CHECK_AS(file, static_cast<size_t>(count) <= limits_.pieces - pieces_, node.where(),
+                    ": the cuts have more than the ", limits_.pieces,
+                    " pieces that are read at most");
       pieces_ += static_cast<size_t>(count);
       pieces.append(static_cast<size_t>(count), piece);
       int64_t more = 0;
-      OSLO_CHECK(!__builtin_mul_overflow(count, piece, &more) &&
-                     !__builtin_mul_overflow(more, repeat, &more) &&
-                     !__builtin_add_overflow(size, more, &size),
-                 node.where(), " cuts more elements than a dimension has");
+      OSLO_CHECK_AS(file,
+                    !__builtin_mul_overflow(count, piece, &more) &&
+                        !__builtin_mul_overflow(more, repeat, &more) &&
+                        !__builtin_add_overflow(size, more, &size),
+                    node.where(), " cuts more elements than a dimension has");
     };
     for (const JsonNode& piece : item["pieces"].list()) {
       if (!in_counts) {
@@ -151,15 +153,17 @@ CutPtr IndexParts::read_cut(const JsonNode& node, bool in_counts) {
         continue;
       }
       const std::vector<int64_t> pair = piece.numbers();
-      OSLO_CHECK(pair.size() == 2, piece.where(), " is not how many ranks have how many elements");
+      OSLO_CHECK_AS(file, pair.size() == 2, piece.where(),
+                    " is not how many ranks have how many elements");
       append(pair[0], pair[1]);
     }
-    OSLO_CHECK(repeat >= 1 && !pieces.empty() &&
-                   (runs.empty() || runs.front().pieces.size() == pieces.size()),
-               item.where(), " has no pieces, or another number of them than the run before");
+    OSLO_CHECK_AS(file,
+                  repeat >= 1 && !pieces.empty() &&
+                      (runs.empty() || runs.front().pieces.size() == pieces.size()),
+                  item.where(), " has no pieces, or another number of them than the run before");
     runs.push_back({repeat, std::move(pieces)});
   }
-  OSLO_CHECK(!runs.empty(), node.where(), " has no runs");
+  OSLO_CHECK_AS(file, !runs.empty(), node.where(), " has no runs");
   return std::make_shared<const Cut>(std::move(runs));
 }
 
@@ -170,18 +174,20 @@ std::vector<CheckpointIndex::Part> IndexParts::of(const JsonNode& tensor,
   if (tensor.has("cuts")) {
     for (const JsonNode& cut : tensor["cuts"].list()) {
       const std::vector<int64_t> pair = cut.numbers();
-      OSLO_CHECK(pair.size() == 2 && pair[1] < static_cast<int64_t>(cuts_.size()), cut.where(),
-                 " is not a dimension and the number of one of ", cuts_.size(), " cuts");
+      OSLO_CHECK_AS(file, pair.size() == 2 && pair[1] < static_cast<int64_t>(cuts_.size()),
+                    cut.where(), " is not a dimension and the number of one of ", cuts_.size(),
+                    " cuts");
       own.emplace_back(pair[0], cuts_[static_cast<size_t>(pair[1])]);
     }
   }
   const auto number = static_cast<size_t>(tensor["places"].number());
-  OSLO_CHECK(number < places_.size(), tensor.where(), " lies at places ", number, " of ",
-             places_.size());
+  OSLO_CHECK_AS(file, number < places_.size(), tensor.where(), " lies at places ", number, " of ",
+                places_.size());
   const std::vector<Place>& places = places_[number];
-  OSLO_CHECK(!places.empty(), tensor.where(), " has no parts");
-  OSLO_CHECK(places.size() <= limits_.parts - parts_, tensor.where(),
-             ": the tensors lie in more than the ", limits_.parts, " parts that are read at most");
+  OSLO_CHECK_AS(file, !places.empty(), tensor.where(), " has no parts");
+  OSLO_CHECK_AS(file, places.size() <= limits_.parts - parts_, tensor.where(),
+                ": the tensors lie in more than the ", limits_.parts,
+                " parts that are read at most");
   parts_ += places.size();
   std::vector<CheckpointIndex::Part> parts;
   parts.reserve(places.size());
@@ -190,8 +196,8 @@ std::vector<CheckpointIndex::Part> IndexParts::of(const JsonNode& tensor,
     sizes.assign(shape.begin(), shape.end());
     CheckpointIndex::Part& part = parts.emplace_back(CheckpointIndex::Part{place.file, {}});
     for (const auto& [which, rank] : place.cuts) {
-      OSLO_CHECK(which < own.size(), tensor.where(), " has ", own.size(),
-                 " cuts, and a part of it is made by number ", which);
+      OSLO_CHECK_AS(file, which < own.size(), tensor.where(), " has ", own.size(),
+                    " cuts, and a part of it is made by number ", which);
       part.cuts.push_back({own[which].first, rank, own[which].second});
       apply(part.cuts.back(), sizes, tensor);
     }
@@ -212,7 +218,7 @@ std::vector<CheckpointIndex::Part> IndexParts::read_first_version(
     }
     parts.push_back(std::move(part));
   }
-  OSLO_CHECK(!parts.empty(), tensor.where(), " has no parts");
+  OSLO_CHECK_AS(file, !parts.empty(), tensor.where(), " has no parts");
   return parts;
 }
 

@@ -89,10 +89,10 @@ nlohmann::json read_pretrained_config(const fs::path& folder) {
 nlohmann::json read_pretrained_config(const InputFile& file) {
   try {
     nlohmann::json config = read_json(read_file(file, kConfigLimits.bytes), kConfigLimits);
-    OSLO_CHECK(config.is_object(), "it is no JSON object");
+    OSLO_CHECK_AS(file, config.is_object(), "it is no JSON object");
     return config;
   } catch (const Error& error) {
-    fail(printable_path(file.path()), ": ", error.what());
+    fail_as(ErrorKind::file, printable_path(file.path()), ": ", error.what());
   }
 }
 
@@ -100,15 +100,17 @@ PretrainedFolder::PretrainedFolder(fs::path path) try : path_(std::move(path)) {
   read_in_place(
       path_, [&] { open(); }, [&] { return folder_ != nullptr; }, [&] { return in_place(); });
 } catch (const fs::filesystem_error& error) {
-  fail("cannot read the folder ", printable_path(error.path1()), ": ", error.code().message());
+  fail_as(ErrorKind::file, "cannot read the folder ", printable_path(error.path1()), ": ",
+          error.code().message());
 }
 
 void PretrainedFolder::open() {
   tensors_.clear();
   files_.clear();
   folder_.reset();
-  OSLO_CHECK(fs::is_directory(committed(path_)), "there is no folder ", printable_path(path_),
-             "; give one with config.json and ", model_file(kDefaultFormat));
+  OSLO_CHECK_AS(file, fs::is_directory(committed(path_)), "there is no folder ",
+                printable_path(path_), "; give one with config.json and ",
+                model_file(kDefaultFormat));
   folder_ = std::make_unique<OpenFolder>(committed(path_));
   folder_->hold(kConfigName);
   config_ = std::make_unique<nlohmann::json>(read_pretrained_config(config_file()));
@@ -123,9 +125,9 @@ void PretrainedFolder::open() {
       return;
     }
   }
-  fail("there is no model in ", printable_path(path_), ": it has neither ",
-       each_format([](const FormatNames& names) { return model_file(names.format); }, " nor "),
-       ", nor an index of several such files");
+  fail_as(ErrorKind::file, "there is no model in ", printable_path(path_), ": it has neither ",
+          each_format([](const FormatNames& names) { return model_file(names.format); }, " nor "),
+          ", nor an index of several such files");
 }
 
 InputFile PretrainedFolder::config_file() const {
@@ -141,8 +143,8 @@ void PretrainedFolder::open(const std::string& name) {
   for (const std::string& tensor : file->keys()) {
     const TensorFile::Entry entry = file->entry(tensor);
     const auto [known, fresh] = tensors_.emplace(tensor, Entry{entry.shape, entry.dtype, name});
-    OSLO_CHECK(fresh, printable_path(path_), " has the tensor '", printable(tensor), "' in ",
-               printable(known->second.file), " and in ", printable(name));
+    OSLO_CHECK_AS(file, fresh, printable_path(path_), " has the tensor '", printable(tensor),
+                  "' in ", printable(known->second.file), " and in ", printable(name));
   }
 }
 
@@ -156,12 +158,13 @@ void PretrainedFolder::open_all(const std::string& index) {
   const std::string where = printable_path(opened.path());
   for (const auto& [tensor, file] : listed) {
     const auto found = tensors_.find(tensor);
-    OSLO_CHECK(found != tensors_.end() && found->second.file == file, where, " says that '",
-               printable(tensor), "' lies in ", printable(file), ", where it is not");
+    OSLO_CHECK_AS(file, found != tensors_.end() && found->second.file == file, where,
+                  " says that '", printable(tensor), "' lies in ", printable(file),
+                  ", where it is not");
   }
   for (const auto& [tensor, entry] : tensors_) {
-    OSLO_CHECK(listed.count(tensor) > 0, where, " does not list '", printable(tensor),
-               "', which lies in ", printable(entry.file));
+    OSLO_CHECK_AS(file, listed.count(tensor) > 0, where, " does not list '", printable(tensor),
+                  "', which lies in ", printable(entry.file));
   }
 }
 

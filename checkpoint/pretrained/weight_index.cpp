@@ -16,7 +16,7 @@ nlohmann::json read_document(const InputFile& file) {
   try {
     return read_json(read_file(file, kIndexLimits.bytes), kIndexLimits);
   } catch (const Error& error) {
-    fail(printable_path(file.path()), ": ", error.what());
+    fail_as(ErrorKind::file, printable_path(file.path()), ": ", error.what());
   }
 }
 
@@ -25,17 +25,20 @@ nlohmann::json read_document(const InputFile& file) {
 WeightIndex WeightIndex::read(const InputFile& file) {
   const std::string where = printable_path(file.path());
   const nlohmann::json document = read_document(file);
-  OSLO_CHECK(
+  OSLO_CHECK_AS(
+      file,
       document.is_object() && document.contains("weight_map") && document["weight_map"].is_object(),
       where, " has no weight_map: it is no index of a model's files");
   WeightIndex index;
   for (const auto& [name, value] : document["weight_map"].items()) {
-    OSLO_CHECK(value.is_string(), where, ": the file of '", printable(name), "' is no text");
+    OSLO_CHECK_AS(file, value.is_string(), where, ": the file of '", printable(name),
+                  "' is no text");
     const std::string listed = value.get<std::string>();
-    OSLO_CHECK(std::filesystem::path(listed).filename() == listed && !listed.empty() &&
-                   listed != "." && listed != ".." && listed.find('\0') == std::string::npos,
-               where, ": '", printable(name), "' lies in '", printable(listed),
-               "', which is not the name of a file in this folder");
+    OSLO_CHECK_AS(file,
+                  std::filesystem::path(listed).filename() == listed && !listed.empty() &&
+                      listed != "." && listed != ".." && listed.find('\0') == std::string::npos,
+                  where, ": '", printable(name), "' lies in '", printable(listed),
+                  "', which is not the name of a file in this folder");
     index.files[name] = listed;
   }
   const auto metadata = document.find("metadata");

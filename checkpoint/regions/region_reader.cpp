@@ -64,8 +64,8 @@ std::vector<Source> sources_of(const CheckpointIndex::Tensor& saved, const Regio
   for (size_t i = 0; once && i < sources.size(); ++i) {
     for (size_t j = 0; once && j < i; ++j) once = !meet(sources[i].overlap, sources[j].overlap);
   }
-  OSLO_CHECK(once, where, " lies in ", saved.parts.size(), " parts that ",
-             found < needed ? "leave some of it out" : "overlap", ": the index is damaged");
+  OSLO_CHECK_AS(file, once, where, " lies in ", saved.parts.size(), " parts that ",
+                found < needed ? "leave some of it out" : "overlap", ": the index is damaged");
   return sources;
 }
 
@@ -95,8 +95,8 @@ at::Tensor RegionReader::read(const std::string& name, const CheckpointIndex::Te
   return into;
 } catch (const c10::Error& error) {
   // No memory for it.
-  fail("the checkpoint ", printable_path(folder_->path()), ": '", printable(name),
-       "' cannot be read: ", error.what_without_backtrace());
+  fail_as(ErrorKind::file, "the checkpoint ", printable_path(folder_->path()), ": '",
+          printable(name), "' cannot be read: ", error.what_without_backtrace());
 }
 
 void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& saved,
@@ -107,10 +107,10 @@ void RegionReader::copy(const std::string& name, const CheckpointIndex::Tensor& 
   for (const auto& [dim, rank, cut] : part.cuts) shape[dim] = cut->local_size(rank);
   if (saved.transposed) std::reverse(shape.begin(), shape.end());
   const TensorFile::Entry there = file.entry(name);
-  OSLO_CHECK(there.shape == shape && there.dtype == saved.dtype,
-             printable_path(folder_->path() / part.file.text()), ": '", printable(name), "' is ",
-             there.dtype, " ", c10::IntArrayRef(there.shape), ", the index says ", saved.dtype, " ",
-             c10::IntArrayRef(shape));
+  OSLO_CHECK_AS(file, there.shape == shape && there.dtype == saved.dtype,
+                printable_path(folder_->path() / part.file.text()), ": '", printable(name), "' is ",
+                there.dtype, " ", c10::IntArrayRef(there.shape), ", the index says ", saved.dtype,
+                " ", c10::IntArrayRef(shape));
   const uint64_t before = file.bytes_read();
   copy_from_file(file, name, overlap, saved.transposed, into);
   count_.bytes += file.reads_parts()

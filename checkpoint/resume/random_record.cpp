@@ -75,11 +75,12 @@ StateDict join_random_states(const std::vector<std::string>& texts) {
 
 RandomLoad::RandomLoad(const ModelState& state, const MPU& mpu, const CheckpointFolder& folder) {
   const std::optional<InputFile> contents = folder.find_file(kRandomName);
-  OSLO_CHECK(contents, "the checkpoint ", printable_path(folder.path()), " has no ", kRandomName,
-             ": save it with SaveOptions().random_states(true), or load it with "
-             "LoadOptions().random_states(false)");
-  OSLO_CHECK(folder.index().random_mesh, printable_path(folder.path()),
-             " has no index that says which ranks its ", kRandomName, " is of");
+  OSLO_CHECK_AS(file, contents, "the checkpoint ", printable_path(folder.path()), " has no ",
+                kRandomName,
+                ": save it with SaveOptions().random_states(true), or load it with "
+                "LoadOptions().random_states(false)");
+  OSLO_CHECK_AS(file, folder.index().random_mesh, printable_path(folder.path()),
+                " has no index that says which ranks its ", kRandomName, " is of");
   const SafetensorsFile file(*contents);
   const RankGrid& saved = *folder.index().random_mesh;
   const bool same = saved == mpu.grid();
@@ -91,10 +92,10 @@ RandomLoad::RandomLoad(const ModelState& state, const MPU& mpu, const Checkpoint
     if (!file.contains(key) && name == "cuda") continue;  // saved on ranks without a GPU
     const at::Tensor bytes = file.read(key);
     const at::Tensor now = state_of(generator);
-    OSLO_CHECK(bytes.scalar_type() == now.scalar_type() && bytes.sizes() == now.sizes(),
-               printable_path(file.path()), ": '", key, "' is ", bytes.scalar_type(), " ",
-               bytes.sizes(), ", the state of this LibTorch's generator ", now.scalar_type(), " ",
-               now.sizes());
+    OSLO_CHECK_AS(file, bytes.scalar_type() == now.scalar_type() && bytes.sizes() == now.sizes(),
+                  printable_path(file.path()), ": '", key, "' is ", bytes.scalar_type(), " ",
+                  bytes.sizes(), ", the state of this LibTorch's generator ", now.scalar_type(),
+                  " ", now.sizes());
     states_.emplace_back(generator, bytes);
   }
 }

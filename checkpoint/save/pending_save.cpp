@@ -28,7 +28,7 @@ struct PendingSave::State {
         try {
           agree_on_success(*group, step);
         } catch (const std::exception& error) {
-          fail("save_async: ", what, ": ", message_of(error));
+          fail_as(kind_of(error), "save_async: ", what, ": ", message_of(error));
         }
       });
     } catch (...) {

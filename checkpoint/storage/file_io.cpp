@@ -27,7 +27,7 @@ constexpr uint64_t kWriteback = uint64_t{8} << 20;
 OutputFile::OutputFile(std::filesystem::path path)
     : path_(std::move(path)),
       fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-  OSLO_CHECK(fd_ >= 0, "cannot create ", path_.string(), ": ", std::strerror(errno));
+  OSLO_CHECK_AS(file, fd_ >= 0, "cannot create ", path_.string(), ": ", std::strerror(errno));
 }
 
 OutputFile::~OutputFile() {
@@ -43,8 +43,8 @@ void OutputFile::write(const void* data, uint64_t bytes) {
     if (done < 0 && errno == EINTR) {
       continue;
     }
-    OSLO_CHECK(done > 0, "cannot write ", path_.string(), " after ", written_,
-               " bytes: ", std::strerror(done < 0 ? errno : ENOSPC));
+    OSLO_CHECK_AS(file, done > 0, "cannot write ", path_.string(), " after ", written_,
+                  " bytes: ", std::strerror(done < 0 ? errno : ENOSPC));
     hash_.update(from, static_cast<uint64_t>(done));
     from += done;
     bytes -= static_cast<uint64_t>(done);
@@ -63,25 +63,25 @@ void OutputFile::begin_writeback() {
 
 void OutputFile::close() {
   const int fd = std::exchange(fd_, -1);
-  OSLO_CHECK(fd < 0 || ::close(fd) == 0 || errno == EINTR, "cannot finish writing ", path_.string(),
-             ": ", std::strerror(errno));
+  OSLO_CHECK_AS(file, fd < 0 || ::close(fd) == 0 || errno == EINTR, "cannot finish writing ",
+                path_.string(), ": ", std::strerror(errno));
 }
 
 InputFile::InputFile(std::filesystem::path path) : InputFile(std::move(path), AT_FDCWD) {}
 
 InputFile::InputFile(std::filesystem::path path, int folder) : path_(std::move(path)) {
-  OSLO_CHECK(path_.native().find('\0') == std::string::npos, "cannot open ", printable_path(path_),
-             ": no file has a NUL byte in its name");
+  OSLO_CHECK_AS(file, path_.native().find('\0') == std::string::npos, "cannot open ",
+                printable_path(path_), ": no file has a NUL byte in its name");
   const std::filesystem::path name = folder == AT_FDCWD ? path_ : path_.filename();
   const int fd = ::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  OSLO_CHECK(fd >= 0, "cannot open ", printable_path(path_), ": ", std::strerror(errno));
+  OSLO_CHECK_AS(file, fd >= 0, "cannot open ", printable_path(path_), ": ", std::strerror(errno));
   fd_ = std::shared_ptr<const int>(new int(fd), [](const int* open) {
     ::close(*open);
     delete open;
   });
   struct stat status = {};
-  OSLO_CHECK(::fstat(fd, &status) == 0 && S_ISREG(status.st_mode), printable_path(path_),
-             " is not a regular file; a checkpoint file was expected");
+  OSLO_CHECK_AS(file, ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode), printable_path(path_),
+                " is not a regular file; a checkpoint file was expected");
   size_ = static_cast<uint64_t>(status.st_size);
   written_ = status.st_mtim;
 }
@@ -106,10 +106,10 @@ void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
     if (done < 0 && errno == EINTR) {
       continue;
     }
-    OSLO_CHECK(done >= 0, "cannot read ", path_.string(), " at byte ", offset, ": ",
-               std::strerror(errno));
-    OSLO_CHECK(done > 0, path_.string(), " ends at byte ", offset, ", ", bytes,
-               " bytes too early: the file is cut; copy or save it again");
+    OSLO_CHECK_AS(file, done >= 0, "cannot read ", path_.string(), " at byte ", offset, ": ",
+                  std::strerror(errno));
+    OSLO_CHECK_AS(file, done > 0, path_.string(), " ends at byte ", offset, ", ", bytes,
+                  " bytes too early: the file is cut; copy or save it again");
     to += done;
     bytes -= static_cast<uint64_t>(done);
     offset += static_cast<uint64_t>(done);
@@ -117,8 +117,8 @@ void InputFile::read(void* into, uint64_t bytes, uint64_t offset) const {
 }
 
 std::string read_file(const InputFile& file, uint64_t most) {
-  OSLO_CHECK(file.size() <= most, printable_path(file.path()), " has ", file.size(),
-             " bytes, and at most ", most, " are read: it is damaged or something else");
+  OSLO_CHECK_AS(file, file.size() <= most, printable_path(file.path()), " has ", file.size(),
+                " bytes, and at most ", most, " are read: it is damaged or something else");
   std::string text(file.size(), '\0');
   file.read(text.data(), text.size(), 0);
   return text;
@@ -126,7 +126,8 @@ std::string read_file(const InputFile& file, uint64_t most) {
 
 void sync_file(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  OSLO_CHECK(fd >= 0, "cannot open ", path.string(), " to sync it: ", std::strerror(errno));
+  OSLO_CHECK_AS(file, fd >= 0, "cannot open ", path.string(),
+                " to sync it: ", std::strerror(errno));
   int error = 0;
   while (::fsync(fd) != 0) {
     if (errno != EINTR) {
@@ -137,8 +138,8 @@ void sync_file(const std::filesystem::path& path) {
   ::close(fd);
   // Some file systems cannot sync a folder and say so with EINVAL; its entries are then as safe as
   // they get.
-  OSLO_CHECK(error == 0 || (error == EINVAL && std::filesystem::is_directory(path)), "cannot sync ",
-             path.string(), ": ", std::strerror(error));
+  OSLO_CHECK_AS(file, error == 0 || (error == EINVAL && std::filesystem::is_directory(path)),
+                "cannot sync ", path.string(), ": ", std::strerror(error));
 }
 
 }  // namespace oslo

@@ -33,8 +33,8 @@ OpenFolder::OpenFolder(std::filesystem::path path)
     : path_(std::move(path)),
       fd_(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
       room_(files_to_hold()) {
-  OSLO_CHECK(fd_ >= 0, "cannot open the folder ", printable_path(path_), ": ",
-             std::strerror(errno));
+  OSLO_CHECK_AS(file, fd_ >= 0, "cannot open the folder ", printable_path(path_), ": ",
+                std::strerror(errno));
 }
 
 OpenFolder::~OpenFolder() {
@@ -71,9 +71,10 @@ bool OpenFolder::is_as_opened() const {
 }
 
 void fail_as_replaced(const std::filesystem::path& path) {
-  fail("the checkpoint ", printable_path(path), " was replaced ", kMostReadings,
-       " times while it was read: another job saves there without a pause; load it when that has "
-       "ended");
+  fail_as(
+      ErrorKind::file, "the checkpoint ", printable_path(path), " was replaced ", kMostReadings,
+      " times while it was read: another job saves there without a pause; load it when that has "
+      "ended");
 }
 
 void read_in_place(const std::filesystem::path& path, const std::function<void()>& read,

@@ -40,12 +40,13 @@ fs::path resolve(const fs::path& path) {
   if (!error) {
     whole = fs::weakly_canonical(whole, error);
   }
-  OSLO_CHECK(!error, "cannot resolve the folder '", printable_path(path), "': ", error.message());
+  OSLO_CHECK_AS(file, !error, "cannot resolve the folder '", printable_path(path),
+                "': ", error.message());
   if (!whole.has_filename()) {
     whole = whole.parent_path();
   }
-  OSLO_CHECK(whole.has_filename(), "cannot save into ", path.string(),
-             ": give a folder with a name");
+  OSLO_CHECK_AS(file, whole.has_filename(), "cannot save into ", path.string(),
+                ": give a folder with a name");
   return whole;
 }
 
@@ -64,13 +65,13 @@ void check_replaceable(const fs::path& folder) {
   if (!is_there(folder)) {
     return;
   }
-  OSLO_CHECK(fs::is_directory(folder), "cannot save into ", folder.string(),
-             ": it is there and is no folder");
+  OSLO_CHECK_AS(file, fs::is_directory(folder), "cannot save into ", folder.string(),
+                ": it is there and is no folder");
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    OSLO_CHECK(entry.is_regular_file() && may_be_saved(entry.path()), "cannot save into ",
-               folder.string(), ": it holds ", entry.path().filename().string(),
-               ", which no save wrote and replacing the folder would delete; save into a folder "
-               "of its own");
+    OSLO_CHECK_AS(file, entry.is_regular_file() && may_be_saved(entry.path()), "cannot save into ",
+                  folder.string(), ": it holds ", entry.path().filename().string(),
+                  ", which no save wrote and replacing the folder would delete; save into a folder "
+                  "of its own");
   }
 }
 
@@ -112,8 +113,8 @@ void remove_beside_others(const fs::path& folder) {
 }
 
 void rename_or_fail(const fs::path& from, const fs::path& to) {
-  OSLO_CHECK(::rename(from.c_str(), to.c_str()) == 0, "cannot rename ", from.string(), " to ",
-             to.string(), ": ", std::strerror(errno));
+  OSLO_CHECK_AS(file, ::rename(from.c_str(), to.c_str()) == 0, "cannot rename ", from.string(),
+                " to ", to.string(), ": ", std::strerror(errno));
 }
 
 /// Syncs all files and folders below `folder` and itself, the contents before the names.
@@ -135,7 +136,7 @@ StagingDirectory::StagingDirectory(const fs::path& final_path, Replace replace)
   const fs::path parent = final_path_.parent_path();
   std::error_code error;
   fs::create_directories(parent, error);
-  OSLO_CHECK(!error, "cannot create the folder ", parent.string(), ": ", error.message());
+  OSLO_CHECK_AS(file, !error, "cannot create the folder ", parent.string(), ": ", error.message());
   lock();
   try {
     if (lock_ >= 0) {
@@ -146,11 +147,11 @@ StagingDirectory::StagingDirectory(const fs::path& final_path, Replace replace)
     do {
       path_ = sibling(final_path_, c10::str(".tmp-", this_host(), "-", owner_, "-", number++));
     } while (::mkdir(path_.c_str(), 0777) != 0 && errno == EEXIST);
-    OSLO_CHECK(is_there(path_), "cannot create the folder ", path_.string(), ": ",
-               std::strerror(errno));
+    OSLO_CHECK_AS(file, is_there(path_), "cannot create the folder ", path_.string(), ": ",
+                  std::strerror(errno));
   } catch (const fs::filesystem_error& e) {
     unlock();
-    fail("cannot prepare a save into ", final_path_.string(), ": ", e.what());
+    fail_as(ErrorKind::file, "cannot prepare a save into ", final_path_.string(), ": ", e.what());
   } catch (...) {
     unlock();
     throw;
@@ -175,12 +176,12 @@ void StagingDirectory::lock() {
   const fs::path file = sibling(final_path_, ".lock");
   while (true) {
     lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    OSLO_CHECK(lock_ >= 0, "cannot create ", file.string(), ": ", std::strerror(errno));
+    OSLO_CHECK_AS(file, lock_ >= 0, "cannot create ", file.string(), ": ", std::strerror(errno));
     if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       ::close(std::exchange(lock_, -1));
-      OSLO_CHECK(error != EWOULDBLOCK, "another save into ", final_path_.string(),
-                 " is running; wait for it or save into another folder");
+      OSLO_CHECK_AS(file, error != EWOULDBLOCK, "another save into ", final_path_.string(),
+                    " is running; wait for it or save into another folder");
       if (error == EINTR) {
         continue;
       }
@@ -231,7 +232,7 @@ void StagingDirectory::remove() {
 }
 
 void StagingDirectory::commit() try {
-  OSLO_CHECK(!committed_, "the folder ", final_path_.string(), " is committed already");
+  OSLO_CHECK_AS(file, !committed_, "the folder ", final_path_.string(), " is committed already");
   sync_tree(path_);
   check_replaceable(final_path_);
   const fs::path parent = final_path_.parent_path();
@@ -242,7 +243,8 @@ void StagingDirectory::commit() try {
   } else if (replace_ == Replace::kTwoSteps ||
              ::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, final_path_.c_str(), RENAME_EXCHANGE) !=
                  0) {
-    OSLO_CHECK(
+    OSLO_CHECK_AS(
+        file,
         replace_ == Replace::kTwoSteps || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP,
         "cannot swap ", path_.string(), " and ", final_path_.string(), ": ", std::strerror(errno));
     rename_or_fail(final_path_, old);
@@ -250,8 +252,8 @@ void StagingDirectory::commit() try {
     if (::rename(path_.c_str(), final_path_.c_str()) != 0) {
       const int error = errno;
       rename_or_fail(old, final_path_);
-      fail("cannot rename ", path_.string(), " to ", final_path_.string(), ": ",
-           std::strerror(error));
+      fail_as(ErrorKind::file, "cannot rename ", path_.string(), " to ", final_path_.string(), ": ",
+              std::strerror(error));
     }
     path_ = old;
   }
@@ -264,7 +266,7 @@ void StagingDirectory::commit() try {
   path_ = final_path_;
   unlock();
 } catch (const fs::filesystem_error& e) {
-  fail("cannot save into ", final_path_.string(), ": ", e.what());
+  fail_as(ErrorKind::file, "cannot save into ", final_path_.string(), ": ", e.what());
 }
 
 fs::path find_committed(const fs::path& final_path) {
@@ -287,8 +289,8 @@ void remove_at_once(const fs::path& folder) {
     gone = sibling(whole, dead + std::to_string(number));
   }
   if (::rename(whole.c_str(), gone.c_str()) != 0) {
-    OSLO_CHECK(errno == ENOENT, "cannot rename ", whole.string(), " to ", gone.string(), ": ",
-               std::strerror(errno));
+    OSLO_CHECK_AS(file, errno == ENOENT, "cannot rename ", whole.string(), " to ", gone.string(),
+                  ": ", std::strerror(errno));
     return;  // another job has removed it
   }
   remove_beside_others(gone);

@@ -11,14 +11,14 @@ namespace oslo {
 
 RankGrid MpuOptions::grid(int world) const {
   if (axes_) {
-    OSLO_CHECK(!data_ && !tensor_ && !pipeline_ && !order_,
-               "the grid is given twice, by axes and by ",
-               order_ ? "rank_order"
-                      : c10::str(tensor_ ? "tensor"
-                                 : data_ ? "data"
-                                         : "pipeline",
-                                 "_parallel_size"),
-               "; axes say all sizes, and their order is the ranks' order: use one of the two");
+    OSLO_CHECK_AS(config, !data_ && !tensor_ && !pipeline_ && !order_,
+                  "the grid is given twice, by axes and by ",
+                  order_ ? "rank_order"
+                         : c10::str(tensor_ ? "tensor"
+                                    : data_ ? "data"
+                                            : "pipeline",
+                                    "_parallel_size"),
+                  "; axes say all sizes, and their order is the ranks' order: use one of the two");
     RankGrid grid(*axes_);
     grid.check(world);
     return grid;

@@ -24,14 +24,15 @@ constexpr std::array kReserved = {kModel, "world", "replica", "tp", "pp", "dp"};
 void check_name(const std::string& name) {
   const bool letters =
       name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;
-  OSLO_CHECK(letters && !name.empty() && name[0] >= 'a' && name[0] <= 'z' && name.size() <= 32,
-             "an axis cannot be named \"", name,
-             "\": a name has 1 to 32 lower-case letters, digits and underscores, a letter first");
-  OSLO_CHECK(std::find(kReserved.begin(), kReserved.end(), name) == kReserved.end(),
-             "an axis cannot be named \"", name, "\", which is a reserved word: ",
-             name == kModel
-                 ? "model is all axes but data; name its axes, such as tensor or pipeline"
-                 : "write out tensor, pipeline and data, which holds the replicas");
+  OSLO_CHECK_AS(
+      config, letters && !name.empty() && name[0] >= 'a' && name[0] <= 'z' && name.size() <= 32,
+      "an axis cannot be named \"", name,
+      "\": a name has 1 to 32 lower-case letters, digits and underscores, a letter first");
+  OSLO_CHECK_AS(config, std::find(kReserved.begin(), kReserved.end(), name) == kReserved.end(),
+                "an axis cannot be named \"", name, "\", which is a reserved word: ",
+                name == kModel
+                    ? "model is all axes but data; name its axes, such as tensor or pipeline"
+                    : "write out tensor, pipeline and data, which holds the replicas");
 }
 
 /// Absurd sizes must not wrap around to a product that fits.
@@ -85,8 +86,8 @@ RankGrid::RankGrid(std::vector<Axis> axes) : axes_(std::move(axes)) {
   std::set<std::string> seen;
   for (const Axis& axis : axes_) {
     check_name(axis.name);
-    OSLO_CHECK(seen.insert(axis.name).second, "the axis ", axis.name,
-               " is given twice; give each axis once, with the product of its sizes");
+    OSLO_CHECK_AS(config, seen.insert(axis.name).second, "the axis ", axis.name,
+                  " is given twice; give each axis once, with the product of its sizes");
   }
 }
 
@@ -132,8 +133,9 @@ std::vector<std::string> RankGrid::parts(const std::string& name) const {
     return names;
   }
   const bool known = std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end();
-  OSLO_CHECK(known, "there is no axis named \"", name, "\"; the grid is ", factors(axes_),
-             ", and tensor and model join the axes that cut layers and all but data");
+  OSLO_CHECK_AS(config, known, "there is no axis named \"", name, "\"; the grid is ",
+                factors(axes_),
+                ", and tensor and model join the axes that cut layers and all but data");
   return names;
 }
 
@@ -157,12 +159,13 @@ int RankGrid::coordinate(const std::string& axis, int rank) const {
 void RankGrid::check(int world) const {
   const std::vector<Axis> listed = data_last(axes_);
   for (const Axis& axis : listed) {
-    OSLO_CHECK(axis.size >= 1, axis.name, "_parallel_size is ", axis.size,
-               "; it must be at least 1");
+    OSLO_CHECK_AS(config, axis.size >= 1, axis.name, "_parallel_size is ", axis.size,
+                  "; it must be at least 1");
   }
   const int64_t product = product_of(axes_);
-  OSLO_CHECK(product == world, factors(listed), " = ", product, " ranks, but the world has ", world,
-             "; the nearest sizes that fit are ", factors(data_last(nearest_fit(axes_, world))));
+  OSLO_CHECK_AS(config, product == world, factors(listed), " = ", product,
+                " ranks, but the world has ", world, "; the nearest sizes that fit are ",
+                factors(data_last(nearest_fit(axes_, world))));
 }
 
 std::vector<std::vector<int>> RankGrid::groups(const std::string& axis) const {

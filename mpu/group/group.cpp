@@ -7,7 +7,6 @@
 #include "mpu/base/error.h"
 #include "mpu/base/foreign_scope.h"
 #include "mpu/base/parts.h"
-#include "mpu/base/peer_failure.h"
 #include "mpu/base/time_limit.h"
 #include "mpu/group/messages.h"
 #include "mpu/transport/counted_process_group.h"
@@ -46,11 +45,11 @@ Pending::Label label_of(const std::string& name, const std::vector<int>& ranks, 
       own == nullptr
           ? ""
           : c10::str(" (the time limit is ", to_text(own->timeout()), ", see OSLO_TIMEOUT)");
-  return std::make_shared<const OperationLabel>(
-      OperationLabel{c10::str(" over group ", name, " (ranks ", ranks, ") failed on rank ",
-                              ranks[rank], " of the world"),
-                     c10::str(kPeerFailure, limit, ", or did something else: "),
-                     own == nullptr ? nullptr : own->presence()});
+  return std::make_shared<const OperationLabel>(OperationLabel{
+      c10::str(" over group ", name, " (ranks ", ranks, ") failed on rank ", ranks[rank],
+               " of the world"),
+      c10::str("; another rank has ended, is late", limit, ", or did something else: "),
+      own == nullptr ? nullptr : own->presence()});
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "mpu/base/error.h"
-#include "mpu/base/text.h"
+#include "mpu/base/told_error.h"
 
 namespace oslo {
 
@@ -19,7 +19,7 @@ void agree_on_success(Group& group, const std::function<void()>& step) {
     step();
   } catch (const std::exception& error) {
     failed = true;
-    what = message_of(error);
+    what = ToldError::of(error).text();
   }
   const auto own = failed ? static_cast<int64_t>(what.size()) : int64_t{-1};
   const std::vector<int64_t> sizes = group.exchange(own);
@@ -28,8 +28,9 @@ void agree_on_success(Group& group, const std::function<void()>& step) {
     at::Tensor text = at::empty({sizes[rank]}, at::kByte);
     if (rank == group.rank()) std::memcpy(text.mutable_data_ptr(), what.data(), what.size());
     if (sizes[rank] > 0) group.broadcast(text, rank);
-    fail("rank ", group.ranks()[rank], ": ",
-         std::string(static_cast<const char*>(text.const_data_ptr()), text.numel()));
+    const ToldError error = ToldError::read(
+        {static_cast<const char*>(text.const_data_ptr()), static_cast<size_t>(text.numel())});
+    fail_as(error.kind, "rank ", group.ranks()[rank], ": ", error.message);
   }
 }
 

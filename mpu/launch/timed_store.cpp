@@ -62,7 +62,7 @@ struct TimedStore::Line {
         if (store) {
           // A stream of answers has no place to go on from.
           broken = c10::str(name, " has gone: ", first_line(message_of(error)));
-          call->error = std::make_exception_ptr(Error(broken));
+          call->error = std::make_exception_ptr(PeerError(broken));
         }
       } catch (const std::exception&) {
         call->error = std::current_exception();
@@ -91,7 +91,7 @@ TimedStore::TimedStore(Make make, milliseconds limit, std::string name)
       line_->changed.notify_all();
     }
     line_->helper.detach();
-    fail(line_->name, " cannot be reached: ", first_line(message_of(error)));
+    fail_as(ErrorKind::peer, line_->name, " cannot be reached: ", first_line(message_of(error)));
   }
 }
 
@@ -136,7 +136,7 @@ void TimedStore::run(const std::shared_ptr<Call>& call, const std::string& what,
       line.changed.notify_all();
     }
   }
-  if (!call->done) fail(line.gone);
+  if (!call->done) fail_as(ErrorKind::peer, line.gone);
   if (call->error) std::rethrow_exception(call->error);
 }
 

@@ -135,9 +135,9 @@ void DeviceMessages::Pair::await_peer() {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   std::chrono::microseconds pause(100);
   while (!store->check({here(peer)})) {
-    OSLO_CHECK(std::chrono::steady_clock::now() < deadline, "rank ", peer_in_world,
-               " has not come to its first message with this one, on ", device, ", within ",
-               to_text(timeout));
+    OSLO_CHECK_AS(peer, std::chrono::steady_clock::now() < deadline, "rank ", peer_in_world,
+                  " has not come to its first message with this one, on ", device, ", within ",
+                  to_text(timeout));
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait_for(lock, pause, [this] { return aborted; });
     check_not_aborted();
@@ -189,7 +189,7 @@ void DeviceMessages::Pair::meet() {
 
 /// This and what follows are called under the mutex.
 void DeviceMessages::Pair::check_not_aborted() const {
-  OSLO_CHECK(!aborted, "messages with rank ", peer_in_world, " were broken off");
+  OSLO_CHECK_AS(peer, !aborted, "messages with rank ", peer_in_world, " were broken off");
 }
 
 /// Throws if they do not meet, or have parted.

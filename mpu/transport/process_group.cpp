@@ -9,7 +9,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "mpu/base/error.h"
-#include "mpu/base/peer_failure.h"
 #include "mpu/base/time_limit.h"
 #include "mpu/transport/backends/cuda_support.h"
 #include "mpu/transport/backends/fake_backend.h"
@@ -88,8 +87,8 @@ BackendPtr make_gloo(Rendezvous& rendezvous, const StorePtr& store, const std::s
     const OperationLabel label{
         c10::str(" of group ", name, " (ranks ", ranks, ") failed on rank ", ranks[rank],
                  " of the world"),
-        c10::str(kPeerFailure, " (the time limit is ", to_text(rendezvous.timeout),
-                 ", see OSLO_TIMEOUT), or did something else: "),
+        c10::str("; another rank has ended, is late (the time limit is ",
+                 to_text(rendezvous.timeout), ", see OSLO_TIMEOUT), or did something else: "),
         rendezvous.presence};
     fail_operation("connecting the ranks", label, error);
   }

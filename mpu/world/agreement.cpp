@@ -9,6 +9,7 @@
 #include "mpu/base/digest.h"
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
+#include "mpu/base/told_error.h"
 
 namespace oslo {
 namespace {
@@ -23,7 +24,7 @@ std::string verdict_of(const std::function<std::string()>& step) {
   try {
     return kDone + step();
   } catch (const std::exception& error) {
-    return kFailed + message_of(error);
+    return kFailed + ToldError::of(error).text();
   }
 }
 
@@ -34,7 +35,9 @@ Texts results_of(Texts verdicts) {
   if (failed != verdicts.end()) {
     const bool everywhere = std::count(verdicts.begin(), verdicts.end(), *failed) ==
                             static_cast<std::ptrdiff_t>(verdicts.size());
-    fail(everywhere ? "" : c10::str("rank ", failed - verdicts.begin(), ": "), failed->substr(1));
+    const ToldError error = ToldError::read(failed->substr(1));
+    fail_as(error.kind, everywhere ? "" : c10::str("rank ", failed - verdicts.begin(), ": "),
+            error.message);
   }
   for (std::string& text : verdicts) text.erase(0, 1);
   return verdicts;

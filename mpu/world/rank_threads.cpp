@@ -3,12 +3,12 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "mpu/base/error.h"
-#include "mpu/base/peer_failure.h"
-#include "mpu/base/text.h"
+#include "mpu/base/told_error.h"
 #include "mpu/world/world.h"
 
 namespace oslo {
@@ -33,16 +33,17 @@ void run_as_threads(int size, const std::function<void(World)>& body,
   switch_off_flight_recorder();
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
-  std::string failure;
-  const auto report = [&](const World& world, const std::string& what) {
+  std::optional<ToldError> failure;
+  const auto report = [&](const World& world, const ToldError& error) {
     {
       const std::lock_guard<std::mutex> lock(mutex);
       // A rank that fails wakes the others before it gets here, so that they may come first.
-      if (failure.empty() || (tells_of_a_peer(failure) && !tells_of_a_peer(what))) {
-        failure = c10::str("rank ", world.rank(), ": ", what);
+      const bool cause = error.kind != ErrorKind::peer;
+      if (!failure || (failure->kind == ErrorKind::peer && cause)) {
+        failure = ToldError{error.kind, c10::str("rank ", world.rank(), ": ", error.message)};
       }
     }
-    world.report_failure(what);
+    world.report_failure(error.message);
   };
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < size; ++rank) {
@@ -54,12 +55,12 @@ void run_as_threads(int size, const std::function<void(World)>& body,
       try {
         body(world);
       } catch (const std::exception& error) {
-        report(world, message_of(error));
+        report(world, ToldError::of(error));
       }
     });
   }
   for (std::thread& rank : ranks) rank.join();
-  if (!failure.empty()) fail(failure);
+  if (failure) fail_as(failure->kind, failure->message);
 }
 
 }  // namespace oslo

@@ -33,8 +33,8 @@ std::vector<Step> split_path(const std::string& path, const ConfigKey& schema) {
       steps.push_back({rest, key.kind});
       return steps;
     }
-    OSLO_CHECK(!key.keys.empty(), in_quotes(done), " is a value and has no keys below it, seen ",
-               in_quotes(path));
+    OSLO_CHECK_AS(config, !key.keys.empty(), in_quotes(done),
+                  " is a value and has no keys below it, seen ", in_quotes(path));
     size_t dot = rest.find('.');
     std::string name = rest.substr(0, dot);
     const ConfigKey* child = key.find(name);
@@ -71,26 +71,26 @@ auto with_source(const std::string& source, const Read& read) {
   try {
     return read();
   } catch (const std::exception& error) {
-    fail(source, ": ", error.what());
+    fail_as(ErrorKind::config, source, ": ", error.what());
   }
 }
 
 std::string read_config_file(const std::string& path) {
   const std::string shown = printable_path(path);
-  OSLO_CHECK(path.find('\0') == std::string::npos, "config file '", shown,
-             "': no file has a NUL byte in its name");
+  OSLO_CHECK_AS(file, path.find('\0') == std::string::npos, "config file '", shown,
+                "': no file has a NUL byte in its name");
   std::error_code ignored;
-  OSLO_CHECK(!std::filesystem::is_directory(path, ignored), "config file '", shown,
-             "' is a folder: name a JSON file");
+  OSLO_CHECK_AS(file, !std::filesystem::is_directory(path, ignored), "config file '", shown,
+                "' is a folder: name a JSON file");
   std::ifstream file(path, std::ios::binary);
-  OSLO_CHECK(file.good(), "config file '", shown,
-             "' cannot be opened: check that it exists and may be read");
+  OSLO_CHECK_AS(file, file.good(), "config file '", shown,
+                "' cannot be opened: check that it exists and may be read");
   // One byte more than is read, and no end is waited for: pipes have no size, and devices no end.
   std::string text(kConfigLimits.bytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
-  OSLO_CHECK(text.size() <= kConfigLimits.bytes, "config file '", shown, "' has more than the ",
-             kConfigLimits.bytes, " bytes that are read at most");
+  OSLO_CHECK_AS(file, text.size() <= kConfigLimits.bytes, "config file '", shown,
+                "' has more than the ", kConfigLimits.bytes, " bytes that are read at most");
   return text;
 }
 
@@ -123,12 +123,12 @@ Config Config::from_json(const nlohmann::json& json) {
 
 void Config::set(const std::string& assignment) {
   with_source("override " + in_quotes(assignment), [&] {
-    OSLO_CHECK(is_utf8(assignment) && assignment.find('\0') == std::string::npos,
-               "it is not UTF-8 without NUL bytes");
+    OSLO_CHECK_AS(config, is_utf8(assignment) && assignment.find('\0') == std::string::npos,
+                  "it is not UTF-8 without NUL bytes");
     const size_t equals = assignment.find('=');
-    OSLO_CHECK(equals != std::string::npos && equals > 0,
-               "expected path=value, for example train.dist.tensor_parallel_size=2");
-    OSLO_CHECK(equals + 1 < assignment.size(), "there is no value after '='");
+    OSLO_CHECK_AS(config, equals != std::string::npos && equals > 0,
+                  "expected path=value, for example train.dist.tensor_parallel_size=2");
+    OSLO_CHECK_AS(config, equals + 1 < assignment.size(), "there is no value after '='");
     const std::vector<Step> steps =
         split_path(assignment.substr(0, equals), config_schema(ConfigDialect::none));
     const std::string text = assignment.substr(equals + 1);

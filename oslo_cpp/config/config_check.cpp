@@ -125,11 +125,12 @@ void check_pattern(const char* kind, const std::string& pattern) {
   std::string_view rest = pattern;
   while (true) {
     std::string_view component = rest.substr(0, rest.find('.'));
-    OSLO_CHECK(!component.empty(), kind, " pattern ", in_quotes(pattern),
-               " has an empty path component: write module names and '*' joined by single dots");
-    OSLO_CHECK(component == "*" || component.find('*') == std::string_view::npos, kind, " pattern ",
-               in_quotes(pattern), ": '*' stands for one whole path component, seen ",
-               in_quotes(component), "; write '*' or the full name");
+    OSLO_CHECK_AS(config, !component.empty(), kind, " pattern ", in_quotes(pattern),
+                  " has an empty path component: write module names and '*' joined by single dots");
+    OSLO_CHECK_AS(config, component == "*" || component.find('*') == std::string_view::npos, kind,
+                  " pattern ", in_quotes(pattern),
+                  ": '*' stands for one whole path component, seen ", in_quotes(component),
+                  "; write '*' or the full name");
     if (component.size() == rest.size()) {
       return;
     }
@@ -145,20 +146,21 @@ void check_stages_of(const ConfigKey& key, const std::string& pattern, const Jso
       !stages.empty() && std::all_of(stages.begin(), stages.end(), [&](const Json& stage) {
         return is_integer(stage, 0, key.maximum);
       });
-  OSLO_CHECK(good, "stages pattern ", in_quotes(pattern), ": expected a stage from 0 to ",
-             key.maximum, ", or an array of stages; seen ", describe(value));
+  OSLO_CHECK_AS(config, good, "stages pattern ", in_quotes(pattern),
+                ": expected a stage from 0 to ", key.maximum, ", or an array of stages; seen ",
+                describe(value));
 }
 
 void check(const ConfigKey& key, const std::string& path, const Json& value) {
   if (key.nullable && value.is_null()) {
     return;
   }
-  OSLO_CHECK(has_right_type(key, value), path.empty() ? "the config" : in_quotes(path),
-             ": expected ", expected(key), "; seen ", describe(value));
+  OSLO_CHECK_AS(config, has_right_type(key, value), path.empty() ? "the config" : in_quotes(path),
+                ": expected ", expected(key), "; seen ", describe(value));
   if (key.kind == Kind::stages) {
     for (size_t i = 0; i < value.size(); ++i) {
-      OSLO_CHECK(is_integer(value[i], 0, key.maximum), "'", path, "[", i,
-                 "]': expected a stage, an integer from 0; seen ", describe(value[i]));
+      OSLO_CHECK_AS(config, is_integer(value[i], 0, key.maximum), "'", path, "[", i,
+                    "]': expected a stage, an integer from 0; seen ", describe(value[i]));
     }
   }
   if (!value.is_object()) {
@@ -168,10 +170,11 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
     if (key.kind == Kind::plan) {
       check_pattern("plan", name);
       const std::string where = "plan pattern " + in_quotes(name);
-      OSLO_CHECK(below.is_string(), where, ": expected a placement, one of ", list(key.choices),
-                 "; seen ", describe(below));
+      OSLO_CHECK_AS(config, below.is_string(), where, ": expected a placement, one of ",
+                    list(key.choices), "; seen ", describe(below));
       const auto& text = below.get_ref<const std::string&>();
-      OSLO_CHECK(printable(text) == text, where, " has no such placement: ", describe(below));
+      OSLO_CHECK_AS(config, printable(text) == text, where,
+                    " has no such placement: ", describe(below));
       parse_axis_styles(below.get<std::string>(), where);
       continue;
     }
@@ -202,10 +205,11 @@ void fail_unknown_key(const ConfigKey& parent, const std::string& path, const st
   std::vector<std::string> elsewhere;
   find_everywhere(config_schema(ConfigDialect::none), "", name, elsewhere);
   std::erase(elsewhere, in_quotes(join_path(path, name)));  // a key of another dialect
-  fail("unknown key ", in_quotes(join_path(path, name)), "; the nearest valid name ",
-       path.empty() ? "at the top" : "in " + in_quotes(path), " is ",
-       in_quotes(nearest(names, name)), " (of ", list(names), ")",
-       elsewhere.empty() ? "" : "; " + in_quotes(name) + " belongs in " + list(elsewhere, " or "));
+  fail_as(
+      ErrorKind::config, "unknown key ", in_quotes(join_path(path, name)),
+      "; the nearest valid name ", path.empty() ? "at the top" : "in " + in_quotes(path), " is ",
+      in_quotes(nearest(names, name)), " (of ", list(names), ")",
+      elsewhere.empty() ? "" : "; " + in_quotes(name) + " belongs in " + list(elsewhere, " or "));
 }
 
 }  // namespace oslo

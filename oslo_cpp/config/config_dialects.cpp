@@ -154,27 +154,28 @@ void check_complete(const Json& document) {
   }
   const Json& parallel = at(document, "parallel");
   for (const auto& [name, sized] : parallel.items()) {
-    OSLO_CHECK(!sized.is_object() || sized.contains("size"), "'parallel.", name,
-               "' has no size: add \"size\": n");
+    OSLO_CHECK_AS(config, !sized.is_object() || sized.contains("size"), "'parallel.", name,
+                  "' has no size: add \"size\": n");
   }
   const Json& tensor = at(parallel, "tensor");
   int size = values.tensor_parallel_size;
-  OSLO_CHECK(size == 1 || values.tensor_mode, "'parallel.tensor' has size ", size,
-             " and no mode: write {\"size\": ", size,
-             ", \"mode\": \"1d\"}, or another mode of 1d, "
-             "2d, 2.5d, 3d, sequence");
+  OSLO_CHECK_AS(config, size == 1 || values.tensor_mode, "'parallel.tensor' has size ", size,
+                " and no mode: write {\"size\": ", size,
+                ", \"mode\": \"1d\"}, or another mode of 1d, "
+                "2d, 2.5d, 3d, sequence");
   bool twice = tensor.is_object() && tensor.contains("depth") && at(tensor, "kwargs").is_object() &&
                tensor["kwargs"].contains("depth");
-  OSLO_CHECK(!twice,
-             "'parallel.tensor.depth' and 'parallel.tensor.kwargs.depth' are both given: "
-             "keep one of them");
+  OSLO_CHECK_AS(config, !twice,
+                "'parallel.tensor.depth' and 'parallel.tensor.kwargs.depth' are both given: "
+                "keep one of them");
   bool mode_2p5d = values.tensor_mode == "2.5d";
-  OSLO_CHECK(!mode_2p5d || values.depth,
-             "'parallel.tensor' has mode 2.5d and no depth: add "
-             "\"depth\": d, where size = q * q * d");
-  OSLO_CHECK(mode_2p5d || !values.depth, "'parallel.tensor' has depth ", values.depth.value_or(0),
-             ", which belongs to mode 2.5d; the mode is ", values.tensor_mode.value_or("not given"),
-             ": set the mode to 2.5d or remove the depth");
+  OSLO_CHECK_AS(config, !mode_2p5d || values.depth,
+                "'parallel.tensor' has mode 2.5d and no depth: add "
+                "\"depth\": d, where size = q * q * d");
+  OSLO_CHECK_AS(config, mode_2p5d || !values.depth, "'parallel.tensor' has depth ",
+                values.depth.value_or(0), ", which belongs to mode 2.5d; the mode is ",
+                values.tensor_mode.value_or("not given"),
+                ": set the mode to 2.5d or remove the depth");
 }
 
 }  // namespace oslo

@@ -53,27 +53,28 @@ void check_mode(int tensor, const std::string& mode, int depth, const SizeNames&
   }
   int q = std::max(1, root(tensor / depth, 2));
   if (mode == "2d") {
-    fail("mode 2d needs a square '", names.tensor, "' (q * q), seen ", tensor, ": set it to ",
-         q * q, " or ", (q + 1) * (q + 1), ", or the mode to 1d");
+    fail_as(ErrorKind::config, "mode 2d needs a square '", names.tensor, "' (q * q), seen ", tensor,
+            ": set it to ", q * q, " or ", (q + 1) * (q + 1), ", or the mode to 1d");
   }
   if (mode == "2.5d") {
-    fail("mode 2.5d needs '", names.tensor, "' = q * q * depth, seen size ", tensor, " and depth ",
-         depth, ": with this depth set it to ", q * q * depth, " or ", (q + 1) * (q + 1) * depth,
-         ", or the mode to 1d");
+    fail_as(ErrorKind::config, "mode 2.5d needs '", names.tensor, "' = q * q * depth, seen size ",
+            tensor, " and depth ", depth, ": with this depth set it to ", q * q * depth, " or ",
+            (q + 1) * (q + 1) * depth, ", or the mode to 1d");
   }
   q = root(tensor, 3);
-  fail("mode 3d needs a cube '", names.tensor, "' (q * q * q), seen ", tensor, ": set it to ",
-       q * q * q, " or ", (q + 1) * (q + 1) * (q + 1), ", or the mode to 1d");
+  fail_as(ErrorKind::config, "mode 3d needs a cube '", names.tensor, "' (q * q * q), seen ", tensor,
+          ": set it to ", q * q * q, " or ", (q + 1) * (q + 1) * (q + 1), ", or the mode to 1d");
 }
 
 /// LiBai's users say how many layers there are.
 void check_layers(const ConfigValues& values) {
   const bool said = values.pipeline_num_layers || values.custom_pipeline_stage_id ||
                     values.actual_pipeline_stage_id || !values.stages.empty();
-  OSLO_CHECK(said || values.dialect != ConfigDialect::libai || values.pipeline_parallel_size == 1,
-             "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
-             " needs 'train.dist.pipeline_num_layers', as in LiBai: set it to the number of layers "
-             "of the model");
+  OSLO_CHECK_AS(
+      config, said || values.dialect != ConfigDialect::libai || values.pipeline_parallel_size == 1,
+      "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
+      " needs 'train.dist.pipeline_num_layers', as in LiBai: set it to the number of layers "
+      "of the model");
 }
 
 void check_stages(const ConfigValues& values) {
@@ -81,32 +82,34 @@ void check_stages(const ConfigValues& values) {
     return;
   }
   constexpr const char* kName = "'train.dist.custom_pipeline_stage_id'";
-  OSLO_CHECK(!values.balance_stages, kName,
-             " and 'balance_stages' = ", values.balance_stages.value_or(""),
-             " both divide the layers: keep one of them");
+  OSLO_CHECK_AS(config, !values.balance_stages, kName,
+                " and 'balance_stages' = ", values.balance_stages.value_or(""),
+                " both divide the layers: keep one of them");
   const auto& actual = values.actual_pipeline_stage_id;
-  OSLO_CHECK(!actual || *actual == *values.custom_pipeline_stage_id, kName,
-             " differs from 'train.dist.actual_pipeline_stage_id', which initialize wrote into a "
-             "saved config: remove the latter");
+  OSLO_CHECK_AS(
+      config, !actual || *actual == *values.custom_pipeline_stage_id, kName,
+      " differs from 'train.dist.actual_pipeline_stage_id', which initialize wrote into a "
+      "saved config: remove the latter");
   const std::vector<int>& stages = *values.custom_pipeline_stage_id;
   int layers = values.pipeline_num_layers.value_or(static_cast<int>(stages.size()));
-  OSLO_CHECK(static_cast<int>(stages.size()) == layers, kName, " has ", stages.size(),
-             " entries, 'train.dist.pipeline_num_layers' is ", layers,
-             ": give one stage for each layer");
+  OSLO_CHECK_AS(config, static_cast<int>(stages.size()) == layers, kName, " has ", stages.size(),
+                " entries, 'train.dist.pipeline_num_layers' is ", layers,
+                ": give one stage for each layer");
   const int chunks = pipeline_shape(values).chunks;
   int last = values.pipeline_parallel_size * chunks - 1;
   for (size_t i = 0; i < stages.size(); ++i) {
     int before = i == 0 ? 0 : stages[i - 1];
-    OSLO_CHECK(stages[i] <= last, kName, " puts layer ", i, " on stage ", stages[i], ", but with ",
-               "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
-               chunks == 1 ? "" : c10::str(" and ", chunks, " stages a rank"),
-               " the last stage is ", last);
-    OSLO_CHECK(stages[i] == before || (i > 0 && stages[i] == before + 1), kName, " has ", stages[i],
-               i == 0 ? " first" : c10::str(" after ", before), " at layer ", i,
-               ": stages start at 0 and grow by one at a time");
+    OSLO_CHECK_AS(config, stages[i] <= last, kName, " puts layer ", i, " on stage ", stages[i],
+                  ", but with ",
+                  "'train.dist.pipeline_parallel_size' = ", values.pipeline_parallel_size,
+                  chunks == 1 ? "" : c10::str(" and ", chunks, " stages a rank"),
+                  " the last stage is ", last);
+    OSLO_CHECK_AS(config, stages[i] == before || (i > 0 && stages[i] == before + 1), kName, " has ",
+                  stages[i], i == 0 ? " first" : c10::str(" after ", before), " at layer ", i,
+                  ": stages start at 0 and grow by one at a time");
   }
-  OSLO_CHECK(!stages.empty() && stages.back() == last, kName, " leaves stage ", last,
-             " without a layer: use every stage from 0 to ", last);
+  OSLO_CHECK_AS(config, !stages.empty() && stages.back() == last, kName, " leaves stage ", last,
+                " without a layer: use every stage from 0 to ", last);
 }
 
 // The sizes nearest to those asked for that fit the world and that the library can do, as text.
@@ -148,16 +151,17 @@ void check_world(const ConfigValues& values, const std::string& mode, int depth,
   }
   std::string data =
       given ? c10::str("'", names.data, "' ", *values.data_parallel_size, " x ") : "";
-  fail("the sizes do not fit the world: ", data, "'", names.tensor, "' ", tensor, " x '",
-       names.pipeline, "' ", pipeline, " = ", product,
-       given ? ", but the world size is " : ", which does not divide the world size ", world_size,
-       nearest_sizes(values, mode, depth, names, world_size), "; or start ",
-       given ? "" : "a multiple of ", product, product == 1 ? " process" : " processes");
+  fail_as(ErrorKind::config, "the sizes do not fit the world: ", data, "'", names.tensor, "' ",
+          tensor, " x '", names.pipeline, "' ", pipeline, " = ", product,
+          given ? ", but the world size is " : ", which does not divide the world size ",
+          world_size, nearest_sizes(values, mode, depth, names, world_size), "; or start ",
+          given ? "" : "a multiple of ", product, product == 1 ? " process" : " processes");
 }
 
 void check_features(const ConfigValues& values) {
   auto refuse = [](bool asked, const char* key, const char* seen, const char* instead) {
-    OSLO_CHECK(!asked, "'train.", key, "' = ", seen, " is not there yet: set it to ", instead);
+    OSLO_CHECK_AS(config, !asked, "'train.", key, "' = ", seen, " is not there yet: set it to ",
+                  instead);
   };
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
   refuse(values.amp, "amp.enabled", "true", "false");
@@ -173,13 +177,13 @@ PipelineShape pipeline_shape(const ConfigValues& values) {
   try {
     shape.chunks = static_cast<int>(pipeline::rank_of_stage(shape.kind, 1, asked).size());
   } catch (const Error& error) {
-    fail("'num_model_chunks' = ", asked, ": ", error.what());
+    fail_as(ErrorKind::config, "'num_model_chunks' = ", asked, ": ", error.what());
   }
   return shape;
 }
 
 ParallelSizes Config::resolve(int world_size) const {
-  OSLO_CHECK(world_size >= 1, "a world has at least 1 process, seen size ", world_size);
+  OSLO_CHECK_AS(config, world_size >= 1, "a world has at least 1 process, seen size ", world_size);
   check_complete(*document_);
   ParallelSizes sizes;
   sizes.rank_order = values_.rank_order;
@@ -200,12 +204,12 @@ ParallelSizes Config::resolve(int world_size) const {
   check_world(values_, sizes.tensor_mode, sizes.depth, names, world_size);
   check_layers(values_);
   const int chunks = pipeline_shape(values_).chunks;
-  OSLO_CHECK(static_cast<int64_t>(sizes.pipeline) * chunks <= StageSet::kMost, "'", names.pipeline,
-             "' = ", sizes.pipeline,
-             chunks == 1 ? "" : c10::str(" with ", chunks, " stages a rank"), ": ", StageSet::kMost,
-             " stages are possible");
+  OSLO_CHECK_AS(config, static_cast<int64_t>(sizes.pipeline) * chunks <= StageSet::kMost, "'",
+                names.pipeline, "' = ", sizes.pipeline,
+                chunks == 1 ? "" : c10::str(" with ", chunks, " stages a rank"), ": ",
+                StageSet::kMost, " stages are possible");
   std::string not_yet = missing(sizes.tensor, sizes.tensor_mode, names);
-  OSLO_CHECK(not_yet.empty(), not_yet);
+  OSLO_CHECK_AS(config, not_yet.empty(), not_yet);
   check_features(values_);
   sizes.data = world_size / (sizes.tensor * sizes.pipeline);
   return sizes;

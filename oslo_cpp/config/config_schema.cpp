@@ -135,9 +135,9 @@ ConfigDialect config_dialect(const Json& document) {
     if (!document.is_object() || !document.contains(key)) {
       continue;
     }
-    OSLO_CHECK(found == ConfigDialect::none, "two dialects in one config: ", in_quotes(found_key),
-               " is ", to_string(found), "'s, ", in_quotes(key), " is ", to_string(each.dialect),
-               "'s; keep one of them");
+    OSLO_CHECK_AS(config, found == ConfigDialect::none,
+                  "two dialects in one config: ", in_quotes(found_key), " is ", to_string(found),
+                  "'s, ", in_quotes(key), " is ", to_string(each.dialect), "'s; keep one of them");
     found = each.dialect;
     found_key = key;
   }

@@ -81,7 +81,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
     return {cost.seconds,    cost.waiting,         search.one_device, cost.parameter_bytes,
             cost.kept_bytes, options.memory_limit, rates.machine};
   } catch (const PlanMismatch& error) {
-    fail("initialize: example_inputs: ", error.what());
+    fail_as(ErrorKind::config, "initialize: example_inputs: ", error.what());
   } catch (const std::exception& error) {
     reason = first_line(message_of(error));
     layers = before;
@@ -100,7 +100,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
     computed = try_example(model, example, writes);
   } catch (const std::exception& error) {
     writes.check();
-    fail("initialize: example_inputs threw: ", first_line(message_of(error)));
+    fail_as(kind_of(error), "initialize: example_inputs threw: ", first_line(message_of(error)));
   }
   set_computed(layers, computed);
   forget_computed(layers, computed);

@@ -50,9 +50,9 @@ void place_by_patterns(const StagePatterns& patterns, int stages, StagePlaces& p
   for (const auto& [pattern, wanted] : ordered(patterns)) {
     StageSet set;
     for (const int stage : wanted) {
-      OSLO_CHECK(stage < stages, "stages pattern \"", pattern, "\" names stage ", stage,
-                 ", the pipeline has ", stages,
-                 stages == 1 ? " stage; set the pipeline size" : " stages, counted from 0");
+      OSLO_CHECK_AS(config, stage < stages, "stages pattern \"", pattern, "\" names stage ", stage,
+                    ", the pipeline has ", stages,
+                    stages == 1 ? " stage; set the pipeline size" : " stages, counted from 0");
       set = set | StageSet::of(stage);
     }
     bool found = false;
@@ -63,10 +63,11 @@ void place_by_patterns(const StagePatterns& patterns, int stages, StagePlaces& p
         found = true;
       }
     }
-    OSLO_CHECK(found, "stages pattern \"", pattern,
-               "\" matches no parameter or buffer of the model (* stands for one component of a "
-               "path, 0-5 for a number from 0 to 5)",
-               parameters.empty() ? "" : "; the first one is \"" + parameters.front().first + "\"");
+    OSLO_CHECK_AS(
+        config, found, "stages pattern \"", pattern,
+        "\" matches no parameter or buffer of the model (* stands for one component of a "
+        "path, 0-5 for a number from 0 to 5)",
+        parameters.empty() ? "" : "; the first one is \"" + parameters.front().first + "\"");
   }
 }
 

@@ -104,22 +104,22 @@ std::string layers_text(const std::vector<std::string>& paths) {
 std::vector<StagePlan::Layer> divided(const ModelView& model, const StageWishes& wishes) {
   const std::vector<std::string> paths = pipeline_layers(model, wishes.layers);
   const auto number = static_cast<int>(paths.size());
-  OSLO_CHECK(!wishes.layers || *wishes.layers == number, "'pipeline_num_layers' is ",
-             wishes.layers.value_or(0), ", the model has ", layers_text(paths),
-             "; set it to that number, or place modules by patterns: \"stages\": {\"",
-             paths.empty() ? "module" : paths.front(), "\": 0}");
-  OSLO_CHECK(!wishes.ids || static_cast<int>(wishes.ids->size()) == number, wishes.ids_from,
-             " has ", wishes.ids ? wishes.ids->size() : 0, " entries, the model has ",
-             layers_text(paths), ": give one stage for each layer");
+  OSLO_CHECK_AS(config, !wishes.layers || *wishes.layers == number, "'pipeline_num_layers' is ",
+                wishes.layers.value_or(0), ", the model has ", layers_text(paths),
+                "; set it to that number, or place modules by patterns: \"stages\": {\"",
+                paths.empty() ? "module" : paths.front(), "\": 0}");
+  OSLO_CHECK_AS(config, !wishes.ids || static_cast<int>(wishes.ids->size()) == number,
+                wishes.ids_from, " has ", wishes.ids ? wishes.ids->size() : 0,
+                " entries, the model has ", layers_text(paths), ": give one stage for each layer");
   for (int i = 0; wishes.ids && i < number; ++i) {
-    OSLO_CHECK((*wishes.ids)[i] < wishes.stages, wishes.ids_from, " puts layer ", i, " (", paths[i],
-               ") on stage ", (*wishes.ids)[i], "; of ", wishes.stages, " stages the last is ",
-               wishes.stages - 1);
+    OSLO_CHECK_AS(config, (*wishes.ids)[i] < wishes.stages, wishes.ids_from, " puts layer ", i,
+                  " (", paths[i], ") on stage ", (*wishes.ids)[i], "; of ", wishes.stages,
+                  " stages the last is ", wishes.stages - 1);
   }
   const bool placed = !wishes.patterns.empty() || !wishes.assigned.empty();
-  OSLO_CHECK(number >= wishes.stages || placed, "a pipeline of ", wishes.stages,
-             " stages needs as many layers, the model has ", layers_text(paths),
-             "; use fewer stages, or place modules by patterns: \"stages\": {\"module\": 0}");
+  OSLO_CHECK_AS(config, number >= wishes.stages || placed, "a pipeline of ", wishes.stages,
+                " stages needs as many layers, the model has ", layers_text(paths),
+                "; use fewer stages, or place modules by patterns: \"stages\": {\"module\": 0}");
   std::vector<int> ids;
   if (number >= wishes.stages) {
     ids = automatic_stages(number, wishes.stages);

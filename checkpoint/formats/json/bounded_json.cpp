@@ -69,20 +69,21 @@ template <typename Json>
 bool TreeBuilder<Json>::key(string_t& value) {
   Level& level = levels_.back();
   level.key = std::move(value);
-  OSLO_CHECK(level.key.find('\0') == std::string::npos, "the key '", printable(level.key),
-             "' holds a NUL byte, which no name has");
+  OSLO_CHECK_AS(file, level.key.find('\0') == std::string::npos, "the key '", printable(level.key),
+                "' holds a NUL byte, which no name has");
   if (level.seen.insert(level.key).second) return true;
   std::string path;
   for (const Level& each : levels_) {
     path += (path.empty() || each.key.empty() ? "" : ".") + each.key;
   }
-  fail("duplicate key '", printable(path), "': which value is meant? keep one of them");
+  fail_as(ErrorKind::file, "duplicate key '", printable(path),
+          "': which value is meant? keep one of them");
 }
 
 template <typename Json>
 bool TreeBuilder<Json>::add(Json value) {
-  OSLO_CHECK(++values_ <= limits_.values, "it has more than the ", limits_.values,
-             " values that are read at most");
+  OSLO_CHECK_AS(file, ++values_ <= limits_.values, "it has more than the ", limits_.values,
+                " values that are read at most");
   if (levels_.empty()) {
     document_ = std::move(value);
     return true;
@@ -105,9 +106,9 @@ bool TreeBuilder<Json>::add(Json value) {
 
 template <typename Json>
 bool TreeBuilder<Json>::open(Json value) {
-  OSLO_CHECK(levels_.size() < limits_.depth, "it is nested deeper than the ", limits_.depth,
-             " levels that are read at most");
-  OSLO_CHECK(!take_ || !levels_.empty() || value.is_object(), "it is not a JSON object");
+  OSLO_CHECK_AS(file, levels_.size() < limits_.depth, "it is nested deeper than the ",
+                limits_.depth, " levels that are read at most");
+  OSLO_CHECK_AS(file, !take_ || !levels_.empty() || value.is_object(), "it is not a JSON object");
   levels_.push_back({std::move(value), {}, {}});
   return true;
 }
@@ -123,8 +124,8 @@ template <typename Json>
 bool TreeBuilder<Json>::parse_error(size_t position, const string_t& token,
                                     const nlohmann::detail::exception& error) {
   constexpr int kOutOfRange = 406;
-  OSLO_CHECK(error.id != kOutOfRange, "the number ", printable(token, 40), " at byte ", position,
-             " is beyond what a double holds");
+  OSLO_CHECK_AS(file, error.id != kOutOfRange, "the number ", printable(token, 40), " at byte ",
+                position, " is beyond what a double holds");
   const std::string text = error.what();
   const std::string before = "parse error at ";
   const size_t start = text.find(before);
@@ -138,8 +139,8 @@ template <typename Json>
 std::optional<Json> build(std::string_view text, const JsonLimits& limits, bool comments,
                           std::string& syntax_error,
                           typename TreeBuilder<Json>::Take take = nullptr) {
-  OSLO_CHECK(text.size() <= limits.bytes, "it has ", text.size(), " bytes, and at most ",
-             limits.bytes, " are read");
+  OSLO_CHECK_AS(file, text.size() <= limits.bytes, "it has ", text.size(), " bytes, and at most ",
+                limits.bytes, " are read");
   // The parser takes a NUL for the end.
   const size_t nul = text.find('\0');
   if (nul != std::string_view::npos) {
@@ -159,7 +160,7 @@ Json build_or_fail(std::string_view text, const JsonLimits& limits, bool comment
                    typename TreeBuilder<Json>::Take take = nullptr) {
   std::string syntax_error;
   std::optional<Json> document = build<Json>(text, limits, comments, syntax_error, std::move(take));
-  OSLO_CHECK(document, "not valid JSON: ", syntax_error);
+  OSLO_CHECK_AS(file, document, "not valid JSON: ", syntax_error);
   return *std::move(document);
 }
 
@@ -182,7 +183,7 @@ std::optional<nlohmann::ordered_json> try_read_ordered_json(std::string_view tex
 void read_json_members(std::string_view text, const JsonLimits& limits,
                        const std::function<void(std::string key, nlohmann::json value)>& take) {
   const auto rest = build_or_fail<nlohmann::json>(text, limits, /*comments=*/false, take);
-  OSLO_CHECK(rest.is_object(), "it is not a JSON object");
+  OSLO_CHECK_AS(file, rest.is_object(), "it is not a JSON object");
 }
 
 std::string write_json(const nlohmann::json& document, const JsonLimits& limits, int indent) {
@@ -191,13 +192,14 @@ std::string write_json(const nlohmann::json& document, const JsonLimits& limits,
   size_t values = 0;
   for (size_t depth = 0; !level.empty(); ++depth) {
     values += level.size();
-    OSLO_CHECK(values <= limits.values, "it has more than the ", limits.values,
-               " values that are read at most");
+    OSLO_CHECK_AS(file, values <= limits.values, "it has more than the ", limits.values,
+                  " values that are read at most");
     std::vector<const nlohmann::json*> below;
     for (const nlohmann::json* value : level) {
-      OSLO_CHECK(!value->is_structured() || depth < limits.depth, "it is nested deeper than the ",
-                 limits.depth, " levels that are read at most");
-      OSLO_CHECK(
+      OSLO_CHECK_AS(file, !value->is_structured() || depth < limits.depth,
+                    "it is nested deeper than the ", limits.depth, " levels that are read at most");
+      OSLO_CHECK_AS(
+          file,
           !value->is_binary() && !value->is_discarded() &&
               (!value->is_number_float() || std::isfinite(value->get<double>())),
           "it holds a number that is not finite, or binary data, which JSON has no text for");
@@ -210,10 +212,10 @@ std::string write_json(const nlohmann::json& document, const JsonLimits& limits,
   try {
     text = document.dump(indent);
   } catch (const nlohmann::json::exception&) {
-    fail("it holds text that is not UTF-8");
+    fail_as(ErrorKind::file, "it holds text that is not UTF-8");
   }
-  OSLO_CHECK(text.size() <= limits.bytes, "it has ", text.size(), " bytes, and at most ",
-             limits.bytes, " are read");
+  OSLO_CHECK_AS(file, text.size() <= limits.bytes, "it has ", text.size(), " bytes, and at most ",
+                limits.bytes, " are read");
   return text;
 }
 

@@ -23,13 +23,13 @@ class JsonNode {
   bool has(const std::string& key) const { return object().count(key) > 0; }
   JsonNode operator[](const std::string& key) const {
     const auto found = object().find(key);
-    OSLO_CHECK(found != json_.end(), where_, " has no entry '", key, "'");
+    OSLO_CHECK_AS(file, found != json_.end(), where_, " has no entry '", key, "'");
     return {*found, c10::str(where_, ", ", key)};
   }
   const Json& object() const { return typed(json_.is_object(), "an object"); }
   std::string text() const {
     const auto& text = typed(json_.is_string(), "a text").get_ref<const std::string&>();
-    OSLO_CHECK(text.find('\0') == std::string::npos, where_, " holds a NUL byte");
+    OSLO_CHECK_AS(file, text.find('\0') == std::string::npos, where_, " holds a NUL byte");
     return text;
   }
   int64_t number() const {
@@ -42,7 +42,8 @@ class JsonNode {
   /// A count that the rest of the library keeps in an int.
   int count() const {
     const int64_t value = number();
-    OSLO_CHECK(value <= INT32_MAX, where_, " is ", value, ", more than any count of ranks");
+    OSLO_CHECK_AS(file, value <= INT32_MAX, where_, " is ", value,
+                  ", more than any count of ranks");
     return static_cast<int>(value);
   }
   std::vector<JsonNode> list() const {
@@ -73,7 +74,8 @@ class JsonNode {
 
  private:
   const Json& typed(bool fits, const char* expected) const {
-    OSLO_CHECK(fits, where_, " should be ", expected, ", not ", printable(json_.dump(), 40));
+    OSLO_CHECK_AS(file, fits, where_, " should be ", expected, ", not ",
+                  printable(json_.dump(), 40));
     return json_;
   }
 

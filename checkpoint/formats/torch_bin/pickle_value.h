@@ -58,8 +58,8 @@ inline const char* kind_of(const Value& value) {
 template <typename T>
 const T& as(const Value& value, const char* what, const std::string& file) {
   const T* found = std::get_if<T>(&value);
-  OSLO_CHECK(found != nullptr, file, ": the pickle has ", kind_of(value), " where ", what,
-             " belongs: it is damaged");
+  OSLO_CHECK_AS(file, found != nullptr, file, ": the pickle has ", kind_of(value), " where ", what,
+                " belongs: it is damaged");
   return *found;
 }
 

@@ -28,18 +28,20 @@ constexpr uint64_t kLongestWord = 32;
 /// Throws unless the archive is of a version that this LibTorch reads, too.
 void check_version(const StoredZip& archive, const std::string& file) {
   const char* record = archive.contains(".data/version") ? ".data/version" : "version";
-  OSLO_CHECK(archive.contains(record), file, " has no record version: torch.save did not write it");
+  OSLO_CHECK_AS(file, archive.contains(record), file,
+                " has no record version: torch.save did not write it");
   const std::string text = archive.read_text(record, kLongestWord);
   uint64_t version = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), version);
   const std::string_view rest(stop, text.data() + text.size() - stop);
-  OSLO_CHECK(error == std::errc() && (rest.empty() || rest == "\n"), file,
-             " is damaged: its version '", printable(text), "' is no number");
-  OSLO_CHECK(version >= caffe2::serialize::kMinSupportedFileFormatVersion &&
-                 version <= caffe2::serialize::kMaxSupportedFileFormatVersion,
-             file, " has format version ", version, ", this LibTorch reads ",
-             caffe2::serialize::kMinSupportedFileFormatVersion, " to ",
-             caffe2::serialize::kMaxSupportedFileFormatVersion);
+  OSLO_CHECK_AS(file, error == std::errc() && (rest.empty() || rest == "\n"), file,
+                " is damaged: its version '", printable(text), "' is no number");
+  OSLO_CHECK_AS(file,
+                version >= caffe2::serialize::kMinSupportedFileFormatVersion &&
+                    version <= caffe2::serialize::kMaxSupportedFileFormatVersion,
+                file, " has format version ", version, ", this LibTorch reads ",
+                caffe2::serialize::kMinSupportedFileFormatVersion, " to ",
+                caffe2::serialize::kMaxSupportedFileFormatVersion);
 }
 
 /// Throws unless the file begins as one of torch.save does.
@@ -47,18 +49,20 @@ const InputFile& checked_magic(const InputFile& opened) {
   const std::string file = printable_path(opened.path());
   std::string magic(std::min<uint64_t>(opened.size(), 4), '\0');
   opened.read(magic.data(), magic.size(), 0);
-  OSLO_CHECK(magic.substr(0, 2) != "\x80\x02", file,
-             " is in torch.save's format from before 2020; save it again with a current PyTorch");
-  OSLO_CHECK(magic == "PK\x03\x04", file, " is not a file of torch.save (no zip archive)");
+  OSLO_CHECK_AS(
+      file, magic.substr(0, 2) != "\x80\x02", file,
+      " is in torch.save's format from before 2020; save it again with a current PyTorch");
+  OSLO_CHECK_AS(file, magic == "PK\x03\x04", file, " is not a file of torch.save (no zip archive)");
   return opened;
 }
 
 void check_archive(const StoredZip& archive, const std::string& file) {
-  OSLO_CHECK(archive.contains("data.pkl"), file,
-             " has no record data.pkl: torch.save did not write it");
-  OSLO_CHECK(!archive.contains("constants.pkl"), file,
-             " is a TorchScript archive, not a state_dict");
-  OSLO_CHECK(
+  OSLO_CHECK_AS(file, archive.contains("data.pkl"), file,
+                " has no record data.pkl: torch.save did not write it");
+  OSLO_CHECK_AS(file, !archive.contains("constants.pkl"), file,
+                " is a TorchScript archive, not a state_dict");
+  OSLO_CHECK_AS(
+      file,
       !archive.contains("byteorder") || archive.read_text("byteorder", kLongestWord) == "little",
       file, " was saved on a big-endian machine; save it again on a little-endian one");
   check_version(archive, file);
@@ -74,20 +78,21 @@ StateDict run_program(
   const auto load_storage = [&](std::string_view key, uint64_t bytes) {
     const auto known = loaded.find(key);
     if (known != loaded.end()) {
-      OSLO_CHECK(known->second.nbytes() == bytes, file, ": storage '", printable(key), "' has ",
-                 bytes, " bytes in one place and ", known->second.nbytes(), " in another");
+      OSLO_CHECK_AS(file, known->second.nbytes() == bytes, file, ": storage '", printable(key),
+                    "' has ", bytes, " bytes in one place and ", known->second.nbytes(),
+                    " in another");
       return known->second;
     }
     const std::string record = c10::str("data/", key);
-    OSLO_CHECK(archive.contains(record), file, " lacks the storage '", printable(key), "' of ",
-               bytes, " bytes: it is damaged");
+    OSLO_CHECK_AS(file, archive.contains(record), file, " lacks the storage '", printable(key),
+                  "' of ", bytes, " bytes: it is damaged");
     const uint64_t held = archive.size(record);
-    OSLO_CHECK(held == bytes, file, ": storage '", printable(key), "' should have ", bytes,
-               " bytes and has ", held);
+    OSLO_CHECK_AS(file, held == bytes, file, ": storage '", printable(key), "' should have ", bytes,
+                  " bytes and has ", held);
     // Records may lie over each other, but what torch.save wrote cannot outgrow the file.
     total += bytes;
-    OSLO_CHECK(total <= archive.file_size(), file, ": its storages claim ", total,
-               " bytes in a file of ", archive.file_size(), ": it is damaged");
+    OSLO_CHECK_AS(file, total <= archive.file_size(), file, ": its storages claim ", total,
+                  " bytes in a file of ", archive.file_size(), ": it is damaged");
     return loaded.emplace(key, storage_of(record, bytes)).first->second;
   };
   const std::string program = archive.read_text("data.pkl", kLargestPickle);
@@ -110,9 +115,10 @@ StateDict read_torch_bin(const std::filesystem::path& path) try {
     return read_record(archive, record).storage();
   });
 } catch (const c10::Error& error) {
-  fail(printable_path(path), " cannot be read: ", first_line(error.what_without_backtrace()));
+  fail_as(ErrorKind::file, printable_path(path),
+          " cannot be read: ", first_line(error.what_without_backtrace()));
 } catch (const std::bad_alloc&) {
-  fail(printable_path(path), " takes more memory than there is");
+  fail_as(ErrorKind::file, printable_path(path), " takes more memory than there is");
 }
 
 TorchBinFile::TorchBinFile(const InputFile& file) try
@@ -125,10 +131,10 @@ TorchBinFile::TorchBinFile(const InputFile& file) try
     return storage;
   });
 } catch (const c10::Error& error) {
-  fail(printable_path(file.path()),
-       " cannot be read: ", first_line(error.what_without_backtrace()));
+  fail_as(ErrorKind::file, printable_path(file.path()),
+          " cannot be read: ", first_line(error.what_without_backtrace()));
 } catch (const std::bad_alloc&) {
-  fail(printable_path(file.path()), " takes more memory than there is");
+  fail_as(ErrorKind::file, printable_path(file.path()), " takes more memory than there is");
 }
 
 std::vector<std::string> TorchBinFile::keys() const {
@@ -139,8 +145,8 @@ std::vector<std::string> TorchBinFile::keys() const {
 
 const at::Tensor& TorchBinFile::entry(const std::string& key) const {
   const at::Tensor* tensor = outline_.find(key);
-  OSLO_CHECK(tensor != nullptr, file_, " has no tensor '", printable(key), "' among its ",
-             outline_.size());
+  OSLO_CHECK_AS(file, tensor != nullptr, file_, " has no tensor '", printable(key), "' among its ",
+                outline_.size());
   return *tensor;
 }
 
@@ -161,8 +167,8 @@ at::Tensor TorchBinFile::read(const std::string& key) const try {
   return at::empty({0}, outline.options())
       .set_(last_contents_.storage(), outline.storage_offset(), outline.sizes(), outline.strides());
 } catch (const c10::Error& error) {
-  fail(file_, ": tensor '", printable(key),
-       "' cannot be read: ", first_line(error.what_without_backtrace()));
+  fail_as(ErrorKind::file, file_, ": tensor '", printable(key),
+          "' cannot be read: ", first_line(error.what_without_backtrace()));
 }
 
 }  // namespace oslo

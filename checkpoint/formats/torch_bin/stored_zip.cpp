@@ -63,7 +63,7 @@ std::string read_text_at(const InputFile& file, uint64_t bytes, uint64_t offset)
 
 template <typename... Parts>
 void StoredZip::refuse(const Parts&... parts) const {
-  fail(printable_path(file_.path()), " is damaged or cut: ", parts...);
+  fail_as(ErrorKind::file, printable_path(file_.path()), " is damaged or cut: ", parts...);
 }
 
 StoredZip::StoredZip(InputFile file) : file_(std::move(file)) {

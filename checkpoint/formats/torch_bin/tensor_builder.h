@@ -26,7 +26,7 @@ class TensorBuilder {
  private:
   template <typename... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
-    fail(file_, ": ", parts...);
+    fail_as(ErrorKind::file, file_, ": ", parts...);
   }
   template <typename T>
   const T& as(const Value& value, const char* what) const {

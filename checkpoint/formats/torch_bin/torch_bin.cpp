@@ -142,12 +142,13 @@ void check_readable(const std::string& program, const std::filesystem::path& pat
                         at::DataPtr(nullptr, at::Device(at::kCPU)), nullptr, false);
   };
   try {
-    OSLO_CHECK(program.size() <= kLargestPickle, "its program has ", program.size(),
-               " bytes, and at most ", kLargestPickle, " are read");
+    OSLO_CHECK_AS(file, program.size() <= kLargestPickle, "its program has ", program.size(),
+                  " bytes, and at most ", kLargestPickle, " are read");
     unpickle_state_dict(program, printable_path(path), storage_of);
   } catch (const Error& error) {
-    fail("cannot write ", printable_path(path), ", which no load could read: ", error.what(),
-         "; save fewer tensors in one file, or as 'safetensors'");
+    fail_as(ErrorKind::file, "cannot write ", printable_path(path),
+            ", which no load could read: ", error.what(),
+            "; save fewer tensors in one file, or as 'safetensors'");
   }
 }
 
@@ -197,8 +198,8 @@ FileContents write_torch_bin(const std::filesystem::path& path, const StateDict&
   for (const auto& [name, tensor] : state) {
     const std::string where = c10::str("cannot write '", name, "' to ", path.string(), ": ");
     check_has_bytes(tensor, where);
-    OSLO_CHECK(find_torch_dtype(tensor.scalar_type()) != nullptr, where,
-               "torch.load has no plain dtype ", c10::toString(tensor.scalar_type()));
+    OSLO_CHECK_AS(file, find_torch_dtype(tensor.scalar_type()) != nullptr, where,
+                  "torch.load has no plain dtype ", c10::toString(tensor.scalar_type()));
     // As it lies: tensors that share memory are to share it in the file.
     plain.insert(name, tensor._is_zerotensor() ? tensor.detach().clone()
                                                : tensor.detach().resolve_conj().resolve_neg());
@@ -227,8 +228,8 @@ FileContents write_torch_bin(const std::filesystem::path& path, const TensorStre
   std::map<std::string, size_t> numbers;
   const auto add = [&](const std::string& name, size_t number) {
     const TensorOutline& outline = tensors.outlines[number];
-    OSLO_CHECK(find_torch_dtype(outline.dtype) != nullptr, "cannot write '", name, "' to ",
-               path.string(), ": torch.load has no plain dtype ", c10::toString(outline.dtype));
+    OSLO_CHECK_AS(file, find_torch_dtype(outline.dtype) != nullptr, "cannot write '", name, "' to ",
+                  path.string(), ": torch.load has no plain dtype ", c10::toString(outline.dtype));
     const int64_t count = c10::multiply_integers(outline.shape);
     pickle.add(name, outline.dtype, {std::to_string(number), count, 0}, outline.shape,
                c10::contiguous_strides(outline.shape));

@@ -31,7 +31,7 @@ class Machine {
  private:
   template <typename... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
-    fail(file_, ": ", parts...);
+    fail_as(ErrorKind::file, file_, ": ", parts...);
   }
 
   // Reading the program.

@@ -123,7 +123,7 @@ WorkPtr HierarchicalBackend::run(Tensors outputs, std::function<void()> steps) {
   auto task = [this, future, outputs = std::move(outputs), steps = std::move(steps)] {
     const c10::AutoGradMode no_grad(false);
     try {
-      OSLO_CHECK(failure_.empty(), "the group has failed: ", failure_);
+      OSLO_CHECK_AS(peer, failure_.empty(), "the group has failed: ", failure_);
       steps();
     } catch (const std::exception& error) {
       if (failure_.empty()) fail(error.what());

@@ -11,6 +11,7 @@
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
 #include "mpu/base/time_limit.h"
+#include "mpu/base/told_error.h"
 #include "mpu/transport/presence/note.h"
 #include "mpu/transport/presence/presence.h"
 #include "mpu/transport/presence/watched_store.h"
@@ -45,26 +46,30 @@ bool present(c10d::Store& store, const std::string& key) {
 }
 
 [[noreturn]] void refuse(const Deciders& here, const std::string& topic, const Note& answer) {
-  if (answer.kind == Note::Kind::refused) fail(answer.text);
+  if (answer.kind == Note::Kind::refused) {
+    const ToldError error = ToldError::read(answer.text);
+    fail_as(error.kind, error.message);
+  }
   if (answer.rank == here.rank) {
-    fail(here.name, " came too late (", topic, "): the others had waited for it for ",
-         to_text(here.timeout));
+    fail_as(ErrorKind::peer, here.name, " came too late (", topic,
+            "): the others had waited for it for ", to_text(here.timeout));
   }
   const int rank = here.in_world(answer.rank);
   const std::string waited = c10::str(here.name, " waited for rank ", rank, " (", topic, ")");
   if (answer.kind == Note::Kind::failed) {
-    fail(waited, ", but rank ", rank, " failed: ", answer.text);
+    fail_as(ErrorKind::peer, waited, ", but rank ", rank, " failed: ", answer.text);
   }
   const std::string cause = here.presence == nullptr ? "" : here.presence->cause(/*patient=*/false);
   if (answer.kind == Note::Kind::ended) {
     const bool first = cause.empty() || cause.find(answer.text) != std::string::npos;
-    fail(waited, "; ", cause.empty() ? answer.text : cause, first ? "" : " (" + answer.text + ")");
+    fail_as(ErrorKind::peer, waited, "; ", cause.empty() ? answer.text : cause,
+            first ? "" : " (" + answer.text + ")");
   }
   // Where the cause is known the store tells what came of it: rank 0, who hosts it, gave up first.
   const std::string told = cause.empty() ? c10::str(" (", answer.text, ")") : "";
-  fail(waited, " for up to ", to_text(here.timeout), "; ",
-       cause.empty() ? "it has ended, or takes another way through the program" : cause, told, "; ",
-       kTimeLimitHint);
+  fail_as(ErrorKind::peer, waited, " for up to ", to_text(here.timeout), "; ",
+          cause.empty() ? "it has ended, or takes another way through the program" : cause, told,
+          "; ", kTimeLimitHint);
 }
 
 /// Of a decider of this host whose process has ended.
@@ -122,7 +127,7 @@ Note collect(const Deciders& here, const Keys& keys, std::vector<std::string>& t
       note = reason.empty() ? Note::read(here.store, key, here.size, there[rank - 1])
                             : Note::read(here.store, key, here.size);
     } catch (const Error& error) {
-      note = {Note::Kind::refused, rank, 0, error.what()};
+      note = {Note::Kind::refused, rank, 0, ToldError::of(error).text()};
     }
     if (note.kind == Note::Kind::text) {
       texts.push_back(std::move(note.text));
@@ -157,7 +162,7 @@ std::string lead(const Deciders& here, const Keys& keys, const std::string& topi
       answer.text = decide(texts);
     } catch (const std::exception& error) {
       answer.kind = Note::Kind::refused;
-      answer.text = message_of(error);
+      answer.text = ToldError::of(error).text();
     }
   }
   answer.write(here.store, keys.answer());
@@ -229,7 +234,7 @@ std::string decide_together(const Deciders& deciders, int64_t turn, const std::s
     return deciders.rank == 0 ? lead(deciders, keys, topic, text, decide)
                               : follow(deciders, keys, topic, text);
   } catch (const c10::Error& error) {
-    fail(deciders.name, " (", topic, "): ", first_line(message_of(error)));
+    fail_as(ErrorKind::peer, deciders.name, " (", topic, "): ", first_line(message_of(error)));
   }
 }
 

@@ -27,11 +27,15 @@ void fail_operation(std::string_view operation, const OperationLabel& label,
   // Shared memory sees processes end; of other transports the connections are closed first.
   const bool patient = dynamic_cast<const Error*>(&error) == nullptr;
   const std::string cause = label.presence ? label.presence->cause(patient) : "";
+  // What this rank was told of itself (its operands, another operation than the others') is no
+  // other rank's failure.
+  const bool own = !patient && cause.empty();
   if (cause.empty() || reason.find(cause) != std::string::npos) {
-    fail(operation, label.where, label.suspects, reason);
+    fail_as(own ? kind_of(error) : ErrorKind::peer, operation, label.where, label.suspects, reason);
   }
   // What shared memory says is what came of it: it may name a rank that failed with the first.
-  fail(operation, label.where, label.suspects, cause, patient ? c10::str(" (", reason, ")") : "");
+  fail_as(ErrorKind::peer, operation, label.where, label.suspects, cause,
+          patient ? c10::str(" (", reason, ")") : "");
 }
 
 Pending::Pending(at::Tensor result) : written_(std::move(result)) {}

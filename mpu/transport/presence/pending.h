@@ -78,7 +78,7 @@ class Pending {
 void wait_for(c10d::Work& work, std::string_view operation, const OperationLabel& label);
 
 /// Throws that `Error` for what a transport said, with the rank whose failure came first where that
-/// is known.
+/// is known: a `PeerError` unless the transport refused what this rank did.
 [[noreturn]] void fail_operation(std::string_view operation, const OperationLabel& label,
                                  const std::exception& error);
 

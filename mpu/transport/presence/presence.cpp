@@ -72,8 +72,9 @@ Presence::Presence(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Op
     try {
       store_->wait({key_of("place", 0)}, options_.timeout);
     } catch (const std::exception& error) {
-      fail("rank ", rank_, " waited for rank 0, to join the job, for up to ",
-           to_text(options_.timeout), " (", first_line(message_of(error)), "); ", kTimeLimitHint);
+      fail_as(ErrorKind::peer, "rank ", rank_, " waited for rank 0, to join the job, for up to ",
+              to_text(options_.timeout), " (", first_line(message_of(error)), "); ",
+              kTimeLimitHint);
     }
     places_[0] = read_place(0);
   }

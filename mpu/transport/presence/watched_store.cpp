@@ -74,7 +74,7 @@ void WatchedStore::wait(const std::vector<std::string>& keys, const milliseconds
   const auto look = [&] {
     for (const int rank : ranks_) {
       const std::string ended = presence_->ended(rank);
-      if (!ended.empty()) fail(ended);
+      if (!ended.empty()) fail_as(ErrorKind::peer, ended);
     }
     return false;
   };

@@ -132,12 +132,12 @@ void Messenger::check_peers() {
   // What they sent before they went is still there.
   move_all();
   const auto fail_peer = [&](int peer, const std::string& reason) {
-    fail_if(
-        [&](const Transfer& transfer) { return transfer.peer == peer; },
-        std::make_exception_ptr(Error(c10::str("a message between ", member().name_of_rank(rank()),
-                                               " and another of "
-                                               "group ",
-                                               member().group(), ": ", reason))));
+    fail_if([&](const Transfer& transfer) { return transfer.peer == peer; },
+            std::make_exception_ptr(
+                PeerError(c10::str("a message between ", member().name_of_rank(rank()),
+                                   " and another of "
+                                   "group ",
+                                   member().group(), ": ", reason))));
   };
   for (int peer = 0; peer < member().size(); ++peer) {
     if (!why[peer].empty()) fail_peer(peer, why[peer]);
@@ -172,9 +172,9 @@ void Messenger::wait(Transfer& transfer, std::chrono::milliseconds limit) {
     late = std::chrono::steady_clock::now() >= deadline;
     if (!late) return;
     const std::string peer = transfer.peer < 0 ? "any rank" : member().name_of_rank(transfer.peer);
-    fail(transfer.sends ? "send to " : "receive from ", peer, " with tag ", transfer.tag,
-         " over group ", member().group(), ": ", member().name_of_rank(rank()), " waited ",
-         time.count(), " ms");
+    fail_as(ErrorKind::peer, transfer.sends ? "send to " : "receive from ", peer, " with tag ",
+            transfer.tag, " over group ", member().group(), ": ", member().name_of_rank(rank()),
+            " waited ", time.count(), " ms");
   };
   Lock lock(mutex_);
   ++waiting_;
@@ -250,7 +250,7 @@ void Messenger::stop() {
   }
   stopping_ = true;
   fail_all(std::make_exception_ptr(
-      Error(member().name_of_rank(rank()) + " has left group " + member().group())));
+      PeerError(member().name_of_rank(rank()) + " has left group " + member().group())));
   settle_futures(lock);
   wake_.notify_one();
   add_one(member().bell(rank()));

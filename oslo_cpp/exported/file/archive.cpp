@@ -28,12 +28,13 @@ std::vector<int64_t> numbers_of(const Document& list) {
   std::vector<int64_t> found;
   for (const Document& item : list.items()) {
     const auto [kind, value] = item.choice();
-    OSLO_CHECK(kind == "as_int", value.where(), ": the sizes of a stored tensor are numbers");
+    OSLO_CHECK_AS(file, kind == "as_int", value.where(),
+                  ": the sizes of a stored tensor are numbers");
     found.push_back(value.integer());
-    OSLO_CHECK(found.back() >= 0, value.where(), ": ", found.back(), " is negative");
+    OSLO_CHECK_AS(file, found.back() >= 0, value.where(), ": ", found.back(), " is negative");
   }
-  OSLO_CHECK(found.size() <= kMostDimensions, list.where(), ": ", found.size(),
-             " dimensions are more than the ", kMostDimensions, " that a tensor can have");
+  OSLO_CHECK_AS(file, found.size() <= kMostDimensions, list.where(), ": ", found.size(),
+                " dimensions are more than the ", kMostDimensions, " that a tensor can have");
   return found;
 }
 
@@ -52,7 +53,7 @@ uint64_t reach(const std::vector<int64_t>& sizes, const std::vector<int64_t>& st
   uint64_t bytes = 0;
   fits &= !__builtin_add_overflow(last, uint64_t{1}, &last);
   fits &= !__builtin_mul_overflow(last, width, &bytes);
-  OSLO_CHECK(fits, where, ": its sizes overflow");
+  OSLO_CHECK_AS(file, fits, where, ": its sizes overflow");
   return bytes;
 }
 
@@ -66,7 +67,7 @@ Archive::Archive(const std::filesystem::path& path) : file_(printable_path(path)
     } catch (const Error& error) {
       const std::string said = error.what();
       if (said.find(file_) != std::string::npos) throw;
-      fail(file_, ", ", record, ": ", said);
+      fail_as(ErrorKind::file, file_, ", ", record, ": ", said);
     }
   };
   program_ = read(kProgram, kProgramLimits);
@@ -81,9 +82,9 @@ Archive::Archive(const std::filesystem::path& path) : file_(printable_path(path)
 void Archive::describe(const std::string& folder, const nlohmann::json& config) {
   for (const auto& [name, entry] :
        Document(config, file_ + ", " + folder).member("config").members()) {
-    OSLO_CHECK(!entry.member("use_pickle").truth(), entry.where(),
-               ": it is a pickled object, which only Python can open; keep objects and tensor "
-               "subclasses out of the exported module");
+    OSLO_CHECK_AS(file, !entry.member("use_pickle").truth(), entry.where(),
+                  ": it is a pickled object, which only Python can open; keep objects and tensor "
+                  "subclasses out of the exported module");
     const Document meta = entry.member("tensor_meta");
     layout_of(meta.member("layout"));
     Description tensor{folder + entry.member("path_name").text(),
@@ -92,46 +93,46 @@ void Archive::describe(const std::string& folder, const nlohmann::json& config) 
                        numbers_of(meta.member("strides")),
                        meta.member("storage_offset").member("as_int").integer(),
                        meta.member("requires_grad").truth()};
-    OSLO_CHECK(tensor.sizes.size() == tensor.strides.size() && tensor.offset >= 0, entry.where(),
-               ": its sizes, strides and offset do not go together");
-    OSLO_CHECK(tensors_.emplace(name, std::move(tensor)).second, file_, ": the tensor '",
-               printable(name), "' is there twice, as a weight and as a constant");
+    OSLO_CHECK_AS(file, tensor.sizes.size() == tensor.strides.size() && tensor.offset >= 0,
+                  entry.where(), ": its sizes, strides and offset do not go together");
+    OSLO_CHECK_AS(file, tensors_.emplace(name, std::move(tensor)).second, file_, ": the tensor '",
+                  printable(name), "' is there twice, as a weight and as a constant");
   }
 }
 
 void Archive::check_format() const {
   const char* advice = "; save it with torch.export.save of PyTorch 2.11";
-  OSLO_CHECK(zip_.contains("archive_format"), file_,
-             " is no exported program: it has no record archive_format", advice);
+  OSLO_CHECK_AS(file, zip_.contains("archive_format"), file_,
+                " is no exported program: it has no record archive_format", advice);
   const std::string format = zip_.read_text("archive_format", kLongestWord);
   const std::string version =
       zip_.contains("archive_version") ? zip_.read_text("archive_version", kLongestWord) : "";
-  OSLO_CHECK(format == "pt2" && version == "0", file_, " has archive format '", printable(format),
-             "' of version '", printable(version), "', and 'pt2' of version '0' is what is read",
-             advice);
-  OSLO_CHECK(zip_.contains(kProgram), file_, " has no ", kProgram,
-             ": it holds no program, or several; save one with torch.export.save");
+  OSLO_CHECK_AS(file, format == "pt2" && version == "0", file_, " has archive format '",
+                printable(format), "' of version '", printable(version),
+                "', and 'pt2' of version '0' is what is read", advice);
+  OSLO_CHECK_AS(file, zip_.contains(kProgram), file_, " has no ", kProgram,
+                ": it holds no program, or several; save one with torch.export.save");
 }
 
 void Archive::check_versions() const {
   const Document schema = program().member("schema_version");
   const int64_t major = schema.member("major").integer(), minor = schema.member("minor").integer();
-  OSLO_CHECK(major == kSchemaMajor && minor >= 0 && minor <= kSchemaMinor, file_,
-             " has schema version ", major, ".", minor, ", and ", kSchemaMajor, ".0 to ",
-             kSchemaMajor, ".", kSchemaMinor,
-             " are read; export and save the model with PyTorch 2.11");
+  OSLO_CHECK_AS(file, major == kSchemaMajor && minor >= 0 && minor <= kSchemaMinor, file_,
+                " has schema version ", major, ".", minor, ", and ", kSchemaMajor, ".0 to ",
+                kSchemaMajor, ".", kSchemaMinor,
+                " are read; export and save the model with PyTorch 2.11");
   for (const auto& [name, version] : program().member("opset_version").members()) {
     constexpr auto kNewest = static_cast<int64_t>(caffe2::serialize::kProducedFileFormatVersion);
-    OSLO_CHECK(name != "aten" || version.integer() <= kNewest, file_, " uses version ",
-               version.integer(), " of the operators, and this LibTorch has ", kNewest,
-               "; export and save the model with PyTorch 2.11");
+    OSLO_CHECK_AS(file, name != "aten" || version.integer() <= kNewest, file_, " uses version ",
+                  version.integer(), " of the operators, and this LibTorch has ", kNewest,
+                  "; export and save the model with PyTorch 2.11");
   }
 }
 
 const Archive::Description& Archive::described(const std::string& name) const {
   const auto found = tensors_.find(name);
-  OSLO_CHECK(found != tensors_.end(), file_, " has no tensor '", printable(name),
-             "', which its program names");
+  OSLO_CHECK_AS(file, found != tensors_.end(), file_, " has no tensor '", printable(name),
+                "', which its program names");
   return found->second;
 }
 
@@ -141,8 +142,8 @@ const c10::Storage& Archive::storage(const std::string& record) {
   const uint64_t bytes = zip_.size(record);
   // Records may lie over each other, but what torch.export.save wrote cannot outgrow the file.
   loaded_bytes_ += bytes;
-  OSLO_CHECK(loaded_bytes_ <= zip_.file_size(), file_, ": its tensors claim ", loaded_bytes_,
-             " bytes in a file of ", zip_.file_size(), ": it is damaged");
+  OSLO_CHECK_AS(file, loaded_bytes_ <= zip_.file_size(), file_, ": its tensors claim ",
+                loaded_bytes_, " bytes in a file of ", zip_.file_size(), ": it is damaged");
   const at::Tensor data = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
   zip_.read(record, data.mutable_data_ptr());
   return storages_.emplace(record, data.storage()).first->second;
@@ -156,14 +157,14 @@ at::Tensor Archive::tensor(const std::string& name) {
   const c10::Storage& bytes = storage(wanted.record);
   const uint64_t needed =
       reach(wanted.sizes, wanted.strides, wanted.offset, c10::elementSize(wanted.type), where);
-  OSLO_CHECK(needed <= bytes.nbytes(), where, " reaches over ", needed, " bytes, and ",
-             wanted.record, " has ", bytes.nbytes());
+  OSLO_CHECK_AS(file, needed <= bytes.nbytes(), where, " reaches over ", needed, " bytes, and ",
+                wanted.record, " has ", bytes.nbytes());
   if (wanted.type == c10::kBool) check_bool_bytes(bytes.data(), bytes.nbytes(), where + ": ");
   at::Tensor tensor =
       at::empty({0}, wanted.type).set_(bytes, wanted.offset, wanted.sizes, wanted.strides);
   const bool differentiable = c10::isFloatingType(wanted.type) || c10::isComplexType(wanted.type);
-  OSLO_CHECK(differentiable || !wanted.requires_grad, where, " has a gradient, and elements of ",
-             wanted.type, ", which cannot have one");
+  OSLO_CHECK_AS(file, differentiable || !wanted.requires_grad, where,
+                " has a gradient, and elements of ", wanted.type, ", which cannot have one");
   tensor.set_requires_grad(wanted.requires_grad);
   loaded_.emplace(wanted, tensor);
   return tensor;

@@ -43,14 +43,14 @@ ScalarType scalar_type_of(const Document& code) {
   for (const TypeCode& known : kTypeCodes) {
     if (known.code == number) return known.type;
   }
-  fail(code.where(), ": there is no type of elements with the number ", number);
+  fail_as(ErrorKind::file, code.where(), ": there is no type of elements with the number ", number);
 }
 
 c10::Layout layout_of(const Document& code) {
   constexpr int64_t kStrided = 7;
   const int64_t number = code.integer();
-  OSLO_CHECK(number == kStrided, code.where(), ": the layout with the number ", number,
-             " is not there: only strided tensors (7) are");
+  OSLO_CHECK_AS(file, number == kStrided, code.where(), ": the layout with the number ", number,
+                " is not there: only strided tensors (7) are");
   return c10::Layout::Strided;
 }
 
@@ -65,7 +65,8 @@ c10::MemoryFormat memory_format_of(const Document& code) {
     case 4:
       return c10::MemoryFormat::Preserve;
     default:
-      fail(code.where(), ": there is no memory format with the number ", number);
+      fail_as(ErrorKind::file, code.where(), ": there is no memory format with the number ",
+              number);
   }
 }
 
@@ -76,7 +77,7 @@ c10::Device device_of(const Document& device) {
     const std::string number = index ? ":" + std::to_string(index->integer()) : "";
     return c10::Device(type + number);
   } catch (const c10::Error&) {
-    fail(device.where(), ": '", printable(type), "' is no device");
+    fail_as(ErrorKind::file, device.where(), ": '", printable(type), "' is no device");
   }
 }
 

@@ -13,13 +13,13 @@ void Document::expected(std::string_view what) const {
   // What holds others is not written out: it may be the whole graph.
   const std::string seen = value_->is_structured() ? std::string(value_->type_name())
                                                    : printable(value_->dump(), kLongest);
-  fail(where_, ": expected ", what, ", seen ", seen);
+  fail_as(ErrorKind::file, where_, ": expected ", what, ", seen ", seen);
 }
 
 Document Document::member(const char* key) const {
   if (!value_->is_object()) expected("an object");
   const auto found = value_->find(key);
-  OSLO_CHECK(found != value_->end(), where_, ": it has no '", key, "'");
+  OSLO_CHECK_AS(file, found != value_->end(), where_, ": it has no '", key, "'");
   return {*found, where_ + ", " + key};
 }
 

@@ -21,14 +21,14 @@ std::string_view kind_name(ValueKind kind) {
 
 int Names::define(const std::string& name, ValueKind kind, const std::string& where) {
   const auto [entry, fresh] = entries_.try_emplace(name, Entry{slots(), kind});
-  OSLO_CHECK(fresh, where, ": the name '", printable(name), "' has a value already");
+  OSLO_CHECK_AS(file, fresh, where, ": the name '", printable(name), "' has a value already");
   return entry->second.slot;
 }
 
 const Names::Entry& Names::find(const std::string& name, const std::string& where) const {
   const auto found = entries_.find(name);
-  OSLO_CHECK(found != entries_.end(), where, ": nothing before it gives '", printable(name),
-             "' a value");
+  OSLO_CHECK_AS(file, found != entries_.end(), where, ": nothing before it gives '",
+                printable(name), "' a value");
   return found->second;
 }
 

@@ -68,7 +68,7 @@ std::vector<std::vector<int>> define_outputs(const Node& node, Names& names) {
     } else if (kind == "as_sym_bool") {
       slots.push_back({number(value, ValueKind::truth)});
     } else {
-      fail(node.where, ": results of the kind '", kind, "' are not supported");
+      fail_as(ErrorKind::file, node.where, ": results of the kind '", kind, "' are not supported");
     }
   }
   return slots;

@@ -23,8 +23,8 @@ Signature::Input read_input(const Document& written) {
   }
   if (kind == "tensor_constant") return named(Kind::constant, "tensor_constant_name");
   if (kind == "constant_input") return {Kind::fixed, value.member("name").text(), ""};
-  OSLO_CHECK(kind == "user_input", value.where(), ": inputs of the kind '", kind,
-             "' are not supported; keep custom objects and tokens out of the exported module");
+  OSLO_CHECK_AS(file, kind == "user_input", value.where(), ": inputs of the kind '", kind,
+                "' are not supported; keep custom objects and tokens out of the exported module");
   const auto [argument, name] = value.member("arg").choice();
   if (argument == "as_tensor") return {Kind::user, name.member("name").text(), ""};
   if (argument.starts_with("as_sym_")) {
@@ -69,9 +69,9 @@ Signature read_signature(const Document& written) {
   }
   for (const Document& output : written.member("output_specs").items()) {
     const auto [kind, value] = output.choice();
-    OSLO_CHECK(kind == "user_output", output.where(), ": results of the kind '", kind,
-               "' are not those of a program in training form; save what torch.export.export "
-               "gave, before run_decompositions");
+    OSLO_CHECK_AS(file, kind == "user_output", output.where(), ": results of the kind '", kind,
+                  "' are not those of a program in training form; save what torch.export.export "
+                  "gave, before run_decompositions");
   }
   return signature;
 }

@@ -12,6 +12,7 @@
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
 #include "mpu/base/text.h"
+#include "mpu/base/told_error.h"
 #include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {
@@ -123,9 +124,12 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
     const std::string own = c10::str(place(), " (rank ", world.rank(), "): ", message_of(error));
     // Stages that wait for nobody are a step ahead of others. No step follows a failed one there.
     const std::string where = mesh_->stages ? "pipeline" : "pipeline/" + work_.step;
-    const std::string first = world.first_failure(where, own);
+    // All ranks throw the kind of the first.
+    const std::string told = ToldError{kind_of(error), own}.text();
+    const ToldError first = ToldError::read(world.first_failure(where, told));
     if (mesh_->stages) leave_groups();
-    fail(own, first == own ? "" : "; the first to fail was " + first);
+    fail_as(first.kind, own,
+            first.message == own ? "" : "; the first to fail was " + first.message);
   }
 }
 

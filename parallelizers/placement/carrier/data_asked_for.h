@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 namespace oslo {
 
 /// What LibTorch throws in our words when something reads the memory of a placed tensor, which has
@@ -11,7 +13,9 @@ inline constexpr const char* kResidentDataAskedFor =
     "the data of a placed tensor was asked for: it has some on the ranks of its pipeline stage "
     "only, and nowhere while InitializeOptions::example_inputs is run; take oslo::local_tensor(t) "
     "where oslo::is_here(t)";
-/// How both begin.
-inline constexpr const char* kDataAskedFor = "the data of a placed tensor was asked for";
+/// Whether that is what was thrown: LibTorch makes a c10::Error of these very words.
+inline bool is_data_asked_for(const c10::Error& error) {
+  return error.msg() == kCutDataAskedFor || error.msg() == kResidentDataAskedFor;
+}
 
 }  // namespace oslo

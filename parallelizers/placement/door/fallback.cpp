@@ -58,7 +58,7 @@ void decompose_or_gather(const OperatorEntry& op, torch::jit::Stack& stack) {
   try {
     decompose(op, stack);
   } catch (const c10::Error& error) {
-    if (error.msg().find(kDataAskedFor) == std::string::npos) throw;
+    if (!is_data_asked_for(error)) throw;
     stack = std::move(again);
     Call call(op, stack);
     call.gather("no rule, and its definition reads memory");

@@ -121,7 +121,8 @@ void check_divides(const std::vector<LayerPlan>& layers, const MeshPtr& mesh) {
         make_layout(mesh, layer.placements(part, *mesh), part.tensor.sizes());
       }
     } catch (const Error& error) {
-      fail(layer.why, ": ", layer.path, " as ", layer.style_text(), ": ", error.what());
+      fail_as(kind_of(error), layer.why, ": ", layer.path, " as ", layer.style_text(), ": ",
+              error.what());
     }
   }
 }

@@ -78,7 +78,7 @@ Rates Rates::from_json(const nlohmann::json& json, const std::string& where) {
     rates.collective = curve_of(json, "collective", where);
     return rates;
   } catch (const nlohmann::json::exception& error) {
-    fail(where, ": these are no rates: ", error.what());
+    fail_as(ErrorKind::file, where, ": these are no rates: ", error.what());
   }
 }
 

@@ -79,8 +79,8 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
       plan_one(layer, styles, where);
       found = true;
     }
-    OSLO_CHECK(
-        found, where, " matches no layer or parameter of the model that can be cut",
+    OSLO_CHECK_AS(
+        config, found, where, " matches no layer or parameter of the model that can be cut",
         layers.empty() ? "" : "; the nearest path is \"" + nearest_path(layers, pattern) + "\"",
         " (* stands for one component of a path)");
   }
@@ -101,36 +101,37 @@ void check_decided(LayerPlan& layer, const PlanAxes& axes) {
     const auto sizes = mark->layout->global_sizes(layer.weight().sizes());
     same = make_layout(mark->layout->mesh(), asked, sizes) == *mark->layout;
   }
-  OSLO_CHECK(same, layer.why, ": ", layer.path,
-             " was decided by an earlier initialize, of a model that has it too: ",
-             mark == nullptr ? "whole" : mark->layout->to_string(), "; plan both alike");
+  OSLO_CHECK_AS(config, same, layer.why, ": ", layer.path,
+                " was decided by an earlier initialize, of a model that has it too: ",
+                mark == nullptr ? "whole" : mark->layout->to_string(), "; plan both alike");
   layer.set_styles({});
   layer.asked_for = false;
 }
 
 void check_axes(const LayerPlan& layer, const PlanAxes& axes) {
-  OSLO_CHECK(!axes.searched.empty() || layer.style == LayerStyle{}, layer.why, ": ", layer.path,
-             " may be cut over ", axes.names(), "; say over which, as in \"",
-             axes.axes.front().name, ": ", layer.style.name(), "\"");
+  OSLO_CHECK_AS(config, !axes.searched.empty() || layer.style == LayerStyle{}, layer.why, ": ",
+                layer.path, " may be cut over ", axes.names(), "; say over which, as in \"",
+                axes.axes.front().name, ": ", layer.style.name(), "\"");
   for (const auto& [name, style] : layer.other_styles) {
-    OSLO_CHECK(axes.has(name), layer.why, ": ", name,
-               " is no axis that layers are cut over; these are ", axes.names());
+    OSLO_CHECK_AS(config, axes.has(name), layer.why, ": ", name,
+                  " is no axis that layers are cut over; these are ", axes.names());
   }
 }
 
 void check_style(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(layer.view.stays_whole.empty() || style.style == Style::replicate, layer.why, ": ",
-             layer.path, " is ", layer.view.stays_whole, ", and stays whole; use replicate");
+  OSLO_CHECK_AS(config, layer.view.stays_whole.empty() || style.style == Style::replicate,
+                layer.why, ": ", layer.path, " is ", layer.view.stays_whole,
+                ", and stays whole; use replicate");
   if (layer.traits().check != nullptr) layer.traits().check(layer, style);
-  OSLO_CHECK(layer.parameter() || style.style != Style::shard, layer.why, ": ", layer.path,
-             " is a layer; use column, row, vocab or replicate");
-  OSLO_CHECK(style.style != Style::shard || style.dim < layer.weight().dim(), layer.why, ": ",
-             layer.path, " has ", layer.weight().dim(), " dimensions, counted from 0; seen ",
-             style.name());
+  OSLO_CHECK_AS(config, layer.parameter() || style.style != Style::shard, layer.why, ": ",
+                layer.path, " is a layer; use column, row, vocab or replicate");
+  OSLO_CHECK_AS(config, style.style != Style::shard || style.dim < layer.weight().dim(), layer.why,
+                ": ", layer.path, " has ", layer.weight().dim(),
+                " dimensions, counted from 0; seen ", style.name());
   const int64_t size = layer.cut_size(style), step = style.blocks * style.unit;
-  OSLO_CHECK(size % step == 0, layer.why, ": ", layer.path, " has ", size,
-             " features to cut, which are not a multiple of blocks ", style.blocks, " x unit ",
-             style.unit);
+  OSLO_CHECK_AS(config, size % step == 0, layer.why, ": ", layer.path, " has ", size,
+                " features to cut, which are not a multiple of blocks ", style.blocks, " x unit ",
+                style.unit);
 }
 
 }  // namespace
@@ -164,11 +165,13 @@ void plan_by_policies(std::vector<LayerPlan>& layers, const ModelView& model,
           plan_one(layer, styles, where);
           found = true;
         }
-        OSLO_CHECK(found, where, " matches no layer or parameter that can be cut inside ",
-                   entry.path.empty() ? "the model" : entry.path);
+        OSLO_CHECK_AS(config, found, where,
+                      " matches no layer or parameter that can be cut inside ",
+                      entry.path.empty() ? "the model" : entry.path);
       }
     }
-    OSLO_CHECK(met, "policy for ", policy.class_name, ": the model has no module of this class");
+    OSLO_CHECK_AS(config, met, "policy for ", policy.class_name,
+                  ": the model has no module of this class");
   }
 }
 

@@ -100,8 +100,8 @@ std::vector<LayerStyle> embedding_options(const LayerPlan&, int) {
 }
 
 void check_embedding(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(style.style != Style::row, layer.why, ": ", layer.path,
-             " is an embedding, which has no input features to cut; use vocab or column");
+  OSLO_CHECK_AS(config, style.style != Style::row, layer.why, ": ", layer.path,
+                " is an embedding, which has no input features to cut; use vocab or column");
 }
 
 void after_cut_of_embedding(torch::nn::Module& module) {
@@ -132,8 +132,9 @@ std::vector<LayerStyle> convolution_options(const LayerPlan& layer, int) {
 }
 
 void check_convolution(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(layer.groups() == 1 || style.style != Style::row, layer.why, ": ", layer.path,
-             " is a convolution in ", layer.groups(), " groups, which cannot be cut by row");
+  OSLO_CHECK_AS(config, layer.groups() == 1 || style.style != Style::row, layer.why, ": ",
+                layer.path, " is a convolution in ", layer.groups(),
+                " groups, which cannot be cut by row");
 }
 
 void plan_attention(LayerPlan& layer) {
@@ -146,9 +147,9 @@ std::vector<LayerStyle> attention_options(const LayerPlan& layer, int) {
 }
 
 void check_attention(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(style.style != Style::row, layer.why, ": ", layer.path,
-             " projects queries, keys and values, whose input is whole; use "
-             "column blocks=3");
+  OSLO_CHECK_AS(config, style.style != Style::row, layer.why, ": ", layer.path,
+                " projects queries, keys and values, whose input is whole; use "
+                "column blocks=3");
 }
 
 void plan_recurrent(LayerPlan& layer) {
@@ -165,11 +166,12 @@ bool is_column(Style style) {
 }
 
 void check_recurrent(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(style.style == Style::replicate ||
-                 (style.style == Style::column && style.blocks == layer.view.gates),
-             layer.why, ": ", layer.path, " is a recurrent layer with ", layer.view.gates,
-             " gates, which is cut by hidden unit: use column or replicate; seen ", style.name(),
-             " blocks=", style.blocks);
+  OSLO_CHECK_AS(config,
+                style.style == Style::replicate ||
+                    (style.style == Style::column && style.blocks == layer.view.gates),
+                layer.why, ": ", layer.path, " is a recurrent layer with ", layer.view.gates,
+                " gates, which is cut by hidden unit: use column or replicate; seen ", style.name(),
+                " blocks=", style.blocks);
 }
 
 void plan_parameter(LayerPlan& layer) {
@@ -189,8 +191,9 @@ bool is_shard(Style style) {
 }
 
 void check_parameter(const LayerPlan& layer, const LayerStyle& style) {
-  OSLO_CHECK(style.style == Style::shard || style.style == Style::replicate, layer.why, ": ",
-             layer.path, " is a parameter, not a layer; use shard(dimension) or replicate");
+  OSLO_CHECK_AS(config, style.style == Style::shard || style.style == Style::replicate, layer.why,
+                ": ", layer.path,
+                " is a parameter, not a layer; use shard(dimension) or replicate");
 }
 
 // In the order of `LayerKind`.

@@ -10,13 +10,13 @@ namespace {
 void check_use_on(const LayerPlan& layer, const LayerStyle& style, const AxisUse& use) {
   if (use == AxisUse{}) return;
   const bool scatters = use.result == AxisUse::Result::scatter;
-  OSLO_CHECK(!scatters || style.style != Style::vocab || layer.embedding(), layer.why, ": ",
-             layer.path,
-             " is a linear layer, whose result vocab cuts: it is no sum to scatter; use vocab "
-             "alone, or row scatter=D");
-  OSLO_CHECK(layer.traits().one_result, layer.why, ": ", layer.path,
-             " is no layer with one result; scatter=D, split=D and input=D are for linear, "
-             "embedding and convolution layers");
+  OSLO_CHECK_AS(config, !scatters || style.style != Style::vocab || layer.embedding(), layer.why,
+                ": ", layer.path,
+                " is a linear layer, whose result vocab cuts: it is no sum to scatter; use vocab "
+                "alone, or row scatter=D");
+  OSLO_CHECK_AS(config, layer.traits().one_result, layer.why, ": ", layer.path,
+                " is no layer with one result; scatter=D, split=D and input=D are for linear, "
+                "embedding and convolution layers");
 }
 
 }  // namespace

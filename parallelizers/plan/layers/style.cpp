@@ -60,17 +60,18 @@ void check_use_word(const std::string& key, const LayerStyle& parsed, const std:
                     const std::string& where) {
   const Style style = parsed.style;
   const bool sums = style == Style::row || style == Style::vocab;
-  OSLO_CHECK(key != "scatter" || sums, where, ": \"", text,
-             "\": scatter=D gives each rank its part "
-             "of a sum over the ranks, which results of row and of vocab are, and not of ",
-             to_string(style));
-  OSLO_CHECK(key != "split" || style == Style::replicate, where, ": \"", text,
-             "\": split=D gives each rank its part of a whole result, as replicate gives; of row "
-             "and vocab say scatter=D; that of ",
-             to_string(style), " is ", sums ? "a sum" : "cut already");
-  OSLO_CHECK(key != "input" || style == Style::replicate, where, ": \"", text,
-             "\": input=D cuts the input over the ranks over which ", to_string(style),
-             " cuts the weight; use it with replicate");
+  OSLO_CHECK_AS(config, key != "scatter" || sums, where, ": \"", text,
+                "\": scatter=D gives each rank its part "
+                "of a sum over the ranks, which results of row and of vocab are, and not of ",
+                to_string(style));
+  OSLO_CHECK_AS(
+      config, key != "split" || style == Style::replicate, where, ": \"", text,
+      "\": split=D gives each rank its part of a whole result, as replicate gives; of row "
+      "and vocab say scatter=D; that of ",
+      to_string(style), " is ", sums ? "a sum" : "cut already");
+  OSLO_CHECK_AS(config, key != "input" || style == Style::replicate, where, ": \"", text,
+                "\": input=D cuts the input over the ranks over which ", to_string(style),
+                " cuts the weight; use it with replicate");
 }
 
 }  // namespace
@@ -96,10 +97,11 @@ LayerStyle LayerStyle::parse(const std::string& text, const std::string& where) 
     parsed.dim = word[6] - '0';
     known = true;
   }
-  OSLO_CHECK(known, where,
-             ": expected one of column, row, vocab, replicate, shard(dimension); column, row and "
-             "shard optionally with blocks=N and unit=N; seen \"",
-             text, "\"");
+  OSLO_CHECK_AS(
+      config, known, where,
+      ": expected one of column, row, vocab, replicate, shard(dimension); column, row and "
+      "shard optionally with blocks=N and unit=N; seen \"",
+      text, "\"");
   std::set<std::string> seen;
   while (words >> word) {
     const size_t equals = word.find('=');
@@ -109,11 +111,11 @@ LayerStyle LayerStyle::parse(const std::string& text, const std::string& where) 
     if (use) check_use_word(key, parsed, text, where);
     const bool division =
         parsed.divides() && number && *number > 0 && (key == "blocks" || key == "unit");
-    OSLO_CHECK(
-        use || division, where, ": cannot read \"", word, "\" in \"", text,
+    OSLO_CHECK_AS(
+        config, use || division, where, ": cannot read \"", word, "\" in \"", text,
         "\"; column, row and shard take blocks=N and unit=N with N at least 1; row and vocab "
         "take scatter=D, replicate takes split=D and input=D, with a dimension D");
-    OSLO_CHECK(seen.insert(key).second, where, ": \"", text, "\" gives ", key, " twice");
+    OSLO_CHECK_AS(config, seen.insert(key).second, where, ": \"", text, "\" gives ", key, " twice");
     if (division) (key == "blocks" ? parsed.blocks : parsed.unit) = *number;
   }
   return parsed;
@@ -137,10 +139,11 @@ AxisStyles parse_axis_styles(const std::string& text, const std::string& where) 
   for (std::string part; std::getline(parts, part, ';');) {
     const size_t colon = part.find(':');
     const std::string axis = trimmed(part.substr(0, colon));
-    OSLO_CHECK(colon != std::string::npos && !axis.empty(), where, ": cannot read \"", part,
-               "\" in \"", text,
-               "\"; styles of several axes are written \"row: shard(1); column: shard(0)\"");
-    OSLO_CHECK(seen.insert(axis).second, where, ": \"", text, "\" gives the axis ", axis, " twice");
+    OSLO_CHECK_AS(config, colon != std::string::npos && !axis.empty(), where, ": cannot read \"",
+                  part, "\" in \"", text,
+                  "\"; styles of several axes are written \"row: shard(1); column: shard(0)\"");
+    OSLO_CHECK_AS(config, seen.insert(axis).second, where, ": \"", text, "\" gives the axis ", axis,
+                  " twice");
     styles.emplace_back(axis, LayerStyle::parse(part.substr(colon + 1), where));
   }
   return styles;

@@ -72,10 +72,10 @@ bool keep_rates(const std::string& path, const Rates& rates) {
 }
 
 Rates read_rates(const std::string& path) {
-  OSLO_CHECK(fs::is_regular_file(path), "rates: there is no file ", path);
+  OSLO_CHECK_AS(file, fs::is_regular_file(path), "rates: there is no file ", path);
   const nlohmann::json entries = entries_in(path);
-  OSLO_CHECK(entries.size() == 1, "rates: ", path, " holds the rates of ", entries.size(),
-             " machines; it has to be JSON with \"", kMachines, "\": [ those of one ]");
+  OSLO_CHECK_AS(file, entries.size() == 1, "rates: ", path, " holds the rates of ", entries.size(),
+                " machines; it has to be JSON with \"", kMachines, "\": [ those of one ]");
   return Rates::from_json(entries[0], path);
 }
 

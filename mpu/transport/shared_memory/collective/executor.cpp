@@ -152,8 +152,8 @@ void Executor::wait(Task& task, std::chrono::milliseconds limit) {
     Lock lock(mutex_);
     if (!task.done) wake_thread();
     const bool done = changed_.wait_for(lock, limit, [&] { return task.done.load(); });
-    OSLO_CHECK(done, member_->describe(task.collectives.back()->heading()), " is not done after ",
-               limit.count(), " ms");
+    OSLO_CHECK_AS(peer, done, member_->describe(task.collectives.back()->heading()),
+                  " is not done after ", limit.count(), " ms");
   }
   if (task.error) std::rethrow_exception(task.error);
 }

@@ -129,9 +129,10 @@ void Member::check() const {
     ::usleep(100);
   }
   if (failure_.state.load(std::memory_order_acquire) != Failure::written) {
-    fail("group ", names_.group, " has failed, and the rank that found out has ended");
+    fail_as(ErrorKind::peer, "group ", names_.group,
+            " has failed, and the rank that found out has ended");
   }
-  fail(failure_.reason.data());
+  fail_as(ErrorKind::peer, failure_.reason.data());
 }
 
 void Member::abort(const std::string& reason) {
@@ -148,7 +149,7 @@ void Member::abort(const std::string& reason) {
 void Member::fail_group(const std::string& reason) {
   abort(reason);
   check();
-  fail(reason);
+  fail_as(ErrorKind::peer, reason);
 }
 
 void Member::leave() {

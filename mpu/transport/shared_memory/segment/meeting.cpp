@@ -34,9 +34,9 @@ json read(const Meeting& meeting, const std::string& name, int from) {
     meeting.store.wait({name}, meeting.timeout);
     text = meeting.store.get_to_str(name);
   } catch (const std::exception& error) {
-    fail("rank ", meeting.in_world(meeting.rank), " of group ", meeting.group, " waited for rank ",
-         meeting.in_world(from), " to share memory with it, for up to ", meeting.timeout.count(),
-         " ms (", first_line(error.what()), ")");
+    fail_as(ErrorKind::peer, "rank ", meeting.in_world(meeting.rank), " of group ", meeting.group,
+            " waited for rank ", meeting.in_world(from), " to share memory with it, for up to ",
+            meeting.timeout.count(), " ms (", first_line(error.what()), ")");
   }
   json said = json::parse(text, nullptr, /*allow_exceptions=*/false);
   OSLO_CHECK(is_offer(said) || is_verdict(said), text.size(), " bytes of '", name, "' ",
