@@ -1,16 +1,17 @@
 #include "mpu/base/time_limit.h"
 
 #include <charconv>
-#include <cstdlib>
+#include <optional>
 
+#include "mpu/base/environment.h"
 #include "mpu/base/error.h"
 
 namespace oslo {
 namespace {
 
 [[noreturn]] void refuse(std::string_view source, std::string_view seen) {
-  fail(source, " is ", seen, "; give whole seconds from 1 to ", kMostTimeoutSeconds,
-       " (a week), e.g. 600");
+  fail_as(ErrorKind::config, source, " is ", seen, "; give whole seconds from 1 to ",
+          kMostTimeoutSeconds, " (a week), e.g. 600");
 }
 
 }  // namespace
@@ -34,9 +35,8 @@ std::chrono::milliseconds check_timeout(std::string_view source,
 }
 
 std::chrono::milliseconds timeout_from_environment() {
-  const char* const text = std::getenv("OSLO_TIMEOUT");
-  if (text == nullptr || *text == '\0') return kDefaultTimeout;
-  return parse_timeout("OSLO_TIMEOUT", text);
+  const std::optional<std::string> text = read_variable(Variable::timeout);
+  return text ? parse_timeout(row_of(Variable::timeout).name, *text) : kDefaultTimeout;
 }
 
 std::string to_text(std::chrono::milliseconds time) {

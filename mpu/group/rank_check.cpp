@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "mpu/base/digest.h"
+#include "mpu/base/environment.h"
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
 #include "mpu/base/parts.h"
@@ -75,11 +76,7 @@ std::vector<int> ranks_that_differ(const at::Tensor& tensor, Group& group) {
 
 /// What the environment says.
 std::optional<bool> asked() {
-  static const std::optional<bool> said = []() -> std::optional<bool> {
-    const char* value = std::getenv("OSLO_CHECK");
-    if (value == nullptr || *value == 0) return std::nullopt;
-    return std::string_view(value) != "0";
-  }();
+  static const std::optional<bool> said = read_switch(Variable::check);
   return said;
 }
 

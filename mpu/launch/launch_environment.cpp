@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "mpu/base/digest.h"
+#include "mpu/base/environment.h"
 #include "mpu/base/error.h"
 
 namespace oslo {
@@ -27,7 +28,7 @@ struct Launcher {
 
 #define TORCH_NAMES "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "", ""
 constexpr Launcher kLaunchers[] = {
-    {"oslo run", "OSLO_LAUNCHER", TORCH_NAMES},
+    {"oslo run", row_of(Variable::launcher).name, TORCH_NAMES},
     {"torchrun", "TORCHELASTIC_RUN_ID", TORCH_NAMES},
     {"environment variables", "RANK", TORCH_NAMES},
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
@@ -69,9 +70,9 @@ class Reader {
   Setting require(std::string_view names) const {
     Setting setting = find(names);
     const Setting marker = find(launcher_.marker);
-    OSLO_CHECK(setting, marker.name, "=", marker.text, " is set (", launcher_.source, ") but ",
-               setting.name, " is not; set ", setting.name, ", or unset ", marker.name,
-               " to run alone");
+    OSLO_CHECK_AS(config, setting, marker.name, "=", marker.text, " is set (", launcher_.source,
+                  ") but ", setting.name, " is not; set ", setting.name, ", or unset ", marker.name,
+                  " to run alone");
     return setting;
   }
 
@@ -79,10 +80,10 @@ class Reader {
     int value = 0;
     const char* const end = setting.text.data() + setting.text.size();
     const auto [stop, error] = std::from_chars(setting.text.data(), end, value);
-    OSLO_CHECK(error == std::errc() && stop == end, setting.name, "=", setting.text, " (",
-               launcher_.source, ") is not a whole number");
-    OSLO_CHECK(value >= low && value <= high, setting.name, "=", setting.text, " (",
-               launcher_.source, ") must lie in ", low, "..", high, why);
+    OSLO_CHECK_AS(config, error == std::errc() && stop == end, setting.name, "=", setting.text,
+                  " (", launcher_.source, ") is not a whole number");
+    OSLO_CHECK_AS(config, value >= low && value <= high, setting.name, "=", setting.text, " (",
+                  launcher_.source, ") must lie in ", low, "..", high, why);
     return value;
   }
 
@@ -178,16 +179,17 @@ void read_meeting_point(const Launcher& launcher, const Reader& reader, LaunchEn
         is_slurm ? reader.find("SLURM_STEP_NODELIST SLURM_JOB_NODELIST") : Setting();
     const Setting caller = is_slurm ? reader.find("SLURM_LAUNCH_NODE_IPADDR") : Setting();
     result.master_address = hosts ? first_host(hosts.text) : caller.text;
-    OSLO_CHECK(!result.master_address.empty(), "MASTER_ADDR is not set (", launcher.source,
-               ") and only ", result.local_size, " of the ", result.size,
-               " ranks are known to run on this host; set MASTER_ADDR to the address of rank 0's "
-               "host on every rank");
+    OSLO_CHECK_AS(
+        config, !result.master_address.empty(), "MASTER_ADDR is not set (", launcher.source,
+        ") and only ", result.local_size, " of the ", result.size,
+        " ranks are known to run on this host; set MASTER_ADDR to the address of rank 0's "
+        "host on every rank");
   }
 
   const Setting port = reader.find("MASTER_PORT");
   const Setting job = reader.find(launcher.job);
-  OSLO_CHECK(port || job, "MASTER_PORT is not set (", launcher.source, ", ", result.size,
-             " ranks); set it to the same free port on every rank");
+  OSLO_CHECK_AS(config, port || job, "MASTER_PORT is not set (", launcher.source, ", ", result.size,
+                " ranks); set it to the same free port on every rank");
   if (port) {
     result.master_port = reader.whole(port, 1, 65535);
   } else {
@@ -204,15 +206,16 @@ void check_agreement(const Launcher& chosen, const LaunchEnvironment& result,
     const Reader reader(other, lookup);
     LaunchEnvironment theirs;
     read_ranks(other, reader, theirs);
-    OSLO_CHECK(theirs.rank == result.rank && theirs.size == result.size, "RANK=", result.rank,
-               " and WORLD_SIZE=", result.size, " (", chosen.source, ") contradict rank ",
-               theirs.rank, " of ", theirs.size, " from ", other.source,
-               "; unset RANK and WORLD_SIZE, or unset ", other.marker, " to keep them");
+    OSLO_CHECK_AS(config, theirs.rank == result.rank && theirs.size == result.size,
+                  "RANK=", result.rank, " and WORLD_SIZE=", result.size, " (", chosen.source,
+                  ") contradict rank ", theirs.rank, " of ", theirs.size, " from ", other.source,
+                  "; unset RANK and WORLD_SIZE, or unset ", other.marker, " to keep them");
     return;
   }
 }
 
 std::optional<std::string> process_variable(const std::string& name) {
+  if (name == row_of(Variable::launcher).name) return read_variable(Variable::launcher);
   const char* const text = std::getenv(name.c_str());
   if (text == nullptr) return std::nullopt;
   return text;

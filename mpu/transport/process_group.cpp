@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "mpu/base/environment.h"
 #include "mpu/base/error.h"
 #include "mpu/base/time_limit.h"
 #include "mpu/transport/backends/cuda_support.h"
@@ -156,12 +157,12 @@ void set_nccl(CountedProcessGroup& group, const StorePtr& store, const std::stri
 }
 
 Transport from_environment() {
-  const char* name = std::getenv("OSLO_BACKEND");
-  if (name == nullptr || *name == '\0') return Transport::automatic;
+  const std::optional<std::string> name = read_variable(Variable::backend);
+  if (!name) return Transport::automatic;
   try {
-    return parse_transport(name);
+    return parse_transport(*name);
   } catch (const Error& error) {
-    fail("OSLO_BACKEND: ", error.what());
+    fail_as(ErrorKind::config, row_of(Variable::backend).name, ": ", error.what());
   }
 }
 

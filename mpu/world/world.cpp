@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "mpu/base/digest.h"
+#include "mpu/base/environment.h"
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
 #include "mpu/launch/job_store.h"
@@ -90,22 +91,22 @@ std::vector<std::string> texts_taken_apart(std::string_view all, int ranks) {
 
 /// How many ranks `oslo plan` pretends to have here; 0 where it did not start this process.
 int planned_ranks() {
-  const char* const ranks = std::getenv("OSLO_PLAN_RANKS");
-  if (ranks == nullptr) return 0;
-  const char* const launcher = std::getenv("OSLO_LAUNCHER");
-  if (launcher == nullptr || std::string_view(launcher) != "plan") {
+  const std::string text = read_variable(Variable::plan_ranks).value_or("");
+  if (read_variable(Variable::launcher) != "plan") {
     // Left over in a shell it would end training at once, as if all were well.
-    std::cerr << "oslo: OSLO_PLAN_RANKS=" << ranks
-              << " is ignored: it is for the processes that `oslo plan` starts; unset it"
-              << std::endl;
+    if (!text.empty()) {
+      std::cerr << "oslo: OSLO_PLAN_RANKS=" << text
+                << " is ignored: it is for the processes that `oslo plan` starts; unset it"
+                << std::endl;
+    }
     return 0;
   }
   int size = 0;
-  const std::string_view text = ranks;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  OSLO_CHECK(error == std::errc() && stop == text.data() + text.size() && size >= 1 &&
-                 size <= kMostPlannedRanks,
-             "OSLO_PLAN_RANKS=", ranks, " is no number of ranks from 1 to ", kMostPlannedRanks);
+  OSLO_CHECK_AS(config,
+                error == std::errc() && stop == text.data() + text.size() && size >= 1 &&
+                    size <= kMostPlannedRanks,
+                "OSLO_PLAN_RANKS=", text, " is no number of ranks from 1 to ", kMostPlannedRanks);
   return size;
 }
 
@@ -132,11 +133,10 @@ World World::from_environment() {
     state->launched = launch.size > 1;
     state->rendezvous.store = join_store(launch, state->rendezvous.timeout);
     state->rendezvous.loopback = is_on_one_host(launch);
-    const char* const host = std::getenv("OSLO_HOST");
-    if (host != nullptr) state->rendezvous.host = host;
+    state->rendezvous.host = read_variable(Variable::host).value_or("");
     state->join(/*launched=*/true, !is_on_one_host(launch) || !state->rendezvous.host.empty());
     joined = std::move(state);
-    if (launch.rank == 0 && std::getenv("OSLO_VERBOSE") != nullptr) {
+    if (launch.rank == 0 && read_switch(Variable::verbose).value_or(false)) {
       std::cerr << "oslo: " << World(joined).describe() << "\n";
     }
   }

@@ -1,10 +1,10 @@
 #include "oslo_cpp/initialize/find_rates.h"
 
-#include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "mpu/base/environment.h"
 #include "mpu/world/agreement.h"
 #include "parallelizers/plan/search/measure_rates.h"
 #include "parallelizers/plan/search/rates_file.h"
@@ -15,18 +15,13 @@ namespace {
 /// Ranks that `oslo plan` measures collectives between, as threads.
 constexpr int kPlanThreads = 2;
 
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 /// What rank 0 needs not measure.
 std::optional<Rates> known_rates(const World& world, const std::string& machine,
                                  const std::string& named) {
-  const std::string file = named.empty() ? variable("OSLO_RATES") : named;
+  const std::string file = named.empty() ? read_variable(Variable::rates).value_or("") : named;
   if (!file.empty()) return read_rates(file);
   if (!world.launched() && !world.plan_only()) return Rates::nominal();
-  if (variable("OSLO_MEASURE") == "1") return std::nullopt;
+  if (read_switch(Variable::measure).value_or(false)) return std::nullopt;
   return kept_rates(kept_rates_path(), machine);
 }
 
@@ -39,8 +34,8 @@ std::string carrier(const MPU& mpu, Transport transport, c10::Device device) {
         ->getBackendName();
   }
   if (transport != Transport::automatic) return to_string(transport);
-  const std::string chosen = variable("OSLO_BACKEND");
-  return chosen.empty() || chosen == "auto" ? to_string(Transport::shared_memory) : chosen;
+  const std::string chosen = read_variable(Variable::backend).value_or("auto");
+  return chosen == "auto" ? to_string(Transport::shared_memory) : chosen;
 }
 
 /// Between threads of this process, which `oslo plan` starts alone.

@@ -3,14 +3,14 @@
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <string_view>
+
+#include "mpu/base/environment.h"
 
 namespace oslo {
 
 void print_plan_and_exit(const ParallelModel& parallel) {
-  const char* format = std::getenv("OSLO_PLAN_FORMAT");
   const Plan plan = parallel.plan();
-  if (format != nullptr && std::string_view(format) == "json") {
+  if (read_variable(Variable::plan_format) == "json") {
     std::cout << plan.to_json().dump(2) << std::endl;
   } else {
     std::cout << plan.to_string() << std::flush;

@@ -8,7 +8,9 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <string>
 
+#include "mpu/base/environment.h"
 #include "tools/oslo/base/find_program.h"
 #include "tools/oslo/plan/exported_program.h"
 #include "tools/oslo/plan/model_library.h"
@@ -46,6 +48,10 @@ class PlanFormatter : public CLI::Formatter {
   }
 };
 
+void set(Variable variable, const std::string& value) {
+  setenv(row_of(variable).name, value.c_str(), /*overwrite=*/1);
+}
+
 int plan(const Invocation& invocation, const PlanOptions& options) {
   if (invocation.program.empty()) {
     std::cerr << "oslo plan: no program given; write `oslo plan -n " << options.ranks
@@ -53,10 +59,10 @@ int plan(const Invocation& invocation, const PlanOptions& options) {
     return 2;
   }
   // Both: ranks alone may be left over in a shell.
-  setenv("OSLO_LAUNCHER", "plan", 1);
-  setenv("OSLO_PLAN_RANKS", std::to_string(options.ranks).c_str(), 1);
-  setenv("OSLO_PLAN_FORMAT", options.json ? "json" : "table", 1);
-  if (options.measure) setenv("OSLO_MEASURE", "1", 1);
+  set(Variable::launcher, "plan");
+  set(Variable::plan_ranks, std::to_string(options.ranks));
+  set(Variable::plan_format, options.json ? "json" : "table");
+  if (options.measure) set(Variable::measure, "1");
   if (is_library(invocation.program[0])) return plan_library(invocation.program);
   if (is_exported(invocation.program[0])) return plan_exported(invocation.program);
   int exit_code = 0;
