@@ -167,7 +167,7 @@ void remove_checkpoint(const fs::path& folder) {
   std::error_code error;
   fs::directory_iterator entries(folder, error);
   if (error == std::errc::no_such_file_or_directory) return;  // another job has removed it
-  OSLO_CHECK(!error, "cannot remove ", printable_path(folder), ": ", error.message());
+  OSLO_CHECK_AS(file, !error, "cannot remove ", printable_path(folder), ": ", error.message());
   for (const fs::directory_entry& entry : entries) {
     // Somebody keeps something here.
     if (!entry.is_regular_file() || !may_be_saved(entry.path())) return;

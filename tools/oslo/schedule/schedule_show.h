@@ -1,6 +1,5 @@
 #pragma once
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,13 +17,8 @@ struct ScheduleRequest {
   bool compare = false;
 };
 
-/// A file that cannot be read or written is no misuse.
-struct FileError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 /// Prints the grid, makespan, bubble and peaks of one schedule, and writes what is asked for. This
-/// and those below throw `oslo::Error` for what cannot be, and `FileError`.
+/// and those below throw `Error` for what cannot be, and `FileError`, which is no misuse.
 void show_simulated(const ScheduleRequest& request);
 
 /// Prints a line for each kind, over the same model: a rank's share of it is the cost that is
