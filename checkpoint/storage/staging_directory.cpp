@@ -289,8 +289,8 @@ void remove_at_once(const fs::path& folder) {
     gone = sibling(whole, dead + std::to_string(number));
   }
   if (::rename(whole.c_str(), gone.c_str()) != 0) {
-    OSLO_CHECK(errno == ENOENT, "cannot rename ", whole.string(), " to ", gone.string(), ": ",
-               std::strerror(errno));
+    OSLO_CHECK_AS(file, errno == ENOENT, "cannot rename ", whole.string(), " to ", gone.string(),
+                  ": ", std::strerror(errno));
     return;  // another job has removed it
   }
   remove_beside_others(gone);
