@@ -74,8 +74,7 @@ class HeldByOne final : public Residence {
   std::vector<c10::IValue> read(const OperatorEntry&, std::vector<c10::IValue>) override {
     throw std::logic_error("every rank runs every call");
   }
-  void put_on_zeros(const OperatorEntry&,
-                    c10::function_ref<std::vector<c10::IValue>()>) override {}
+  void put_on_zeros(const OperatorEntry&, c10::function_ref<std::vector<c10::IValue>()>) override {}
 };
 
 TEST(Residence, OfAnotherKindIsAnHeir) {
