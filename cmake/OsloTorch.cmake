@@ -10,7 +10,15 @@
 #
 # LibTorch uses the C++11 ABI of libstdc++ since 2.6, which is the compiler's default: no flag.
 
-set(OSLO_TORCH_VERSION "2.11")
+# The minor versions that the tests have run with. docs/libtorch.md says what was seen of others, and
+# what one has to be looked at for before it comes in here.
+set(OSLO_TORCH_OLDEST "2.11")
+set(OSLO_TORCH_NEWEST "2.11")
+# A library that is built already goes with the minor version that it was built with.
+if(OSLO_TORCH_BUILT_MINOR)
+  set(OSLO_TORCH_OLDEST "${OSLO_TORCH_BUILT_MINOR}")
+  set(OSLO_TORCH_NEWEST "${OSLO_TORCH_BUILT_MINOR}")
+endif()
 set(OSLO_TORCH_ERROR "")
 
 # Sets OSLO_TORCH_ROOT and OSLO_TORCH_SOURCE (which of the places it came from).
@@ -121,8 +129,14 @@ if(NOT TARGET oslo_torch)
   _oslo_find_torch()
   if(OSLO_TORCH_ROOT)
     _oslo_torch_version("${OSLO_TORCH_ROOT}" _oslo_version)
-    if(NOT _oslo_version MATCHES "^2\\.11\\.")
-      set(OSLO_TORCH_ERROR "LibTorch ${OSLO_TORCH_VERSION} is needed, but ${OSLO_TORCH_ROOT} (from \
+    string(REGEX MATCH "^[0-9]+\\.[0-9]+" OSLO_TORCH_MINOR "${_oslo_version}")
+    if(NOT OSLO_TORCH_MINOR OR OSLO_TORCH_MINOR VERSION_LESS OSLO_TORCH_OLDEST
+       OR OSLO_TORCH_MINOR VERSION_GREATER OSLO_TORCH_NEWEST)
+      set(_oslo_range "${OSLO_TORCH_OLDEST}")
+      if(NOT OSLO_TORCH_OLDEST STREQUAL OSLO_TORCH_NEWEST)
+        string(APPEND _oslo_range " to ${OSLO_TORCH_NEWEST}")
+      endif()
+      set(OSLO_TORCH_ERROR "LibTorch ${_oslo_range} is needed, but ${OSLO_TORCH_ROOT} (from \
 ${OSLO_TORCH_SOURCE}) is ${_oslo_version}")
     else()
       _oslo_torch_cpu()
