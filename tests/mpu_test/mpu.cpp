@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "parallelizers/placement/layout/gather_report.h"
 #include "tests/support/error_of.h"
 
 namespace oslo {

@@ -236,6 +236,12 @@ TEST(PipelineGradients, NumbersOfThemThatARankReadsAreRefused) {
          for (const Tensor& each : gradients) sum += (each * each).sum();
          return sum.sqrt().template item<double>();
        }},
+      {"one gradient's, in place",
+       [](const auto& gradients) {
+         Tensor sum = torch::zeros({}, torch::kDouble);
+         sum += (gradients[0] * gradients[0]).sum();
+         return sum.template item<double>();
+       }},
       {"norms that are stacked",
        [](const auto& gradients) {
          std::vector<Tensor> norms;

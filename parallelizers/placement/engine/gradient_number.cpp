@@ -47,9 +47,11 @@ void note_from_gradients(const Call& call) {
   GradientNotes& noted = *call.residence()->from_gradients();
   for (const c10::IValue& result : call.results()) {
     for_each_tensor_in(result, [&](const at::Tensor& tensor) {
-      // An optimizer writes parameters from gradients, and forwards compute from parameters.
+      // An optimizer writes parameters from gradients, and forwards compute from parameters. What
+      // has a mark and no accumulator is an ordinary tensor that stages have written.
       const Mark* const mark = mark_of(tensor);
-      const bool parameter = mark != nullptr && !mark->made_like && !is_gradient(tensor);
+      const bool parameter =
+          mark != nullptr && mark->accumulator && !mark->made_like && !is_gradient(tensor);
       if (!parameter) noted.note(tensor);
     });
   }
