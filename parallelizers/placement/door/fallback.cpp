@@ -8,6 +8,7 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/in_place.h"
 
 namespace oslo {
@@ -20,6 +21,7 @@ at::Tensor with_global_sizes(const at::Tensor& tensor) {
   if (mark == nullptr) return tensor;
   at::Tensor whole = wrap(value_of_marked(tensor, *mark));
   if (PlacedTensorImpl* impl = placed_impl(whole)) GraphPlace::of(*impl).set_leaf(tensor);
+  note_same(tensor, whole);
   return whole;
 }
 

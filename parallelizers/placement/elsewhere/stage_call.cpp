@@ -9,7 +9,6 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -100,13 +99,11 @@ StageSet stages_of(c10::ArrayRef<c10::IValue> arguments) {
 
 void refuse_scale_of_stage(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor target = arguments[0].isTensor() ? arguments[0].toTensor() : at::Tensor();
-  const Mark* mark = target.defined() ? mark_of(target) : nullptr;
-  if (mark == nullptr || mark->made_like || !mark->layout->resident()) return;
-  if (mark->accumulator && accumulates_for(*mark->accumulator, target)) return;  // not a gradient
+  if (!target.defined() || !is_gradient(target)) return;
   for_each_tensor(arguments.slice(1), [&](const at::Tensor& other) {
     const PlacedTensorImpl* impl = placed_impl(other);
     if (impl == nullptr || impl->dim() > 0 || !impl->value().layout->resident()) return;
-    fail(op.name, " changes a gradient of ", mark->name, " by a number that pipeline ",
+    fail(op.name, " changes a gradient of ", mark_of(target)->name, " by a number that pipeline ",
          impl->value().layout->stages().to_string(),
          " computed, of its own gradients perhaps (torch::nn::utils::clip_grad_norm_ does so); use "
          "parallel.clip_grad_norm_, which knows those of all stages, or, where a stage's own is "

@@ -1,6 +1,7 @@
 #include "parallelizers/placement/engine/gradient_number.h"
 
 #include "mpu/base/error.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/engine/stage_read.h"
@@ -55,6 +56,13 @@ void note_from_gradients(const Call& call) {
       if (!parameter) noted.note(tensor);
     });
   }
+}
+
+void note_same(const at::Tensor& tensor, const at::Tensor& same) {
+  const LayoutPtr layout = oslo::layout(tensor);
+  if (!layout || !layout->resident() || StageCarrier::current() != nullptr) return;
+  GradientNotes* const noted = layout->context()->residence()->from_gradients();
+  if (noted != nullptr && (is_gradient(tensor) || noted->knows(tensor))) noted->note(same);
 }
 
 }  // namespace oslo

@@ -17,4 +17,8 @@ bool computes_from_gradients(const Call& call);
 /// What such a call returned is of gradients as well.
 void note_from_gradients(const Call& call);
 
+/// Where `tensor` is a gradient of a stage, or was computed from some, so is `same`, another tensor
+/// for the same value.
+void note_same(const at::Tensor& tensor, const at::Tensor& same);
+
 }  // namespace oslo
