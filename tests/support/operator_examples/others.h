@@ -101,6 +101,8 @@ inline Family made() {
           Example("geometric_", {constant({5, 7}), 0.4}).checked_by(Check::shapes),
           Example("random_.from", {constant({5, 7}), 2, 9}).checked_by(Check::shapes),
           Example("random_.to", {constant({5, 7}), 9}).checked_by(Check::shapes),
+          {"eye.m_out", {5, 7, at::zeros({5, 7})}},
+          {"eye.out", {5, at::zeros({5, 5})}},
           Example("as_strided as_strided_", {constant({5, 7}), {5}, {7}})
               .checked_by(Check::refused),
           Example("set_", {constant({5, 7})}).checked_by(Check::refused),
