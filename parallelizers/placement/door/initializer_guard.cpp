@@ -88,13 +88,10 @@ void refuse_joined_gradients(const at::Tensor& parameter) {
   if (mark->layout->context()->in_step() || mark->layout->context()->imagined() != nullptr) return;
   const std::string calls = c10::get_backtrace(0, kFrames);
   if (calls.find("torch::optim::LBFGS::") == std::string::npos) return;
-  fail(
-      "torch::optim::LBFGS joins the gradients of all parameters into one tensor, and this rank "
-      "has "
-      "none of ",
-      mark->name, ", which pipeline ", mark->layout->stages().to_string(),
-      " holds: choose an optimizer that works parameter by parameter (Adam, AdamW, SGD, RMSprop, "
-      "Adagrad)");
+  fail("torch::optim::LBFGS joins the gradients of all parameters into one tensor, and this rank ",
+       "has none of ", mark->name, ", which pipeline ", mark->layout->stages().to_string(),
+       " holds: choose an optimizer that works parameter by parameter (Adam, AdamW, SGD, RMSprop, "
+       "Adagrad)");
 }
 
 bool resets_padded_table(const at::Tensor& target) {
