@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "mpu/base/node_ptr.h"
 #include "mpu/group/group.h"
 
 /// How the differentiable collectives stand in autograd's graph.
@@ -38,6 +39,14 @@ class CollectiveNode : public Node {
 
   virtual at::Tensor backward(at::Tensor gradient) = 0;
 
+#if OSLO_NODES_COUNT_THEMSELVES
+  /// The group remembers nodes by weak handles (shared_nodes.h): it would keep itself.
+  void release_resources() override {
+    group_.reset();
+    Node::release_resources();
+  }
+#endif
+
  protected:
   GroupPtr group_;
 
@@ -46,16 +55,10 @@ class CollectiveNode : public Node {
 };
 
 /// Makes `output` the result of `node` on `input`.
-inline at::Tensor record(at::Tensor output, const at::Tensor& input,
-                         const std::shared_ptr<Node>& node) {
+inline at::Tensor record(at::Tensor output, const at::Tensor& input, const NodePtr& node) {
   node->add_next_edge(torch::autograd::impl::gradient_edge(input));
   torch::autograd::set_history(output, node);
   return output;
-}
-
-template <typename NodeType, typename... Args>
-std::shared_ptr<NodeType> make_node(Args&&... args) {
-  return {new NodeType(std::forward<Args>(args)...), torch::autograd::deleteNode};
 }
 
 }  // namespace oslo::collective_node

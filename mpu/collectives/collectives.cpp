@@ -126,7 +126,7 @@ at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
     return output;
   }
   if (group->foresees_backward()) group->count_all_reduce(tensor);
-  std::shared_ptr<Node> node = make_node<CopyBackward>(group);
+  NodePtr node = make_node<CopyBackward>(group);
   group->shared_copies().remember(tensor, node);
   return record(alias_of(tensor), tensor, node);
 }

@@ -17,7 +17,7 @@ const torch::autograd::Node* place_behind(const torch::autograd::Node& node) {
 
 }  // namespace
 
-SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
+NodePtr SharedNodes::find(const at::Tensor& tensor) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const Entry& entry : entries_) {
     if (entry.tensor && entry.tensor->_unsafe_get_target() == tensor.unsafeGetTensorImpl() &&
@@ -27,7 +27,7 @@ SharedNodes::NodePtr SharedNodes::find(const at::Tensor& tensor) {
       if (node && place_behind(*node) == place.get()) return node;
     }
   }
-  return nullptr;
+  return NodePtr();
 }
 
 void SharedNodes::remember(const at::Tensor& tensor, const NodePtr& node) {
@@ -35,7 +35,7 @@ void SharedNodes::remember(const at::Tensor& tensor, const NodePtr& node) {
   Entry& entry = entries_[next_++ % entries_.size()];
   entry.tensor.emplace(tensor.getIntrusivePtr());
   entry.version = tensor._version();
-  entry.node = node;
+  entry.node = WeakNodePtr(node);
 }
 
 }  // namespace oslo

@@ -7,9 +7,7 @@
 #include <mutex>
 #include <optional>
 
-namespace torch::autograd {
-struct Node;
-}
+#include "mpu/base/node_ptr.h"
 
 namespace oslo {
 
@@ -18,8 +16,6 @@ namespace oslo {
 /// Holds no value and no graph alive: an entry lives as long as the graph of its first consumer.
 class SharedNodes {
  public:
-  using NodePtr = std::shared_ptr<torch::autograd::Node>;
-
   /// The node made for `tensor` in its present version and place in the graph, or null.
   NodePtr find(const at::Tensor& tensor);
   void remember(const at::Tensor& tensor, const NodePtr& node);
@@ -29,7 +25,7 @@ class SharedNodes {
     // A weak reference keeps the address from being reused for another tensor.
     std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> tensor;
     uint32_t version = 0;
-    std::weak_ptr<torch::autograd::Node> node;
+    WeakNodePtr node{NodePtr()};
   };
   std::mutex mutex_;
   std::array<Entry, 8> entries_;

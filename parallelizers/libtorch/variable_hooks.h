@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "mpu/base/node_ptr.h"
+
 namespace oslo {
 
 /// What LibTorch asks of a tensor's place in the graph (`grad_fn()`, `is_leaf()`, hooks, `data()`)
@@ -34,9 +36,7 @@ class VariableHooks : public at::impl::VariableHooksInterface {
   TensorBase variable_data(const TensorBase& self) const override {
     return torch_->variable_data(self);
   }
-  const std::shared_ptr<torch::autograd::Node>& grad_fn(const TensorBase& self) const override {
-    return torch_->grad_fn(self);
-  }
+  const NodePtr& grad_fn(const TensorBase& self) const override { return torch_->grad_fn(self); }
   unsigned _register_hook(const TensorBase& self, Hook hook) const override {
     return torch_->_register_hook(self, std::move(hook));
   }

@@ -171,7 +171,7 @@ TEST(LinearHalves, KeepTheInputAndTheGradientAndFreeThem) {
     const auto split = std::make_shared<SplitBackward>();
     Tensor input = first * 2.0, loss;
     const auto memory = input.storage().getWeakStorageImpl();
-    std::weak_ptr<torch::autograd::Node> graph;
+    oslo::WeakNodePtr graph{oslo::NodePtr()};
     {
       const SplitBackward::Scope scope(split);
       loss = oslo::local_tensor(at::linear(input, weight).sin().sum());

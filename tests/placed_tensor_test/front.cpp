@@ -43,7 +43,7 @@ TEST(Front, ThreadsThatLookTogetherSeeOne) {
     for (int round = 0; round < 50; ++round) {
       const Tensor local = leaf(numbers({5, 2})) * 2;
       const Tensor y = from_local(local, two.tensor_mesh(), {Placement::shard(1)}, {5, 4});
-      std::vector<std::shared_ptr<torch::autograd::Node>> seen(4);
+      std::vector<oslo::NodePtr> seen(4);
       std::vector<std::thread> threads;
       for (auto& node : seen) threads.emplace_back([&] { node = y.grad_fn(); });
       for (std::thread& thread : threads) thread.join();

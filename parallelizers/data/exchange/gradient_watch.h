@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "mpu/base/node_ptr.h"
+
 namespace torch::autograd {
 struct Node;
 }
@@ -28,7 +30,7 @@ class GradientWatch {
   void clear();
 
  private:
-  std::vector<std::pair<uintptr_t, std::shared_ptr<torch::autograd::Node>>> hooks_;
+  std::vector<std::pair<uintptr_t, NodePtr>> hooks_;
 };
 
 }  // namespace oslo

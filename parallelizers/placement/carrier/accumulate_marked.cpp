@@ -101,8 +101,8 @@ class AccumulateMarked final : public Node {
 
 }  // namespace
 
-std::shared_ptr<Node> make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout) {
-  return std::make_shared<AccumulateMarked>(parameter, layout);
+NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout) {
+  return make_node<AccumulateMarked>(parameter, layout);
 }
 
 bool takes_whole_gradients(const Node& node) {

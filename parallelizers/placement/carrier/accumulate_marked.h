@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/placement/layout/layout.h"
 
 namespace torch::autograd {
@@ -17,8 +18,7 @@ namespace oslo {
 /// autograd::Function computes when the parameter itself is handed to it. LibTorch's accumulator
 /// would hold those against the local shape: an error, or, where this rank's part has one row, a
 /// silent sum. Keeps no reference to the parameter, whose mark owns it.
-std::shared_ptr<torch::autograd::Node> make_accumulator(const at::Tensor& parameter,
-                                                        const LayoutPtr& layout);
+NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout);
 
 /// Whether a node was made by `make_accumulator`.
 bool takes_whole_gradients(const torch::autograd::Node& node);

@@ -116,7 +116,7 @@ void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<Mark> mark) {
 void set_accumulator(const at::Tensor& parameter, const Mark& mark) {
   if (parameter.is_inference()) return;
   mark.accumulator = make_accumulator(parameter, mark.layout);
-  torch::autograd::impl::set_grad_accumulator(parameter, mark.accumulator);
+  torch::autograd::impl::set_grad_accumulator(parameter, WeakNodePtr(mark.accumulator));
 }
 
 /// LibTorch drops it when `module.to()` changes the parameter's type or device.
@@ -331,8 +331,7 @@ Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   }
   if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
     keep_accumulator(tensor, mark);
-    std::shared_ptr<UnmarkNode> node(new UnmarkNode(tensor, mark.layout),
-                                     torch::autograd::deleteNode);
+    const auto node = make_node<UnmarkNode>(tensor, mark.layout);
     node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
     // A tensor that a stage's value was written into has a history, which the input half goes on
     // through.

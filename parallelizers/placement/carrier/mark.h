@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/placement/layout/parameter_layouts.h"
@@ -43,7 +44,7 @@ struct Mark final : TagPart {
   /// wrote no gradient into: what is drawn or read of it is no rank's own.
   bool made_like = false;
   /// Where the gradients of the marked parameter itself arrive (accumulate_marked.h).
-  mutable std::shared_ptr<torch::autograd::Node> accumulator;
+  mutable NodePtr accumulator;
 };
 
 /// The mark of a tensor; null when it has none. Throws when the tensor has lost part of it, or no

@@ -61,7 +61,7 @@ void SplitBackward::run() {
     left_.clear();
   }
   if (nodes.empty()) return;
-  const auto root = std::make_shared<WeightHalfRoot>(std::move(nodes));
+  const auto root = make_node<WeightHalfRoot>(std::move(nodes));
   const at::Tensor start = at::empty({0});
   root->add_input_metadata(start);
   torch::autograd::Engine::get_default_engine().execute({Edge(root, 0)}, {start},
@@ -75,13 +75,13 @@ size_t SplitBackward::left() const {
   return left_.size();
 }
 
-void SplitBackward::hold(const std::shared_ptr<WeightHalfNode>& node) {
+void SplitBackward::hold(const NodeHandle<WeightHalfNode>& node) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  held_.emplace_back(node, std::move(node->next_edges()));
+  held_.emplace_back(WeakNodeHandle<WeightHalfNode>(node), std::move(node->next_edges()));
   node->next_edges().clear();
 }
 
-void SplitBackward::leave(std::shared_ptr<WeightHalfNode> node) {
+void SplitBackward::leave(NodeHandle<WeightHalfNode> node) {
   const std::lock_guard<std::mutex> lock(mutex_);
   left_.push_back(std::move(node));
 }
@@ -89,7 +89,7 @@ void SplitBackward::leave(std::shared_ptr<WeightHalfNode> node) {
 void WeightHalfNode::belong_to(const std::shared_ptr<SplitBackward>& split) {
   split_ = split;
   held_ = true;
-  split->hold(std::static_pointer_cast<WeightHalfNode>(getptr()));
+  split->hold(node_cast<WeightHalfNode>(NodePtr(getptr())));
 }
 
 variable_list WeightHalfNode::apply(variable_list&& gradients) {
@@ -112,7 +112,7 @@ variable_list WeightHalfNode::apply(variable_list&& gradients) {
     }
     gradient_ = std::move(gradient);
     keep_for_later();
-    split->leave(std::static_pointer_cast<WeightHalfNode>(getptr()));
+    split->leave(node_cast<WeightHalfNode>(NodePtr(getptr())));
     return {};
   }
   if (gradient_.defined()) {

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "mpu/base/node_ptr.h"
+
 namespace oslo {
 
 class WeightHalfNode;
@@ -56,12 +58,12 @@ class SplitBackward {
 
  private:
   friend class WeightHalfNode;
-  void hold(const std::shared_ptr<WeightHalfNode>& node);
-  void leave(std::shared_ptr<WeightHalfNode> node);
+  void hold(const NodeHandle<WeightHalfNode>& node);
+  void leave(NodeHandle<WeightHalfNode> node);
 
   mutable std::mutex mutex_;
-  std::vector<std::pair<std::weak_ptr<WeightHalfNode>, torch::autograd::edge_list>> held_;
-  std::vector<std::shared_ptr<WeightHalfNode>> left_;
+  std::vector<std::pair<WeakNodeHandle<WeightHalfNode>, torch::autograd::edge_list>> held_;
+  std::vector<NodeHandle<WeightHalfNode>> left_;
 };
 
 /// A node with one input whose work belongs to the weight half. Without a SplitBackward it is a
@@ -70,7 +72,7 @@ class WeightHalfNode : public torch::autograd::Node {
  public:
   using torch::autograd::Node::Node;
 
-  /// Of a node that has all its edges and is owned by a shared_ptr: the input half ends here.
+  /// Of a node that has all its edges and is owned by a handle: the input half ends here.
   void belong_to(const std::shared_ptr<SplitBackward>& split);
 
   /// Whether the input half ends here.
@@ -78,6 +80,14 @@ class WeightHalfNode : public torch::autograd::Node {
 
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) final;
   void release_variables() final;
+#if OSLO_NODES_COUNT_THEMSELVES
+  /// SplitBackward's weak handles outlive a graph that nobody runs backward.
+  void release_resources() final {
+    release();
+    gradient_.reset();
+    Node::release_resources();
+  }
+#endif
 
  protected:
   /// The gradients of the edges.

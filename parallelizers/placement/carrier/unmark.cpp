@@ -27,7 +27,7 @@ void unmark(const at::Tensor& tensor, const at::Tensor& whole) {
   clear_tag(*impl);
   if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
     // The next graph makes an ordinary one.
-    torch::autograd::impl::set_grad_accumulator(tensor, std::weak_ptr<torch::autograd::Node>());
+    torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(NodePtr()));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "mpu/base/ledger.h"
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -66,7 +67,7 @@ void gather_gradients_of(c10::ArrayRef<c10::IValue> results) {
   if (!c10::GradMode::is_enabled()) return;
   for_each_tensor(results, [](const at::Tensor& result) {
     if (!result.requires_grad() || result.key_set().has(kPlacedKey)) return;
-    const std::shared_ptr<Node>& node = result.grad_fn();
+    const NodePtr& node = result.grad_fn();
     if (node && !gathers_already(*node)) node->add_pre_hook(std::make_unique<GatherPlaced>());
   });
 }

@@ -76,17 +76,17 @@ at::Tensor KernelFusion::take_gelu(const at::Tensor& sum) {
 
 at::Tensor recorded_gelu(const at::Tensor& sum, at::Tensor activation) {
   if (!c10::GradMode::is_enabled() || !sum.requires_grad()) return activation;
-  const std::shared_ptr<Node> node(new RecordedGelu(sum), torch::autograd::deleteNode);
+  const auto node = make_node<RecordedGelu>(sum);
   node->add_next_edge(torch::autograd::impl::gradient_edge(sum));
   torch::autograd::set_history(activation, node);
   return activation;
 }
 
-std::shared_ptr<GeluNode> gelu_node_of(const at::Tensor& activation) {
+NodeHandle<GeluNode> gelu_node_of(const at::Tensor& activation) {
   using torch::autograd::generated::ViewBackward0;
-  std::shared_ptr<Node> node = activation.grad_fn();
+  NodePtr node = activation.grad_fn();
   while (dynamic_cast<ViewBackward0*>(node.get()) != nullptr) node = node->next_edge(0).function;
-  return std::dynamic_pointer_cast<GeluNode>(node);
+  return node_cast<GeluNode>(node);
 }
 
 }  // namespace oslo

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/kernels/linear_kernels.h"
 
 namespace oslo {
@@ -73,6 +74,6 @@ class GeluNode : public torch::autograd::Node {
   virtual at::Tensor sum() = 0;
 };
 /// Also where `activation` is a `recorded_gelu` in another shape. Null for any other tensor.
-std::shared_ptr<GeluNode> gelu_node_of(const at::Tensor& activation);
+NodeHandle<GeluNode> gelu_node_of(const at::Tensor& activation);
 
 }  // namespace oslo

@@ -127,7 +127,7 @@ DryRun::~DryRun() {
     own->shallow_copy_from(held.original.getIntrusivePtr());
     copy_tag(*held.original.unsafeGetTensorImpl(), *own);
     if (held.accumulator) {
-      torch::autograd::impl::set_grad_accumulator(held.tensor, held.accumulator);
+      torch::autograd::impl::set_grad_accumulator(held.tensor, WeakNodePtr(held.accumulator));
     }
   }
   // Backwards: a layer that is registered twice had its padding on the first visit only.

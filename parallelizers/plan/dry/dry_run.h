@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/modules/parameters_in_use.h"
 #include "parallelizers/placement/layout/cut.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -81,9 +82,9 @@ class DryRun {
  private:
   struct Held {
     at::Tensor tensor;
-    at::Tensor original;                                 ///< over its storage, with its mark
-    at::Tensor shape;                                    ///< the global one
-    std::shared_ptr<torch::autograd::Node> accumulator;  ///< somebody's hooks may be on it
+    at::Tensor original;                ///< over its storage, with its mark
+    at::Tensor shape;                   ///< the global one
+    NodePtr accumulator;                ///< somebody's hooks may be on it
     LayoutPtr decided;                  ///< how an earlier initialize cut it; null where none did
     std::vector<Placement> placements;  ///< one an axis
     bool in_graph = false;              ///< before

@@ -16,7 +16,7 @@ namespace {
 
 class FrontHooks final : public VariableHooks {
  public:
-  const std::shared_ptr<torch::autograd::Node>& grad_fn(const TensorBase& self) const override {
+  const NodePtr& grad_fn(const TensorBase& self) const override {
     return VariableHooks::grad_fn(complete(self));
   }
   bool is_leaf(const TensorBase& self) const override {

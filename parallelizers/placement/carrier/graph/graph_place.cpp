@@ -45,8 +45,8 @@ bool leave_hooks(AutogradMeta& meta) {
 }
 
 /// Gives `local` a history that leads to `place`, of a placed tensor in `layout`.
-std::shared_ptr<Node> bridge(const at::Tensor& local, const LayoutPtr& layout, Edge place) {
-  std::shared_ptr<Node> node(new BridgeNode(layout), torch::autograd::deleteNode);
+NodePtr bridge(const at::Tensor& local, const LayoutPtr& layout, Edge place) {
+  const auto node = make_node<BridgeNode>(layout);
   node->add_next_edge(std::move(place));
   node->add_input_metadata(local);
   if (local.grad_fn() != nullptr) leave_hooks(*torch::autograd::impl::get_autograd_meta(local));
@@ -148,12 +148,10 @@ bool GraphPlace::outdated() const {
 }
 
 void GraphPlace::renew() {
-  // Not deleted by `deleteNode`, which guards against the recursion of deep graphs: no node of the
-  // graph proper leads to a front but a bridge, and bridges are deleted by it.
   const at::Tensor placed = tensor_of(of_);
   auto front =
-      std::make_shared<FrontNode>(of_.value().layout, torch::autograd::impl::gradient_edge(local()),
-                                  views_what_was_written(of_));
+      make_node<FrontNode>(of_.value().layout, torch::autograd::impl::gradient_edge(local()),
+                           views_what_was_written(of_));
   front->add_input_metadata(placed.options(), placed.sym_sizes(), /*is_tensor_subclass=*/false,
                             /*is_nested=*/false, placed.scalar_type());
   const bool keeps = leave_hooks(*this);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
@@ -116,7 +117,7 @@ class GraphPlace final : public torch::autograd::AutogradMeta {
   std::atomic<bool> pending_{false};
   bool bridges_ = false;  ///< what `node_` is
   /// The front, to which LibTorch's `grad_fn_` leads, or the bridge, which leads to `grad_fn_`.
-  std::shared_ptr<torch::autograd::Node> node_;
+  NodePtr node_;
   at::Tensor leaf_;
   c10::weak_intrusive_ptr<c10::TensorImpl> base_{c10::intrusive_ptr<c10::TensorImpl>()};
 };

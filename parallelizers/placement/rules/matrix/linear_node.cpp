@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "mpu/base/node_ptr.h"
 #include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/carrier/graph/gradient_path.h"
 #include "parallelizers/placement/carrier/split_backward.h"
@@ -111,7 +112,7 @@ class LinearWeightBackward final : public WeightHalfNode {
 class LinearBackward final : public Node {
  public:
   LinearBackward(const at::Tensor& x, const at::Tensor& weight, WeightForm form,
-                 std::shared_ptr<LinearKernels> kernels, const std::shared_ptr<Node>& others)
+                 std::shared_ptr<LinearKernels> kernels, const NodePtr& others)
       : kernels_(std::move(kernels)), form_(form) {
     if (x.requires_grad()) {
       weight_ = SavedVariable(weight, /*is_output=*/false);
@@ -177,7 +178,7 @@ class LinearBackward final : public Node {
   }
 
   std::shared_ptr<LinearKernels> kernels_;
-  std::shared_ptr<GeluNode> gelu_;
+  NodeHandle<GeluNode> gelu_;
   SavedVariable weight_;
   WeightForm form_;
   bool for_x_ = false, hands_on_ = false;
@@ -197,7 +198,7 @@ bool wants_gradient(const at::Tensor& tensor) {
 /// into has a history of other nodes, which the input half goes on through.)
 bool leads_to_parameter(const at::Tensor& tensor) {
   if (!wants_gradient(tensor)) return true;
-  for (std::shared_ptr<Node> node = tensor.grad_fn(); node; node = node->next_edge(0).function) {
+  for (NodePtr node = tensor.grad_fn(); node; node = node->next_edge(0).function) {
     const auto* const half = dynamic_cast<WeightHalfNode*>(node.get());
     if (half != nullptr && half->is_held()) return true;
     const std::string name = node->name();
@@ -208,11 +209,6 @@ bool leads_to_parameter(const at::Tensor& tensor) {
     }
   }
   return false;
-}
-
-template <typename NodeType, typename... Args>
-std::shared_ptr<NodeType> make_node(Args&&... args) {
-  return {new NodeType(std::forward<Args>(args)...), torch::autograd::deleteNode};
 }
 
 }  // namespace
@@ -235,7 +231,7 @@ at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight, const a
     y = value();
   }
   const std::shared_ptr<LinearKernels> kernels = fusion != nullptr ? fusion->kernels() : nullptr;
-  std::shared_ptr<LinearWeightBackward> weights;
+  NodeHandle<LinearWeightBackward> weights;
   if (for_weights) weights = make_node<LinearWeightBackward>(x, weight, bias, form, kernels);
   const auto& split = SplitBackward::current();
   if (!for_x && !split) {
