@@ -2,6 +2,8 @@
 
 #include <iostream>
 
+#include "contract.h"
+
 // The contract as a user's program: compiled against the installed package, run alone and by
 // `oslo run -n 4`. An ordinary model, made parallel, trained, saved, loaded and merged.
 struct MyModelImpl : torch::nn::Module {
@@ -55,5 +57,6 @@ int main(int argc, char** argv) {
   const auto weight = oslo::full_tensor(parallel.module_as<MyModelImpl>()->up->weight);
   if (weight.size(0) != 96 || oslo::is_placed(weight)) return 1;
   if (world.rank() == 0) std::cout << parallel.plan().to_string();
+  use_the_contract(world, folder + "/contract");
   return 0;
 }

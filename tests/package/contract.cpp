@@ -1,0 +1,163 @@
+#include <oslo_cpp/oslo.h>
+
+#include <filesystem>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "contract.h"
+
+// Every name of the contract, used as a program would: the types that are written out are part of
+// it.
+namespace {
+
+using Ranks = std::vector<int>;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+void expect(bool right, const char* what) {
+  if (!right) throw std::runtime_error(std::string("the contract does not hold: ") + what);
+}
+
+struct NetImpl : torch::nn::Module {
+  NetImpl()
+      : up(register_module("up", torch::nn::Linear(6, 10))),
+        down(register_module("down", torch::nn::Linear(10, 6))) {}
+  torch::Tensor forward(const torch::Tensor& x) { return down(torch::gelu(up(x))); }
+  torch::nn::Linear up, down;
+};
+TORCH_MODULE(Net);
+
+void grids(const oslo::World& world) {
+  const oslo::MPU alone(world, oslo::MpuOptions());
+  const Group data = alone.get_data_parallel_group(), tensor = alone.get_tensor_parallel_group(),
+              pipeline = alone.get_pipeline_parallel_group(),
+              model = alone.get_model_parallel_group();
+  expect(data->getSize() == world.size() && tensor->getSize() == 1 && pipeline->getSize() == 1 &&
+             model->getSize() == 1,
+         "the groups' sizes");
+  const int rank = alone.get_data_parallel_rank(), size = alone.get_data_parallel_world_size();
+  expect(rank == world.rank() && size == world.size(), "the data axis");
+  expect(alone.is_pipeline_first_stage() && alone.is_pipeline_last_stage(), "one stage");
+
+  const oslo::MPU eight(oslo::World::fake(0, 8),
+                        oslo::MpuOptions().tensor_parallel_size(2).pipeline_parallel_size(2));
+  expect(eight.get_pipeline_parallel_groups() == std::vector<Ranks>{{0, 4}, {1, 5}, {2, 6}, {3, 7}},
+         "pipeline groups");
+  expect(eight.get_data_parallel_groups() == std::vector<Ranks>{{0, 2}, {1, 3}, {4, 6}, {5, 7}},
+         "data groups");
+  expect(eight.get_tensor_parallel_ranks() == Ranks{0, 1}, "tensor ranks");
+  const oslo::MPU colossal(
+      oslo::World::fake(0, 8),
+      oslo::MpuOptions().tensor_parallel_size(2).pipeline_parallel_size(2).rank_order(
+          oslo::RankOrder::dp_pp_tp));
+  expect(colossal.get_data_parallel_groups()[0] == Ranks{0, 4}, "Colossal-AI's order");
+  const oslo::MPU named(oslo::World::fake(0, 4),
+                        oslo::MpuOptions().axes({{"data", 2}, {"tensor", 2}}));
+  expect(named.size("tensor") == 2 && named.rank("data") == 0 && named.group("tensor") != nullptr &&
+             named.mesh({"data", "tensor"}) != nullptr && !named.to_string().empty(),
+         "named axes");
+
+  const auto x = torch::arange(6).view({2, 3});
+  expect(torch::equal(alone.broadcast(x), x) && torch::equal(alone.reduce(x), x) &&
+             torch::equal(alone.scatter(x), x) && torch::equal(alone.gather(x), x),
+         "collectives of one rank");
+}
+
+void configurations() {
+  for (
+      const char* text :
+      {R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 2, "pipeline_parallel_size": 2}})",
+       R"({"train": {"dist": {"data_parallel_size": 2, "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 2, "pipeline_num_layers": 2, "custom_pipeline_stage_id": [0, 1]},
+            "num_accumulation_steps": 8}})",
+       R"({"parallel": {"data": null, "pipeline": {"size": 2}, "tensor": {"size": 2, "mode": "1d"}}})"}) {
+    oslo::Config config = oslo::Config::parse(text);
+    expect(!oslo::Config::from_json(nlohmann::json::parse(text)).to_json().empty(), "from_json");
+  }
+  oslo::Config libai = oslo::Config::parse(R"({"train": {"dist": {}}})");
+  libai.set("train.dist.tensor_parallel_size=2");
+  try {
+    (void)oslo::Config::parse(R"({"model_paralelism": {}})");
+    expect(false, "an unknown key is refused");
+  } catch (const oslo::ConfigError& error) {
+    expect(std::string(error.what()).find("model_parallelism") != std::string::npos, "its name");
+  }
+}
+
+void layers(const oslo::World& world) {
+  const oslo::MPU mpu(world, oslo::MpuOptions());
+  oslo::nn::Linear linear(oslo::nn::LinearOptions(6, 4).parallel("col"), mpu);
+  oslo::nn::ColumnParallelLinear up(6, 8, mpu);
+  oslo::nn::RowParallelLinear down(8, 6, mpu);
+  oslo::nn::VocabParallelEmbedding embedding(11, 6, mpu);
+  const auto y = down(up(embedding(torch::tensor({1, 10}))));
+  expect(oslo::local_tensor(y).sizes() == torch::IntArrayRef({2, 6}) && linear->weight.defined(),
+         "layers by hand");
+  const oslo::MPU two(oslo::World::fake(1, 2), oslo::MpuOptions().tensor_parallel_size(2));
+  const auto whole = torch::arange(10.).view({2, 5});
+  const auto cut = oslo::distribute(whole, two.tensor_mesh(), {oslo::Placement::shard(1)});
+  expect(oslo::is_placed(cut) && !oslo::layout(cut)->to_string().empty() &&
+             torch::equal(oslo::local_tensor(cut), whole.slice(1, 3)),
+         "a value cut in two");
+  expect(torch::equal(oslo::full_tensor(whole), whole), "an ordinary tensor is its own whole");
+}
+
+void pipelines(const oslo::World& world, const std::string& folder) {
+  Net net;
+  oslo::InitializeOptions how;
+  how.world = world;
+  oslo::ParallelModel parallel =
+      oslo::initialize(net, oslo::Config::parse(R"({"model_parallelism": {"enable": true}})"), how);
+  torch::optim::AdamW optimizer(net->parameters());
+  oslo::PipelineSchedule schedule(parallel,
+                                  oslo::PipelineOptions().num_microbatches(2).kind("1f1b"));
+  const auto x = torch::ones({4, 6}), y = torch::zeros({4, 6});
+  oslo::StepResult step = schedule.forward_backward_step(
+      {x, y},
+      [&](const std::vector<torch::Tensor>& micro) {
+        return torch::mse_loss(net->forward(micro[0]), micro[1]);
+      },
+      oslo::StepOptions().forward_only(false));
+  const float loss = step.loss.item<float>();
+  step = schedule.forward_backward_step(
+      {x, y}, [&](const std::vector<torch::Tensor>& micro) { return net->forward(micro[0]); },
+      [](const torch::Tensor& output, const std::vector<torch::Tensor>& micro) {
+        return torch::mse_loss(output, micro[1]);
+      },
+      oslo::StepOptions().return_outputs(true));
+  expect(step.loss.item<float>() == loss && step.outputs.size(0) == 4 && step.labels.size(0) == 4,
+         "the two forms of a step");
+  const double norm = parallel.clip_grad_norm_(1.0);
+  optimizer.step();
+  expect(norm > 0, "the norm");
+
+  parallel.save_parallelized(folder + "/resumed",
+                             oslo::SaveOptions().optimizer(&optimizer).extra({{"step", 3}}));
+  nlohmann::json extra;
+  parallel.from_parallelized(folder + "/resumed",
+                             oslo::LoadOptions().optimizer(&optimizer).extra(&extra));
+  expect(extra.at("step") == 3, "what was saved beside the model");
+  parallel.save_parallelized(folder + "/merged", oslo::SaveOptions()
+                                                     .merge_checkpoints(true)
+                                                     .format("safetensors")
+                                                     .config({{"model_type", "net"}}));
+  expect(!parallel.plan().to_json().empty() && parallel.module() != nullptr, "the plan");
+}
+
+void errors() {
+  static_assert(std::is_base_of_v<oslo::Error, oslo::PeerError>);
+  static_assert(std::is_base_of_v<oslo::Error, oslo::ConfigError>);
+  static_assert(std::is_base_of_v<oslo::Error, oslo::FileError>);
+}
+
+}  // namespace
+
+void use_the_contract(const oslo::World& world, const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  errors();
+  configurations();
+  grids(world);
+  layers(world);
+  pipelines(world, folder);
+}
