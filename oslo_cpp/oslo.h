@@ -21,6 +21,7 @@
 #include "oslo_cpp/model/parallel_model.h"
 #include "oslo_cpp/model/reshard_options.h"
 #include "oslo_cpp/pretrained.h"
+#include "oslo_cpp/scaling/grad_scaler.h"
 #include "oslo_cpp/script/script_module.h"
 #include "oslo_cpp/step/pipeline_schedule.h"
 #include "oslo_cpp/verify/verify.h"

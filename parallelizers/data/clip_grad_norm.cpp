@@ -9,8 +9,8 @@
 #include <map>
 
 #include "mpu/base/error.h"
+#include "parallelizers/data/gradient_elements.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 namespace {
@@ -105,25 +105,6 @@ bool is_counted_here(const at::Tensor& parameter) {
          mark->layout->context()->holds(StageSet::of(mark->layout->stages().first()));
 }
 
-/// What a user assigned, `p.mutable_grad() = p.grad() / 4`, is a value of the global shape, and so
-/// may be the gradient of a parameter that is whole. What this rank has of the parameter takes its
-/// place.
-void take_assigned(const at::Tensor& parameter) {
-  at::Tensor& gradient = parameter.mutable_grad();
-  if (placed_impl(gradient) == nullptr) return;
-  const RuleScope scope("clip_grad_norm");
-  const LayoutPtr lies = layouts_of(parameter).gradient;
-  gradient = local_in(gradient, lies);
-  if (lies) gradient = marked_gradient(gradient, parameter);
-}
-
-/// The elements of a gradient; of a sparse one, those that are there.
-at::Tensor elements_of(at::Tensor& gradient) {
-  if (!gradient.is_sparse()) return gradient;
-  gradient = gradient.coalesce();
-  return gradient._values();
-}
-
 /// Norms of `tensors`, with one wait for each device.
 std::vector<double> norms_of(const std::vector<at::Tensor>& tensors, double p) {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<size_t>> by_device;
@@ -166,8 +147,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
     // Before looking for a gradient: every rank must see the same groups in the same order.
     const size_t share = total.share_of(parameter);
     if (!parameter.grad().defined()) continue;
-    take_assigned(parameter);
-    elements.push_back(elements_of(parameter.mutable_grad()));
+    elements.push_back(gradient_elements(parameter));
     shares.push_back(is_counted_here(parameter) ? share : kNotCounted);
   }
   const std::vector<double> norms = norms_of(elements, norm_type);

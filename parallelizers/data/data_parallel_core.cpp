@@ -78,15 +78,15 @@ struct DataParallelCore::State {
 
 DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
                                    std::shared_ptr<Group> group, const DDPOptions& options)
-    : group_(std::move(group)) {
-  OSLO_CHECK(module != nullptr, "DistributedDataParallel was given an empty module");
+    : module_(std::move(module)), group_(std::move(group)) {
+  OSLO_CHECK(module_ != nullptr, "DistributedDataParallel was given an empty module");
   OSLO_CHECK(group_ != nullptr, "DistributedDataParallel was given no group");
   OSLO_CHECK(options.bucket_cap_mb() > 0, "bucket_cap_mb is ", options.bucket_cap_mb(),
              "; it must be above 0");
   if (group_->size() == 1) return;
   const RuleScope scope("ddp");
-  auto state = std::make_unique<State>(std::move(module), *group_, options);
-  const ModelView model(state->module);
+  auto state = std::make_unique<State>(module_, *group_, options);
+  const ModelView model(module_);
   state->parameters = parameters_of(model);
   std::vector<std::string> lines;
   std::vector<at::Tensor> tensors;

@@ -37,11 +37,14 @@ class DataParallelCore {
   bool synchronizes() const { return synchronizes_; }
   void synchronize(bool on) { synchronizes_ = on; }
 
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
   Group& group() { return *group_; }
+  const std::shared_ptr<Group>& shared_group() const { return group_; }
   std::vector<int64_t> bucket_sizes() const;
 
  private:
   struct State;
+  std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<Group> group_;
   std::unique_ptr<State> state_;
   bool synchronizes_ = true;

@@ -102,6 +102,7 @@ class DistributedDataParallel {
 
   Impl* operator->() const { return Of::pointer(module_).get(); }
   const Handle& module() const { return module_; }
+  DataParallelCore& core() const { return *core_; }
 
   /// What the group moved (an MPU's group counts here and there alike): one "all_reduce" a bucket
   /// and, with find_unused_parameters, one for the map of used parameters; buffers as "broadcast".
