@@ -26,6 +26,7 @@
 #include "oslo_cpp/step/pipeline_schedule.h"
 #include "oslo_cpp/verify/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"
+#include "parallelizers/data/counted_mean.h"
 #include "parallelizers/data/distributed_data_parallel.h"
 #include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/layers/embedding.h"

@@ -10,6 +10,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
+#include "parallelizers/data/counted_gradients.h"
 #include "parallelizers/data/exchange/pass_exchange.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sparse_gradients.h"
@@ -170,7 +171,19 @@ void DataParallelCore::before_forward() {
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
   if (!c10::GradMode::is_enabled()) return;
-  if (state_->exchange->forward_ends(synchronizes_, outputs)) state_->buffers_due = true;
+  exchanges_ = state_->exchange->forward_ends(synchronizes_, outputs);
+  state_->buffers_due |= exchanges_;
+}
+
+const std::shared_ptr<CountedGradients>& DataParallelCore::counted_gradients() {
+  if (!counted_) {
+    std::vector<at::Tensor> trained;
+    for (const ReducedParameter& parameter : parameters_of(ModelView(module_))) {
+      if (parameter.trained) trained.push_back(parameter.tensor);
+    }
+    counted_ = std::make_shared<CountedGradients>(std::move(trained), group_->size());
+  }
+  return counted_;
 }
 
 std::vector<int64_t> DataParallelCore::bucket_sizes() const {

@@ -10,6 +10,8 @@
 
 namespace oslo {
 
+class CountedGradients;
+
 /// What `DistributedDataParallel` does around the forward of a module, whatever the module's type:
 /// compares replicas, sends buffers, and has backward passes exchange gradients (`PassExchange`).
 class DataParallelCore {
@@ -42,6 +44,12 @@ class DataParallelCore {
   const std::shared_ptr<Group>& shared_group() const { return group_; }
   std::vector<int64_t> bucket_sizes() const;
 
+  /// Whether the backward pass of the last forward that recorded gradients exchanges them. In a
+  /// group of one rank: whether it would.
+  bool exchanges() const { return active() ? exchanges_ : synchronizes_; }
+  /// What counted means have left in the gradients (counted_mean.h).
+  const std::shared_ptr<CountedGradients>& counted_gradients();
+
  private:
   struct State;
   std::shared_ptr<torch::nn::Module> module_;
@@ -49,6 +57,8 @@ class DataParallelCore {
   std::unique_ptr<State> state_;
   bool synchronizes_ = true;
   bool divides_ = false;  ///< a forward under no_sync has been
+  bool exchanges_ = true;
+  std::shared_ptr<CountedGradients> counted_;  ///< made when it is first asked for
 };
 
 /// While alive, backward passes add up gradients without exchanging them. See
