@@ -18,6 +18,7 @@
 #include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
 #include "parallelizers/placement/operators/call_observer.h"
+#include "parallelizers/placement/operators/operator_tap.h"
 #include "parallelizers/placement/residency/stage_carrier.h"
 
 namespace oslo {
@@ -147,7 +148,14 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
 
 namespace {
 
-const KeyFallback entrance(kPlacedKey, torch::CppFunction::makeFromBoxedFunction<&door>());
+void enter(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (OperatorTap* const tap = OperatorTap::current()) {
+    return tap->run(entry_of(handle), keys, *stack);
+  }
+  door(handle, stack);
+}
+
+const KeyFallback entrance(kPlacedKey, torch::CppFunction::makeFromBoxedFunction<&enter>());
 
 }  // namespace
 

@@ -1,0 +1,63 @@
+#include "parallelizers/memory/recompute/checkpoint.h"
+
+#include <c10/core/GradMode.h>
+
+#include "parallelizers/memory/recompute/kept_kinds.h"
+#include "parallelizers/memory/recompute/recorder.h"
+
+namespace oslo {
+
+CheckpointOptions& CheckpointOptions::keep(const std::vector<std::string>& kinds) {
+  for (const std::string& kind : kinds) recompute::check_kind(kind);
+  return keep_if([kinds](const std::string& op, c10::ArrayRef<c10::IValue>) {
+    return recompute::is_of_kinds(op, kinds);
+  });
+}
+
+CheckpointOptions& CheckpointOptions::keep_if(KeepIf keep_if) {
+  keep_if_ = std::move(keep_if);
+  return *this;
+}
+
+CheckpointOptions& CheckpointOptions::whole(bool whole) {
+  whole_ = whole;
+  return *this;
+}
+
+namespace recompute {
+
+/// What a recording has switched on.
+struct Recording::Scopes {
+  Scopes(std::shared_ptr<Segment> made, const CheckpointOptions& options)
+      : segment(std::move(made)),
+        recorder(segment, [keep_if = options.keep_if()](const OperatorEntry& op,
+                                                        c10::ArrayRef<c10::IValue> arguments) {
+          return keep_if && keep_if(op.name, arguments);
+        }) {}
+
+  std::shared_ptr<Segment> segment;
+  Recorder recorder;
+  NoCastCache no_cast_cache;
+  SavedTensorScope saving{[this](const at::Tensor& saved) { return recorder.pack(saved); }};
+  OperatorTap::Scope tapped{recorder};
+};
+
+Recording::Recording(const CheckpointOptions& options, std::function<void()> again) {
+  if (OperatorTap::current() != nullptr || !c10::GradMode::is_enabled()) return;
+  auto segment = std::make_shared<Segment>();
+  segment->whole = options.whole();
+  segment->again = std::move(again);
+  segment->state.emplace();
+  scopes_ = std::make_unique<Scopes>(std::move(segment), options);
+}
+
+void Recording::end() {
+  if (!scopes_) return;
+  const std::unique_ptr<Scopes> ending = std::move(scopes_);
+  ending->recorder.end();
+}
+
+Recording::~Recording() = default;
+
+}  // namespace recompute
+}  // namespace oslo

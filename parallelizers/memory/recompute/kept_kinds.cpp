@@ -1,0 +1,54 @@
+#include "parallelizers/memory/recompute/kept_kinds.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "mpu/base/error.h"
+
+namespace oslo::recompute {
+namespace {
+
+struct Kind {
+  std::string_view name;
+  std::vector<std::string_view> operators;
+};
+
+/// Names without overloads. Ends in "*": what begins so.
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> all = {
+      {"matmul",
+       {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::matmul",
+        "aten::linear", "aten::mv", "aten::addmv", "aten::dot", "aten::einsum"}},
+      {"convolution",
+       {"aten::convolution", "aten::_convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d",
+        "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"}},
+      {"attention", {"aten::scaled_dot_product_attention", "aten::_scaled_dot_product_*"}},
+  };
+  return all;
+}
+
+bool is_named(std::string_view op, std::string_view name) {
+  if (name.ends_with('*')) return op.starts_with(name.substr(0, name.size() - 1));
+  return op == name || (op.starts_with(name) && op[name.size()] == '.');
+}
+
+}  // namespace
+
+void check_kind(const std::string& kind) {
+  const bool known = std::any_of(kinds().begin(), kinds().end(),
+                                 [&](const Kind& each) { return each.name == kind; });
+  OSLO_CHECK_AS(
+      config, known, "\"", kind,
+      "\" is no kind of operators that can be kept when "
+      "activations are computed again: \"matmul\", \"convolution\" and \"attention\" are");
+}
+
+bool is_of_kinds(const std::string& op, const std::vector<std::string>& asked) {
+  return std::any_of(kinds().begin(), kinds().end(), [&](const Kind& kind) {
+    return std::find(asked.begin(), asked.end(), kind.name) != asked.end() &&
+           std::any_of(kind.operators.begin(), kind.operators.end(),
+                       [&](std::string_view name) { return is_named(op, name); });
+  });
+}
+
+}  // namespace oslo::recompute

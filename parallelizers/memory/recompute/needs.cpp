@@ -1,0 +1,157 @@
+#include "parallelizers/memory/recompute/needs.h"
+
+#include <algorithm>
+#include <string>
+
+#include "mpu/base/error.h"
+
+namespace oslo::recompute {
+namespace {
+
+/// One attempt; what cannot be kept after all is found on the way, and ends it.
+class Needs {
+ public:
+  explicit Needs(const Segment& segment, std::vector<bool>& may_keep)
+      : segment_(segment),
+        may_keep_(may_keep),
+        needed_(segment.operators.size()),
+        kept_(segment.storages.size()) {}
+
+  /// False where something turned out not to be kept: `may_keep` says so now.
+  bool decide() {
+    for (size_t i = 0; i < segment_.operators.size(); ++i) {
+      if (runs_anyway(segment_.operators[i])) need(i);
+    }
+    segment_.for_each_slot([this](SavedSlot& slot, int number) {
+      if (slot.storage != kNone) return want(slot.storage, std::nullopt);
+      if (number != kNone && !cannot_run(segment_.operators[number])) need(number);
+    });
+    for (size_t i = 0; i < segment_.operators.size(); ++i) {
+      if (!needed_[i]) continue;
+      for (const int written : segment_.operators[i].written) {
+        if (kept_[written]) do_not_keep(written);
+      }
+    }
+    return good_;
+  }
+
+  std::vector<bool> needed() const { return needed_; }
+  const std::vector<bool>& kept() const { return kept_; }
+
+  /// What it computes is kept, or is not the segment's to compute.
+  bool cannot_run(const OperatorRecord& record) const {
+    if (record.only_reads()) return true;
+    const auto outside = [&](int storage) { return segment_.storages[storage].outside; };
+    if (!record.written.empty() &&
+        std::all_of(record.written.begin(), record.written.end(), outside)) {
+      return true;
+    }
+    return record.to_keep && record.rebuildable &&
+           std::all_of(record.results.begin(), record.results.end(), [&](const MetTensor& result) {
+             return !result.defined || (result.storage != kNone && may_keep_[result.storage]);
+           });
+  }
+
+ private:
+  bool runs_anyway(const OperatorRecord& record) const {
+    if (cannot_run(record)) return false;
+    if (segment_.whole || record.placed || record.always || !record.rebuildable) return true;
+    // A view of what was there before.
+    return !record.results.empty() &&
+           std::all_of(record.results.begin(), record.results.end(), [&](const MetTensor& result) {
+             return result.defined && result.storage != kNone &&
+                    segment_.storages[result.storage].outside;
+           });
+  }
+
+  void need(size_t number) {
+    if (needed_[number]) return;
+    const OperatorRecord& record = segment_.operators[number];
+    if (cannot_run(record)) return;
+    needed_[number] = true;
+    for (const int written : record.written) {
+      OSLO_CHECK(!segment_.storages[written].outside, "checkpoint: ", record.op->name,
+                 " writes a "
+                 "tensor that was there before the function together with one of the function's, "
+                 "so that it cannot be run again; write them one by one");
+    }
+    const bool shapes_only = record.always && !segment_.whole && record.written.empty();
+    for (const MetTensor& argument : record.arguments) {
+      if (argument.storage != kNone && !shapes_only) want(argument.storage, argument.writes);
+    }
+  }
+
+  void want(int number, std::optional<uint32_t> writes) {
+    const MetStorage& storage = segment_.storages[number];
+    const bool written_since = writes && *writes != storage.writes;
+    if (storage.outside) {
+      OSLO_CHECK(!written_since,
+                 "checkpoint: the function writes one of its inputs, or another tensor that was "
+                 "there before, in place after it has computed with it, so that it cannot be run "
+                 "again; let it write to a copy (clone())");
+      return;
+    }
+    if (may_keep_[number]) {
+      if (written_since) return do_not_keep(number);
+      kept_[number] = true;
+      return;
+    }
+    for (const int maker : storage.makers) need(maker);
+  }
+
+  void do_not_keep(int storage) {
+    may_keep_[storage] = false;
+    good_ = false;
+  }
+
+  const Segment& segment_;
+  std::vector<bool>& may_keep_;
+  std::vector<bool> needed_, kept_;
+  bool good_ = true;
+};
+
+}  // namespace
+
+void decide_needs(Segment& segment) {
+  std::vector<bool> may_keep;
+  for (const MetStorage& storage : segment.storages) may_keep.push_back(storage.may_keep);
+  while (true) {
+    Needs needs(segment, may_keep);
+    if (!needs.decide()) continue;
+    segment.needed = needs.needed();
+    for (size_t i = 0; i < segment.storages.size(); ++i) {
+      MetStorage& storage = segment.storages[i];
+      storage.kept = needs.kept()[i];
+      if (!storage.kept) storage.content = {};
+    }
+    segment.for_each_slot([&](SavedSlot& slot, int number) {
+      if (slot.storage != kNone) {
+        const MetStorage& storage = segment.storages[slot.storage];
+        slot.kept = storage.outside || storage.kept;
+      } else {
+        slot.kept = number != kNone && needs.cannot_run(segment.operators[number]);
+      }
+      if (!slot.kept) slot.value.reset();
+    });
+    for (OperatorRecord& record : segment.operators) {
+      for (MetTensor& result : record.results) {
+        if (result.storage == kNone || !segment.storages[result.storage].may_keep) continue;
+        if (!may_keep[result.storage]) result.kept.reset();
+      }
+    }
+    for (size_t i = 0; i < segment.storages.size(); ++i) segment.storages[i].may_keep = may_keep[i];
+    return;
+  }
+}
+
+std::vector<bool> all_needed(const Segment& segment) {
+  std::vector<bool> may_keep;
+  for (const MetStorage& storage : segment.storages) may_keep.push_back(storage.kept);
+  const Needs needs(segment, may_keep);
+  std::vector<bool> needed;
+  for (const OperatorRecord& record : segment.operators)
+    needed.push_back(!needs.cannot_run(record));
+  return needed;
+}
+
+}  // namespace oslo::recompute

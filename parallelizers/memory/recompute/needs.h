@@ -1,0 +1,25 @@
+#pragma once
+
+#include "parallelizers/memory/recompute/segment.h"
+
+namespace oslo::recompute {
+
+/// Decides for a segment that has ended which operators run again (`Segment::needed`) and what is
+/// kept meanwhile, and lets go of everything else:
+///   - what was there before the segment (parameters, inputs) is kept, whoever saved it;
+///   - integers and truth values, which decide values and shapes, and what operators computed that
+///     are to be kept, are kept where something that runs again, or a slot, needs them;
+///   - an operator runs again where what it computes is needed by such, or where it saved something
+///     that is neither an argument nor a result (a statistic). Needs are those of memory: all that
+///     wrote into it run again, in order.
+/// Operators on placed tensors all run again, but those that are kept: their collectives must be
+/// the same on every rank, whose parts may share memory in other ways.
+///
+/// Throws where an operator that runs again read an input that the segment wrote afterwards.
+void decide_needs(Segment& segment);
+
+/// The same with every operator that can run again, of a segment that had been decided; nothing is
+/// kept beyond what was.
+std::vector<bool> all_needed(const Segment& segment);
+
+}  // namespace oslo::recompute

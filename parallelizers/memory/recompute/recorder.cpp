@@ -1,0 +1,267 @@
+#include "parallelizers/memory/recompute/recorder.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/ops/detach.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "mpu/base/error.h"
+#include "parallelizers/memory/recompute/needs.h"
+#include "parallelizers/memory/recompute/take_saved.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/tapped_call.h"
+#include "parallelizers/placement/layout/context.h"
+
+namespace oslo::recompute {
+namespace {
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
+         !tensor.is_quantized() && !tensor.key_set().has(kPlacedKey);
+}
+
+/// What a batch normalization in training updates beside its results. Their schemas do not all say
+/// so, and count no write.
+bool updates_statistics(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  static constexpr std::array<std::string_view, 8> kNames = {"aten::batch_norm",
+                                                             "aten::native_batch_norm",
+                                                             "aten::cudnn_batch_norm",
+                                                             "aten::miopen_batch_norm",
+                                                             "aten::instance_norm",
+                                                             "aten::_batch_norm_impl_index",
+                                                             "aten::_native_batch_norm_legit",
+                                                             "aten::_batch_norm_with_update"};
+  if (std::find(kNames.begin(), kNames.end(), op.name) == kNames.end()) return false;
+  if (!arguments[3].isTensor() || !arguments[3].toTensor().defined()) return false;
+  return !arguments[5].isBool() || arguments[5].toBool();
+}
+
+/// Whether a program may fill the result by its pointer.
+bool makes_memory(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (op.random || op.in_place || op.writes_out) return false;
+  if (op.name.starts_with("aten::new_") || op.name.find("_like") != std::string::npos) return true;
+  bool meets_tensor = false;
+  for_each_tensor(arguments, [&](const at::Tensor&) { meets_tensor = true; });
+  return !meets_tensor;
+}
+
+}  // namespace
+
+Recorder::Recorder(std::shared_ptr<Segment> segment, KeepIf keep_if)
+    : segment_(std::move(segment)), keep_if_(std::move(keep_if)), memory_(*segment_) {}
+
+void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+  if (run_by_definition(op, keys, stack)) return;
+  OSLO_CHECK(!op.between_ranks, "checkpoint: the function calls ", op.name,
+             ", a process group's own collective, which would move data again in backward; call it "
+             "outside of the function");
+  const int number = static_cast<int>(segment_->operators.size());
+  OperatorRecord record;
+  record.op = &op;
+  {
+    const size_t first = stack.size() - op.arguments;
+    const std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(first),
+                                             stack.end());
+    note_arguments(record, arguments);
+    note_written(record, arguments);
+    note_random(record, arguments);
+    record.always = makes_memory(op, arguments) || op.handle.hasTag(at::Tag::inplace_view);
+    record.to_keep = keep_if_ && keep_if_(op, arguments);
+    const OperatorTap::Lifted lifted;
+    in_operator_ = true;
+    try {
+      run_with_carrier(record, keys, stack);
+    } catch (...) {
+      in_operator_ = false;
+      of_operator_.clear();
+      throw;
+    }
+    in_operator_ = false;
+    note_results(record, number, c10::ArrayRef<c10::IValue>(stack).slice(first));
+  }
+  for (const auto& slot : of_operator_) {
+    settle(*slot);
+    record.saved.emplace_back(slot);
+  }
+  of_operator_.clear();
+  segment_->operators.push_back(std::move(record));
+}
+
+void Recorder::run_with_carrier(OperatorRecord& record, c10::DispatchKeySet keys,
+                                torch::jit::Stack& stack) {
+  StageCarrier* const carrier = StageCarrier::current();
+  if (carrier == nullptr) return run_lifted(*record.op, keys, stack);
+  auto log = std::make_shared<CarriedLog>();
+  LoggedCarrier logged(*carrier, *log);
+  const StageCarrier::Scope scope(&logged);
+  run_lifted(*record.op, keys, stack);
+  if (record.placed) record.carried = std::move(log);
+}
+
+void Recorder::note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+  record.makes_statistics = updates_statistics(*record.op, arguments);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    for_each_place(arguments[i], [&](const at::Tensor& tensor) {
+      MetTensor met;
+      met.statistics = record.makes_statistics && (i == 3 || i == 4);
+      if (tensor.defined()) {
+        met.defined = true;
+        met.sizes = tensor.sizes();
+        met.dtype = tensor.scalar_type();
+        met.storage = memory_.meet(tensor, /*outside=*/true);
+        record.placed |= tensor.key_set().has(kPlacedKey);
+        if (met.storage != kNone) {
+          met.writes = segment_->storages[met.storage].writes;
+          if (segment_->storages[met.storage].outside) note_outside(tensor, met.storage);
+        }
+      }
+      record.arguments.push_back(std::move(met));
+    });
+  }
+}
+
+void Recorder::note_outside(const at::Tensor& tensor, int storage) {
+  const auto* const impl = tensor.unsafeGetTensorImpl();
+  if (tensor.is_inference()) return;
+  const c10::VariableVersion& version = impl->version_counter();
+  for (const OutsideTensor& known : segment_->outside) {
+    if (known.impl == impl && known.storage == storage &&
+        known.version.current_version() == version.current_version()) {
+      return;
+    }
+  }
+  segment_->outside.push_back({impl, storage, version});
+}
+
+void Recorder::note_written(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+  if (record.makes_statistics || record.op->metadata) return;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::AliasInfo* const alias = record.op->schema->arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) {
+      const int storage = memory_.find(tensor);
+      if (storage != kNone) record.written.push_back(storage);
+    });
+  }
+}
+
+void Recorder::note_random(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+  std::vector<at::Generator> generators;
+  const auto add = [&](const at::Generator& generator) {
+    if (generator.defined() &&
+        std::find(generators.begin(), generators.end(), generator) == generators.end()) {
+      generators.push_back(generator);
+    }
+  };
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isGenerator()) add(argument.toGenerator());
+  }
+  if (!record.op->random && generators.empty()) return;
+  if (generators.empty()) {
+    add(at::globalContext().defaultGenerator(at::kCPU));
+    for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+      if (tensor.is_cuda()) add(at::globalContext().defaultGenerator(tensor.device()));
+    });
+    if (const ContextPtr context = context_of(arguments)) add(context->sharded_generator());
+  }
+  for (at::Generator generator : generators) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    record.random.emplace_back(generator, generator.get_state());
+  }
+}
+
+void Recorder::note_results(OperatorRecord& record, int number,
+                            c10::ArrayRef<c10::IValue> results) {
+  for (const int written : record.written) {
+    MetStorage& storage = segment_->storages[written];
+    ++storage.writes;
+    storage.makers.push_back(number);
+    if (!record.op->in_place || !storage.may_keep || storage.outside) continue;
+    // What is asked to be kept is kept as its last writer leaves it.
+    record.to_keep = memory_.find(results[0].toTensor()) == written;
+    storage.may_keep = record.to_keep;
+  }
+  for (const c10::IValue& result : results) {
+    const bool list = result.isTensorList();
+    if (!list && !result.isTensor()) {
+      record.rebuildable = false;
+      continue;
+    }
+    record.list_sizes.push_back(list ? static_cast<int>(result.toTensorVector().size()) : kNone);
+    for_each_place(result, [&](const at::Tensor& tensor) {
+      MetTensor met;
+      if (tensor.defined()) {
+        met.defined = true;
+        met.sizes = tensor.sizes();
+        met.dtype = tensor.scalar_type();
+        met.requires_grad = tensor.requires_grad();
+        met.plain = is_plain(tensor);
+        met.storage = memory_.meet(tensor, /*outside=*/false);
+        record.placed |= tensor.key_set().has(kPlacedKey);
+        if (met.plain) met.geometry = geometry_of(tensor);
+        if (met.storage == kNone) {
+          record.always = true;
+        } else {
+          MetStorage& storage = segment_->storages[met.storage];
+          met.writes = storage.writes;
+          if (storage.makers.empty() || storage.makers.back() != number) {
+            storage.makers.push_back(number);
+          }
+          // Masks of dropout are drawn again.
+          const bool decides = at::isIntegralType(met.dtype, /*includeBool=*/true) &&
+                               !(record.op->random && met.dtype == at::kBool);
+          if ((decides || record.to_keep) && !storage.outside) {
+            storage.may_keep = true;
+            if (met.plain) {
+              storage.content = tensor.storage();
+            } else if (placed_impl(tensor) != nullptr) {
+              met.kept = at::detach(tensor);
+            }
+          }
+        }
+      }
+      record.results.push_back(std::move(met));
+    });
+  }
+  if (record.results.empty()) {
+    record.numbers.assign(results.begin(), results.end());
+    record.rebuildable = true;
+  }
+}
+
+UnpackSavedTensor Recorder::pack(const at::Tensor& saved) {
+  auto slot = std::make_shared<SavedSlot>();
+  slot->value = saved;
+  if (in_operator_) {
+    of_operator_.push_back(slot);
+  } else {
+    settle(*slot);
+    segment_->saved_between[static_cast<int>(segment_->operators.size())].emplace_back(slot);
+  }
+  return [slot, segment = segment_] { return take_saved(*segment, *slot); };
+}
+
+void Recorder::settle(SavedSlot& slot) {
+  slot.storage = memory_.find(slot.value);
+  if (slot.storage == kNone) return;
+  if (is_plain(slot.value)) {
+    slot.geometry = geometry_of(slot.value);
+  } else if (!segment_->storages[slot.storage].outside) {
+    slot.storage = kNone;
+  }
+}
+
+void Recorder::end() {
+  for (OutsideTensor& tensor : segment_->outside) {
+    tensor.current = tensor.version.current_version();
+  }
+  decide_needs(*segment_);
+  segment_->ended = true;
+}
+
+}  // namespace oslo::recompute

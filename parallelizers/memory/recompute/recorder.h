@@ -1,0 +1,41 @@
+#pragma once
+
+#include "parallelizers/memory/recompute/met_memory.h"
+#include "parallelizers/memory/saved_tensors.h"
+#include "parallelizers/placement/operators/operator_tap.h"
+
+namespace oslo::recompute {
+
+/// Whether what this operator computes is to be kept.
+using KeepIf = std::function<bool(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)>;
+
+/// Notes a segment's operators while forward runs them, and what they save.
+class Recorder final : public OperatorTap {
+ public:
+  Recorder(std::shared_ptr<Segment> segment, KeepIf keep_if);
+
+  void run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override;
+
+  /// For a SavedTensorScope around the segment.
+  UnpackSavedTensor pack(const at::Tensor& saved);
+
+  /// The segment has ended: decides what is kept, and lets go of the rest.
+  void end();
+
+ private:
+  void run_with_carrier(OperatorRecord& record, c10::DispatchKeySet keys, torch::jit::Stack& stack);
+  void note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
+  void note_written(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
+  void note_random(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
+  void note_results(OperatorRecord& record, int number, c10::ArrayRef<c10::IValue> results);
+  void note_outside(const at::Tensor& tensor, int storage);
+  void settle(SavedSlot& slot);
+
+  std::shared_ptr<Segment> segment_;
+  KeepIf keep_if_;
+  MetMemory memory_;
+  bool in_operator_ = false;
+  std::vector<std::shared_ptr<SavedSlot>> of_operator_;  ///< what the running one has saved
+};
+
+}  // namespace oslo::recompute

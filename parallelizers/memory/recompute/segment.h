@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "parallelizers/memory/recompute/call_state.h"
+#include "parallelizers/memory/recompute/operator_record.h"
+
+namespace oslo::recompute {
+
+/// Operators that are run again in backward, as forward ran them, and what they saved.
+struct Segment {
+  std::vector<OperatorRecord> operators;
+  std::vector<MetStorage> storages;
+  std::vector<OutsideTensor> outside;
+  /// What was saved between two operators (by a node of the program's own), by how many had run.
+  std::unordered_map<int, std::vector<std::weak_ptr<SavedSlot>>> saved_between;
+  std::function<void()> again;  ///< runs all operators of the segment, in order
+  std::optional<CallState> state;
+  bool whole = false;  ///< operators that nobody needs run again, too
+  bool ended = false;
+  std::vector<bool> needed;  ///< operators that run again; of a segment that has ended
+  std::mutex mutex;          ///< of those who use what was saved
+
+  /// Calls `visit` with each slot that somebody may still ask for, and its operator (kNone between
+  /// operators).
+  void for_each_slot(const std::function<void(SavedSlot&, int)>& visit) const;
+};
+
+}  // namespace oslo::recompute

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "parallelizers/memory/recompute/segment.h"
+
+namespace oslo::recompute {
+
+/// The tensor in `slot`, after running what is needed for it. On any thread; the state of the
+/// calling thread stays as it is.
+at::Tensor take_saved(Segment& segment, SavedSlot& slot);
+
+}  // namespace oslo::recompute

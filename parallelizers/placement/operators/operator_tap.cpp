@@ -1,0 +1,42 @@
+#include "parallelizers/placement/operators/operator_tap.h"
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+#include "parallelizers/libtorch/keys.h"
+
+namespace oslo {
+namespace {
+
+thread_local OperatorTap* innermost = nullptr;
+
+bool include_key(bool included) {
+  const bool before = c10::impl::tls_is_dispatch_key_included(kPlacedKey);
+  c10::impl::tls_set_dispatch_key_included(kPlacedKey, included);
+  return before;
+}
+
+}  // namespace
+
+OperatorTap* OperatorTap::current() {
+  return innermost;
+}
+
+OperatorTap::Scope::Scope(OperatorTap& tap)
+    : outer_(std::exchange(innermost, &tap)), included_(include_key(true)) {}
+
+OperatorTap::Scope::~Scope() {
+  innermost = outer_;
+  include_key(included_);
+}
+
+OperatorTap::Lifted::Lifted()
+    : tap_(std::exchange(innermost, nullptr)), included_(include_key(false)) {}
+
+OperatorTap::Lifted::~Lifted() {
+  innermost = tap_;
+  include_key(included_);
+}
+
+}  // namespace oslo
