@@ -23,6 +23,7 @@
 #include "oslo_cpp/pretrained.h"
 #include "oslo_cpp/scaling/grad_scaler.h"
 #include "oslo_cpp/script/script_module.h"
+#include "oslo_cpp/step/counted_step.h"
 #include "oslo_cpp/step/pipeline_schedule.h"
 #include "oslo_cpp/verify/verify.h"
 #include "parallelizers/data/clip_grad_norm.h"

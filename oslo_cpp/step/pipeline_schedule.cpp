@@ -68,6 +68,10 @@ const pipeline::Schedule& PipelineSchedule::schedule() const {
   return state_->schedule;
 }
 
+const void* PipelineSchedule::key() const {
+  return static_cast<const StepHistory*>(state_.get());
+}
+
 StepResult PipelineSchedule::forward_backward_step(const Tensors& batch, const LossFunction& loss,
                                                    const StepOptions& options) {
   OSLO_CHECK(!options.return_outputs(),

@@ -69,6 +69,9 @@ class PipelineSchedule {
   /// The lists of actions that the ranks follow.
   const pipeline::Schedule& schedule() const;
 
+  /// Tells it and its copies from others.
+  const void* key() const;
+
  private:
   struct State;
   std::shared_ptr<State> state_;

@@ -37,6 +37,7 @@ StepResult Step::take() {
     run_->check_ways();
     average();
     share_loss();
+    loss_everywhere_ = counts_->end(loss_everywhere_);
   });
   return result();
 }
@@ -59,7 +60,10 @@ void Step::divide() {
 
 /// What forwards use on which stages, and in which order: once, by a micro-batch on shapes.
 void Step::learn_uses() {
-  const auto on_shapes = [&] { loss_(micro_batches_.copy_of(0)); };
+  const auto on_shapes = [&] {
+    const StepCounts::Scope scope(&history_, nullptr, -1);
+    loss_(micro_batches_.copy_of(0));
+  };
   share_used_parameters(on_shapes);
   learn_needs(on_shapes);
 }
@@ -88,7 +92,10 @@ void Step::learn_needs(const std::function<void()>& forward) {
 }
 
 void Step::prepare_gradients() {
+  counts_.emplace(*mpu().data_group(), micro_batches_.weights,
+                  trains_ ? &history_.counted : nullptr, history_.models.parameters());
   if (!trains_) return;
+  counts_->begin();
   if (history_.steps > 0) history_.models.take_from_first_replica(/*buffers_only=*/true);
   gradients_.emplace(context(), *mpu().data_group(), history_.models.parameters(), list());
 }
@@ -115,7 +122,8 @@ void Step::start_recorder() {
                                          : pipeline::Recorder::Clock::now());
 }
 
-at::Tensor Step::loss_of(int micro_batch) const {
+at::Tensor Step::loss_of(int micro_batch) {
+  const StepCounts::Scope scope(&history_, &*counts_, micro_batch);
   at::Tensor loss = loss_(micro_batches_.tensors[micro_batch]);
   const bool graph_is_whole = !context()->pipeline() && loss.defined();
   if (graph_is_whole && gradients_ && gradients_->averages()) {

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "oslo_cpp/step/pipeline_options.h"
+#include "oslo_cpp/step/step_counts.h"
 #include "oslo_cpp/step/step_models.h"
 #include "parallelizers/pipeline/crossing/forward_needs.h"
 #include "parallelizers/pipeline/run/call_thread.h"
@@ -29,6 +31,7 @@ struct StepHistory {
   ForwardNeeds needs = {};          ///< of both
   CallThreads threads = {};         ///< idle ones
   int64_t steps = 0;
+  std::shared_ptr<CountedGradients> counted = {};  ///< where a step has counted
 };
 
 /// One step of a PipelineSchedule, from the batch to its result. Collective over all ranks of the
@@ -58,7 +61,7 @@ class Step {
   void share_used_parameters(const std::function<void()>& forward);
   void learn_needs(const std::function<void()>& forward);
   void start_recorder();
-  at::Tensor loss_of(int micro_batch) const;
+  at::Tensor loss_of(int micro_batch);
   std::vector<at::Generator> streams() const;
   const std::vector<pipeline::Action>& list() const;
 
@@ -72,6 +75,7 @@ class Step {
   const StepOptions& options_;
   const bool trains_;
   MicroBatches micro_batches_;
+  std::optional<StepCounts> counts_;
   std::optional<StepGradients> gradients_;  ///< of a step that trains
   std::optional<pipeline::Recorder> recorder_;
   std::optional<ScheduleRun> run_;
