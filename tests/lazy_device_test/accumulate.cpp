@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "tests/lazy_device_test/late_tensors.h"
 
@@ -31,7 +32,7 @@ struct AddsInPlace final : Node {
 };
 
 bool adds_in_place(Node& accumulator) {
-  const auto node = std::make_shared<AddsInPlace>(accumulator);
+  const auto node = oslo::make_node<AddsInPlace>(accumulator);
   const at::Tensor start = at::empty({0});
   node->add_input_metadata(start);
   torch::autograd::Engine::get_default_engine().execute({Edge(node, 0)}, {start},
