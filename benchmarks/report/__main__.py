@@ -17,6 +17,7 @@ import expected
 import overhead
 import pipeline
 import plots
+import recomputation
 import training
 from row import table
 
@@ -35,7 +36,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory checkpoint exported planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory recomputation autocast checkpoint exported planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -54,6 +55,8 @@ def main():
         "data": lambda: training.data_parallel(options.bin, peers("training_step"), rounds, options.quick),
         "pipeline": lambda: pipeline.pipeline(options.bin, peers("pipeline_step"), rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),
+        "recomputation": lambda: recomputation.recomputation(options.bin, peers("recomputation"), rounds, options.quick),
+        "autocast": lambda: recomputation.autocast(options.bin, peers("recomputation"), rounds, options.quick),
         "checkpoint": lambda: checkpoint.checkpoint(options.bin, peers("checkpoint"), pathlib.Path(options.out),
                                                     rounds, options.quick),
         "exported": lambda: overhead.exported(options.bin, options.quick),

@@ -1,0 +1,78 @@
+"""One rank in PyTorch whose blocks are computed again in backward: the twin of
+benchmarks/ranks/recomputation.cpp, with the same options and the same line of JSON but for bytes."""
+import argparse
+import contextlib
+import functools
+import json
+import time
+
+import torch
+import torch.nn.functional as F
+from model import Gpt
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+aten = torch.ops.aten
+KEPT = {aten.mm.default, aten.addmm.default, aten.bmm.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default}
+
+
+def keep_products(context, op, *arguments, **named):
+    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--form", choices=["none", "whole", "selective"], default="none")
+    parser.add_argument("--autocast", choices=["bfloat16", "float16"])
+    for name, default in {"hidden": 256, "layers": 4, "batch": 2, "warm-up": 3, "steps": 20}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    heads, positions, vocabulary = 4, 64, 512
+
+    torch.set_num_threads(1)
+    model = Gpt(vocabulary, positions, options.hidden, heads, options.layers)
+    place = torch.arange(options.batch * positions) * 7
+    tokens = place.remainder(vocabulary).view(options.batch, positions)
+    targets = (place + 3).remainder(vocabulary)
+    named = {"use_reentrant": False}
+    if options.form == "whole":
+        named["early_stop"] = False
+    if options.form == "selective":
+        named["context_fn"] = functools.partial(create_selective_checkpoint_contexts, keep_products)
+
+    def precision():
+        if options.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast("cpu", dtype=getattr(torch, options.autocast))
+
+    def forward():
+        with precision():
+            x = model.wte(tokens) + model.wpe(torch.arange(tokens.shape[1]))
+            for block in model.h:
+                x = block(x) if options.form == "none" else checkpoint(block, x, **named)
+            logits = torch.matmul(model.lnf(x), model.wte.weight.t())
+            return F.cross_entropy(logits.view(-1, vocabulary), targets)
+
+    def step():
+        model.zero_grad()
+        loss = forward()
+        loss.backward()
+        return loss
+
+    result = {"loss": step().item(), "gradient": model.wte.weight.grad.abs().sum().item()}
+    for _ in range(options.warm_up):
+        step()
+    milliseconds = []
+    for _ in range(options.steps):
+        start = time.perf_counter()
+        step()
+        milliseconds.append((time.perf_counter() - start) * 1e3)
+    result["milliseconds"] = milliseconds
+    print(json.dumps(result), flush=True)
+
+
+main()

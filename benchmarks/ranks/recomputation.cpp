@@ -1,0 +1,156 @@
+// One rank: times forward and backward of a GPT whose blocks are computed again in backward, by
+// oslo::checkpoint around each. benchmarks/peers/recomputation.py is the same job in Python, with
+// torch.utils.checkpoint; benchmarks/report compares them.
+//
+//   bench_recomputation --form none          everything is kept
+//   bench_recomputation --form whole         every operator of a block runs again
+//   bench_recomputation --form needed        those that backward needs (the default of checkpoint)
+//   bench_recomputation --form selective     products of matrices and attention are kept
+//   bench_recomputation --autocast bfloat16  any of them under LibTorch's autocast
+//
+// Prints one line of JSON: the first loss and gradient, by which the two are known to compute the
+// same, the milliseconds of every timed step, and in bytes what forward leaves for backward and the
+// most that a step took on top of what it found.
+#include <ATen/autocast_mode.h>
+#include <c10/core/Allocator.h>
+#include <oslo_cpp/oslo.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "benchmarks/ranks/model.h"
+
+namespace {
+
+struct Options {
+  std::string form = "none", autocast;
+  int64_t hidden = 256, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
+  int warm_up = 3, steps = 20;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  CLI::App app("Times forward and backward of a GPT whose blocks are computed again");
+  app.add_option("--form", options.form)
+      ->check(CLI::IsMember({"none", "whole", "needed", "selective"}));
+  app.add_option("--autocast", options.autocast)->check(CLI::IsMember({"bfloat16", "float16"}));
+  app.add_option("--hidden", options.hidden);
+  app.add_option("--layers", options.layers);
+  app.add_option("--batch", options.batch, "Sequences");
+  app.add_option("--warm-up", options.warm_up);
+  app.add_option("--steps", options.steps);
+  for (CLI::Option* option : app.get_options()) option->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  return options;
+}
+
+/// Counts what tensors of this thread take and give back.
+class TensorMemory : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    held_ += size;
+    most_ = std::max(most_, held_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t held() const { return held_; }
+  int64_t most() const { return most_; }
+
+ private:
+  int64_t held_ = 0, most_ = 0;
+};
+
+/// As LibTorch's documentation has it around forward and loss.
+class Autocast {
+ public:
+  explicit Autocast(const std::string& dtype) : on_(!dtype.empty()) {
+    if (!on_) return;
+    at::autocast::set_autocast_dtype(at::kCPU, dtype == "float16" ? at::kHalf : at::kBFloat16);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::increment_nesting();
+  }
+  ~Autocast() {
+    if (!on_) return;
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  const bool on_;
+};
+
+void run(const Options& options) {
+  at::set_num_threads(1);
+  bench::Gpt model(options.vocabulary, options.positions, options.hidden, options.heads,
+                   options.layers);
+  const auto place = torch::arange(options.batch * options.positions) * 7;
+  const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
+  const auto targets = (place + 3).remainder(options.vocabulary);
+  oslo::CheckpointOptions how;
+  how.whole(options.form == "whole");
+  if (options.form == "selective") how.keep({"matmul", "attention"});
+
+  const auto forward = [&] {
+    const Autocast autocast(options.autocast);
+    auto x = model->wte(tokens) + model->wpe(torch::arange(tokens.size(1), tokens.options()));
+    for (const auto& each : *model->h) {
+      bench::Block block(std::dynamic_pointer_cast<bench::BlockImpl>(each));
+      x = options.form == "none" ? block->forward(x) : oslo::checkpoint(how, block, x);
+    }
+    const auto logits = torch::matmul(model->lnf(x), model->wte->weight.t());
+    return torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
+  };
+  const auto step = [&] {
+    model->zero_grad();
+    const auto loss = forward();
+    loss.backward();
+    return loss;
+  };
+
+  nlohmann::json result;
+  result["loss"] = step().item<double>();
+  result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
+  {
+    model->zero_grad();
+    const auto memory = std::make_shared<TensorMemory>();
+    const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
+    const auto loss = forward();
+    result["kept"] = memory->held();
+    loss.backward();
+    result["most"] = memory->most();
+  }
+  for (int i = 0; i < options.warm_up; ++i) step();
+  std::vector<double> milliseconds;
+  for (int i = 0; i < options.steps; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    const std::chrono::duration<double, std::milli> taken =
+        std::chrono::steady_clock::now() - start;
+    milliseconds.push_back(taken.count());
+  }
+  result["milliseconds"] = milliseconds;
+  std::cout << result << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  try {
+    run(options);
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << std::endl;
+    return 1;
+  }
+}
