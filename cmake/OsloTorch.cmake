@@ -13,7 +13,7 @@
 # The minor versions that the tests have run with. docs/libtorch.md says what was seen of others, and
 # what one has to be looked at for before it comes in here.
 set(OSLO_TORCH_OLDEST "2.11")
-set(OSLO_TORCH_NEWEST "2.15")
+set(OSLO_TORCH_NEWEST "2.11")
 # A library that is built already goes with the minor version that it was built with.
 if(OSLO_TORCH_BUILT_MINOR)
   set(OSLO_TORCH_OLDEST "${OSLO_TORCH_BUILT_MINOR}")
