@@ -67,6 +67,9 @@ std::string expected(const ConfigKey& key) {
     case Kind::count:
       text = c10::str("an integer from 1 to ", key.maximum);
       break;
+    case Kind::amount:
+      text = "a number from 0";
+      break;
     case Kind::stages:
       text = "an array of integers from 0, one stage per layer";
       break;
@@ -111,6 +114,8 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
       return value.is_boolean();
     case Kind::count:
       return is_integer(value, 1, key.maximum);
+    case Kind::amount:
+      return value.is_number() && value.get<double>() >= 0;
     case Kind::stages:
       return value.is_array();
     case Kind::choice:

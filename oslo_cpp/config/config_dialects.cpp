@@ -135,6 +135,8 @@ ConfigValues read_values(const Json& document) {
   if (auto timeout = maybe<int>(document, "timeout")) {
     values.timeout = std::chrono::seconds(*timeout);
   }
+  values.gradient_accumulation = value_or(document, "gradient_accumulation", 1);
+  values.clip_grad_norm = value_or(document, "clip_grad_norm", 0.0);
   values.kernel_fusion = value_or(document, "kernel_fusion", false);
   values.balance_stages = maybe<std::string>(document, "balance_stages");
   for (const auto& [pattern, placement] : at(document, "plan").items()) {

@@ -158,6 +158,23 @@ void check_world(const ConfigValues& values, const std::string& mode, int depth,
           given ? "" : "a multiple of ", product, product == 1 ? " process" : " processes");
 }
 
+/// What Colossal-AI's engine does between and in its steps; loops here are the program's own.
+void check_engine(const ConfigValues& values) {
+  const int batches = values.gradient_accumulation;
+  OSLO_CHECK_AS(
+      config, batches == 1, "'gradient_accumulation' = ", batches,
+      " is done by Colossal-AI's engine, which is not there yet: set it to 1, and run the "
+      "first ",
+      batches - 1, " of ", batches, " batches under ddp.no_sync(), each with loss / ", batches,
+      ", or all of them as one by an oslo::PipelineSchedule with "
+      "\"num_accumulation_steps\": ",
+      batches);
+  OSLO_CHECK_AS(config, values.clip_grad_norm == 0, "'clip_grad_norm' = ", values.clip_grad_norm,
+                " is done by Colossal-AI's engine, which is not there yet: set it to 0, and write "
+                "parallel.clip_grad_norm_(",
+                values.clip_grad_norm, "); in front of optimizer.step()");
+}
+
 void check_features(const ConfigValues& values) {
   auto refuse = [](bool asked, const char* key, const char* seen, const char* instead) {
     OSLO_CHECK_AS(config, !asked, "'train.", key, "' = ", seen, " is not there yet: set it to ",
@@ -166,6 +183,7 @@ void check_features(const ConfigValues& values) {
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
   refuse(values.amp, "amp.enabled", "true", "false");
   refuse(values.activation_checkpoint, "activation_checkpoint.enabled", "true", "false");
+  check_engine(values);
 }
 
 }  // namespace

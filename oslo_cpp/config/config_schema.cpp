@@ -120,6 +120,10 @@ ConfigKey config_schema(ConfigDialect dialect) {
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   root.keys.push_back({.name = "stages", .kind = Kind::where, .maximum = StageSet::kMost - 1});
   root.keys.push_back(choice("balance_stages", {"time", "memory"}));
+  if (dialect == ConfigDialect::colossal_ai || dialect == ConfigDialect::none) {
+    root.keys.push_back(count("gradient_accumulation"));
+    root.keys.push_back({.name = "clip_grad_norm", .kind = Kind::amount});
+  }
   if (dialect != ConfigDialect::libai) {
     root.keys.push_back(count("num_accumulation_steps"));
     for (ConfigKey& key : saved_stages()) root.keys.push_back(std::move(key));

@@ -16,6 +16,7 @@ struct ConfigKey {
     object,  ///< the keys below
     flag,    ///< true or false
     count,   ///< an integer from 1 to `maximum`
+    amount,  ///< a number, not negative
     stages,  ///< an array of integers from 0
     choice,  ///< one of `choices`
     sized,   ///< a count, or an object of the keys below

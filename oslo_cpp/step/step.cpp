@@ -93,7 +93,7 @@ void Step::learn_needs(const std::function<void()>& forward) {
 
 void Step::prepare_gradients() {
   counts_.emplace(*mpu().data_group(), micro_batches_.weights,
-                  trains_ ? &history_.counted : nullptr, history_.models.parameters());
+                  trains_ ? &history_.counted : nullptr, history_.models);
   if (!trains_) return;
   counts_->begin();
   if (history_.steps > 0) history_.models.take_from_first_replica(/*buffers_only=*/true);

@@ -35,17 +35,17 @@ StepCounts::Scope::~Scope() {
 }
 
 StepCounts::StepCounts(Group& replicas, std::vector<double> weights,
-                       std::shared_ptr<CountedGradients>* gradients,
-                       std::vector<at::Tensor> parameters)
+                       std::shared_ptr<CountedGradients>* gradients, const StepModels& models)
     : replicas_(replicas),
       weights_(std::move(weights)),
       gradients_(gradients),
-      parameters_(trained_here(std::move(parameters))),
+      models_(models),
       counts_(weights_.size()) {}
 
 CountedGradients& StepCounts::gradients() {
   if (!*gradients_) {
-    *gradients_ = std::make_shared<CountedGradients>(parameters_, replicas_.size());
+    *gradients_ =
+        std::make_shared<CountedGradients>(trained_here(models_.parameters()), replicas_.size());
     (*gradients_)->step_begins();
   }
   return **gradients_;

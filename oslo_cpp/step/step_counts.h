@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mpu/group/group.h"
+#include "oslo_cpp/step/step_models.h"
 #include "parallelizers/data/counted_gradients.h"
 #include "parallelizers/data/counted_mean.h"
 
@@ -17,9 +18,9 @@ namespace oslo {
 class StepCounts {
  public:
   /// `weights`: by which the losses of micro-batches are multiplied in the step's. `gradients`: of
-  /// the model, from step to step; made at the first use. Null: the step does not train.
+  /// the models, from step to step; made at the first use. Null: the step does not train.
   StepCounts(Group& replicas, std::vector<double> weights,
-             std::shared_ptr<CountedGradients>* gradients, std::vector<at::Tensor> parameters);
+             std::shared_ptr<CountedGradients>* gradients, const StepModels& models);
 
   /// While it lives, this thread runs the loss function of a micro-batch of a schedule; -1: on
   /// shapes, to find out what it does.
@@ -60,7 +61,7 @@ class StepCounts {
   Group& replicas_;
   std::vector<double> weights_;
   std::shared_ptr<CountedGradients>* gradients_;
-  std::vector<at::Tensor> parameters_;
+  const StepModels& models_;
   std::vector<std::optional<double>> counts_;  ///< by micro-batch
   struct Whole {
     double own, all;

@@ -76,15 +76,17 @@ void CountedGradients::note_at_end_of_pass() {
   });
 }
 
-void CountedGradients::check_goes_together() const {
+void CountedGradients::check_goes_together(const std::string& others) const {
   OSLO_CHECK(
       !mixed_ && form_ != Form::whole,
       "counted_mean: gradients of other losses, or of several counts, are there already, and "
       "would be divided by this one's",
       kGiveStepCounts);
+  OSLO_CHECK(others.empty(), "counted_mean: gradients add up, and the loss also gives one to ",
+             others, ", which would not be divided by all counts", kGiveStepCounts);
 }
 
-double CountedGradients::pass_begins(double count, bool exchanges) {
+double CountedGradients::pass_begins(double count, bool exchanges, const std::string& others) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const int pass = torch::autograd::get_current_graph_task_id();
@@ -96,7 +98,7 @@ double CountedGradients::pass_begins(double count, bool exchanges) {
     return share(count);
   }
   begin();
-  if (form_ != Form::none || !exchanges) check_goes_together();
+  if (form_ != Form::none || !exchanges) check_goes_together(others);
   if (!exchanges) {
     become_sums();
   } else if (form_ != Form::none && total_ + count > 0) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -41,8 +42,9 @@ class CountedGradients : public std::enable_shared_from_this<CountedGradients> {
   /// scales what is there to go with it, and returns what the sum's gradient is to be multiplied
   /// by. `exchanges`: the pass averages gradients. Several sums of one pass go together where they
   /// are all that there is, or have one count. Throws, the same on all ranks, where what is there
-  /// cannot become a mean with it.
-  double pass_begins(double count, bool exchanges);
+  /// cannot become a mean with it, or where the pass gives gradients to others too (`others` says
+  /// to what, else it is empty) and they add up.
+  double pass_begins(double count, bool exchanges, const std::string& others);
   /// The same for a sum that is scaled by the count of its whole step.
   double whole_step_begins(double step_count);
 
@@ -61,7 +63,7 @@ class CountedGradients : public std::enable_shared_from_this<CountedGradients> {
 
   bool empty() const;
   void begin();
-  void check_goes_together() const;
+  void check_goes_together(const std::string& others = {}) const;
   void become_sums();
   void multiply(double factor);
   void note();

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -84,21 +85,19 @@ void check_said(const std::vector<Said>& all, const Group& group) {
   }
 }
 
-/// Where gradients add up, those of others would not be divided.
-void check_learns_only(const at::Tensor& loss, const CountedGradients& own) {
+/// What the loss gives a gradient to beside `own`; empty: nothing.
+std::string others_than(const CountedGradients& own, const at::Tensor& loss) {
   std::unordered_set<const c10::TensorImpl*> known;
   for (const at::Tensor& parameter : own.parameters()) {
     known.insert(parameter.unsafeGetTensorImpl());
   }
+  std::string others;
   for_each_accumulator(loss, [&](const at::Tensor& leaf, const torch::autograd::Node&) {
-    OSLO_CHECK(known.contains(leaf.unsafeGetTensorImpl()),
-               "counted_mean: gradients accumulate, and the loss also gives one to a tensor of "
-               "shape ",
-               leaf.sizes(),
-               " that is no parameter of this DistributedDataParallel and would not be divided by "
-               "all counts; give the count of the step: counted_mean(loss_sum, count, ddp, "
-               "step_count)");
+    if (known.contains(leaf.unsafeGetTensorImpl())) return;
+    others = c10::str("a tensor of shape ", leaf.sizes(),
+                      " that is no parameter of this DistributedDataParallel");
   });
+  return others;
 }
 
 }  // namespace
@@ -131,12 +130,13 @@ at::Tensor counted_mean(const at::Tensor& loss_sum, const Count& count, DataPara
   if (!records) return at::full_like(loss_sum.detach(), mean);
   const bool exchanges = core.exchanges();
   const bool accumulates = !exchanges || !gradients->undefined();
-  if (accumulates && !step_count) check_learns_only(loss_sum, *gradients);
+  const std::string others =
+      accumulates && !step_count ? others_than(*gradients, loss_sum) : std::string();
   const double in_step = total_of(all, Said::step_count);
   const at::Tensor result = loss_sum.clone();
   result.register_hook([=, whole = step_count.has_value()](const at::Tensor& gradient) {
     return gradient * (whole ? gradients->whole_step_begins(in_step)
-                             : gradients->pass_begins(counted, exchanges));
+                             : gradients->pass_begins(counted, exchanges, others));
   });
   result.detach().fill_(mean);
   return result;

@@ -38,6 +38,13 @@ INSTANTIATE_TEST_SUITE_P(
             R"({"parallel": {"tensor": {"size": 8, "mode": "2.5d", "depth": 2}}})", 8, {"= 2.5d"}},
         Refused{R"({"parallel": {"tensor": {"size": 8, "mode": "3d"}}})", 8, {"= 3d"}},
         Refused{R"({"parallel": {"tensor": {"size": 2, "mode": "sequence"}}})", 4, {"= sequence"}},
+        Refused{R"({"parallel": {"tensor": 1}, "gradient_accumulation": 4})",
+                2,
+                {"'gradient_accumulation' = 4", "first 3 of 4 batches under ddp.no_sync()",
+                 "loss / 4", "\"num_accumulation_steps\": 4"}},
+        Refused{R"({"parallel": {"tensor": 1}, "clip_grad_norm": 0.5})",
+                2,
+                {"'clip_grad_norm' = 0.5", "parallel.clip_grad_norm_(0.5);"}},
         Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
                 2,
                 {"'train.zero_optimization.enabled' = true", "false"}},
@@ -58,6 +65,19 @@ TEST(Config, WhatIsOffIsAccepted) {
                 .resolve(2)
                 .tensor_mode,
             "sequence");
+}
+
+TEST(Config, AnEnginesStepThatDoesNothingMoreIsAccepted) {
+  const char* const nothing =
+      R"({"parallel": {}, "gradient_accumulation": 1, "clip_grad_norm": 0})";
+  EXPECT_EQ(Config::parse(nothing).resolve(2).data, 2);
+  for (const char* wrong : {"-1", "true", "\"1.0\"", "null"}) {
+    expect_contains(
+        parse_error(c10::str(R"({"parallel": {}, "clip_grad_norm": )", wrong, "}")),
+        {"'clip_grad_norm': expected a number from 0; seen "});
+  }
+  expect_contains(parse_error(R"({"train": {}, "clip_grad_norm": 1})"),
+                  {"unknown key 'clip_grad_norm'"});
 }
 
 TEST(Config, StageIdsMustFit) {

@@ -18,6 +18,7 @@ using OptionTests = std::vector<OptionTest>;
 inline OptionTests option_tests() {
   const std::string resume = "resume_test/", pretrained = "pretrained_test/";
   const std::string steps = "pipeline_step_test/", here = "config_test/options.cpp";
+  const std::string scaler = "grad_scaler_test/one_rank.cpp";
   return {
       {"MpuOptions::tensor_parallel_size", "mpu_test/mpu.cpp",
        "Mpu.AllReduceOfRankIdsOverTensorGroups"},
@@ -61,6 +62,12 @@ inline OptionTests option_tests() {
        "DataParallel.NoSyncAddsUpAndExchangesOnce"},
       {"DDPOptions::static_graph", "data_parallel_test/training.cpp",
        "DataParallel.NoSyncAddsUpAndExchangesOnce"},
+
+      {"GradScalerOptions::init_scale", scaler, "GradScaler.DoesWhatAProgramDoesByHand"},
+      {"GradScalerOptions::growth_factor", scaler, "GradScaler.ResumesFromItsState"},
+      {"GradScalerOptions::backoff_factor", scaler, "GradScaler.ResumesFromItsState"},
+      {"GradScalerOptions::growth_interval", scaler, "GradScaler.DoesWhatAProgramDoesByHand"},
+      {"GradScalerOptions::enabled", scaler, "GradScaler.DisabledItDoesNothing"},
 
       {"SaveOptions::merge_checkpoints", "parallel_checkpoint_test/round_trip.cpp",
        "ParallelCheckpoint.MergedIsTheOriginalModel"},
@@ -167,6 +174,8 @@ inline OptionTests config_key_tests() {
       {"parallel.tensor.depth", wrong, "Config.ColossalDepthBelongsTo2p5d"},
       {"parallel.tensor.kwargs.depth", wrong, "Config.ColossalDepthBelongsTo2p5d"},
 
+      {"gradient_accumulation", later, "ConfigRefused.NotThereYet"},
+      {"clip_grad_norm", later, "ConfigRefused.NotThereYet"},
       {"rank_order", meaning, "Config.RankOrderBesideEveryDialect"},
       {"backend", "transport_test.cpp", "Transport.IsAnEntryOfTheConfig"},
       {"timeout", "transport_test.cpp", "Transport.HowLongRanksWaitIsAnEntryOfTheConfig"},

@@ -126,6 +126,7 @@ TEST(CountedMean, IsTheMeanWhateverDdpIsTold) {
     expect_history(2, 1, seed, DDPOptions().gradient_as_bucket_view(true));
     expect_history(2, 1, seed, DDPOptions().find_unused_parameters(true));
     expect_history(2, 1, seed, DDPOptions().bucket_cap_mb(0.0001));
+    expect_history(2, 1, seed, DDPOptions().static_graph(true));
   }
 }
 
@@ -278,7 +279,7 @@ TEST(CountedMean, RefusalsAreThrownOnEveryRank) {
     const auto waits = ddp.no_sync();
     const Rows rows = rows_of(2, 1);
     const Tensor both = sum_of(&ddp, rows) + sum_of(other, rows);
-    EXPECT_THAT(error_of([&] { counted_mean(both, 2, ddp); }),
+    EXPECT_THAT(error_of([&] { counted_mean(both, 2, ddp).backward(); }),
                 AllOf(HasSubstr("a tensor of shape ["), HasSubstr("step_count")));
     sum_of(&ddp, rows).backward();  // not counted
     EXPECT_THAT(error_of([&] { counted_mean(sum_of(&ddp, rows), 2, ddp).backward(); }),

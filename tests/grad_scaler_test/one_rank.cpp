@@ -95,21 +95,22 @@ TEST(GradScaler, ResumesFromItsState) {
     scaler.update();
     return scaler.get_scale();
   };
-  GradScaler first(model, GradScalerOptions().init_scale(16).growth_interval(3).growth_factor(4));
-  EXPECT_EQ(step(first, kInfinity), 8);
-  EXPECT_EQ(step(first, 1), 8);
-  EXPECT_EQ(step(first, 1), 8);
+  const auto options = GradScalerOptions().init_scale(16).growth_interval(3);
+  GradScaler first(model, GradScalerOptions(options).growth_factor(4).backoff_factor(0.25));
+  EXPECT_EQ(step(first, kInfinity), 4);
+  EXPECT_EQ(step(first, 1), 4);
+  EXPECT_EQ(step(first, 1), 4);
   GradScaler second(model);
   second.load_state_dict(nlohmann::json::parse(first.state_dict().dump()));
   EXPECT_EQ(second.get_growth_interval(), 3);
-  EXPECT_EQ(step(second, 1), 32);
-  EXPECT_EQ(step(first, 1), 32);
+  EXPECT_EQ(step(second, 1), 16);
+  EXPECT_EQ(step(first, 1), 16);
   EXPECT_THAT(error_of([&] { second.load_state_dict(nlohmann::json::object()); }),
               HasSubstr("disabled instance"));
   nlohmann::json state = first.state_dict();
   state.erase("_growth_tracker");
   EXPECT_THAT(error_of([&] { second.load_state_dict(state); }), HasSubstr("_growth_tracker"));
-  EXPECT_EQ(second.get_scale(), 32);
+  EXPECT_EQ(second.get_scale(), 16);
 }
 
 TEST(GradScaler, RefusesWhatPyTorchRefuses) {
