@@ -72,9 +72,8 @@ TEST(Config, AnEnginesStepThatDoesNothingMoreIsAccepted) {
       R"({"parallel": {}, "gradient_accumulation": 1, "clip_grad_norm": 0})";
   EXPECT_EQ(Config::parse(nothing).resolve(2).data, 2);
   for (const char* wrong : {"-1", "true", "\"1.0\"", "null"}) {
-    expect_contains(
-        parse_error(c10::str(R"({"parallel": {}, "clip_grad_norm": )", wrong, "}")),
-        {"'clip_grad_norm': expected a number from 0; seen "});
+    expect_contains(parse_error(c10::str(R"({"parallel": {}, "clip_grad_norm": )", wrong, "}")),
+                    {"'clip_grad_norm': expected a number from 0; seen "});
   }
   expect_contains(parse_error(R"({"train": {}, "clip_grad_norm": 1})"),
                   {"unknown key 'clip_grad_norm'"});

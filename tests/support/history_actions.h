@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/history_habits.h"
+#include "tests/support/history_scaling.h"
 
 // What a user does between two training steps, as text and as code. `%0`, `%1` in a text are the
 // numbers that the action was given.
@@ -44,6 +45,9 @@ inline const std::vector<Action>& actions() {
          s.device.note_gradients("written", *s.model);
          s.step();
        }},
+      {"scaled backward, with overflow in a data rank's loss if %0 % 3 == 0; scaler.step(); "
+       "update()",
+       6, habits::scaled_step},
       {"backward without zero_grad (twice)", 3,
        [](S s, N) {
          s.backward(1, true);

@@ -49,6 +49,9 @@ struct Session {
       initialize(average);
     }
     wrap();
+    const auto options = oslo::GradScalerOptions().init_scale(64).growth_interval(2);
+    scaler = parallel ? std::make_unique<oslo::GradScaler>(*parallel, options)
+                      : std::make_unique<oslo::GradScaler>(model, options);
   }
 
   Net make(uint64_t seed) const {
@@ -277,6 +280,7 @@ struct Session {
   std::unique_ptr<training::Replica<Net>> replica;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::unique_ptr<torch::optim::LRScheduler> scheduler;
+  std::unique_ptr<oslo::GradScaler> scaler;
   Tensor target;
   int64_t steps = 0;
   std::vector<Tensor> best, momentum;  ///< kept in memory, one a parameter
