@@ -145,6 +145,43 @@ void pipelines(const oslo::World& world, const std::string& folder) {
   expect(!parallel.plan().to_json().empty() && parallel.module() != nullptr, "the plan");
 }
 
+void scaling(const oslo::World& world) {
+  Net net, other;
+  oslo::InitializeOptions how;
+  how.world = world;
+  oslo::ParallelModel parallel = oslo::initialize(net, oslo::Config(), how);
+  oslo::ParallelModel second = oslo::initialize(other, oslo::Config(), how);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  const auto x = torch::ones({4, 6});
+
+  oslo::GradScaler scaler(parallel, oslo::GradScalerOptions().init_scale(65536));
+  scaler.scale(net->forward(x).sum()).backward();
+  scaler.unscale_(optimizer);
+  parallel.clip_grad_norm_(1.0);
+  const bool stepped = scaler.step(optimizer);
+  scaler.update();
+  expect(stepped && scaler.get_scale() == 65536, "a step with a scaler");
+  oslo::GradScaler both({&parallel, &second}, oslo::GradScalerOptions().init_scale(8));
+  both.load_state_dict(scaler.state_dict());
+  expect(both.get_scale() == 65536, "the scaler's state");
+
+  oslo::DistributedDataParallel<Net> ddp(net, parallel.mpu().get_data_parallel_group());
+  optimizer.zero_grad();
+  const auto loss = oslo::counted_mean(ddp.forward(x).sum(), x.numel(), ddp);
+  loss.backward();
+  const auto gradient = net->down->bias.grad().clone();
+  expect(torch::allclose(gradient, torch::full({6}, 1.0 / 6)), "a counted mean");
+  optimizer.zero_grad();
+  oslo::counted_mean(ddp.forward(x).sum(), torch::tensor(24), ddp, /*step_count=*/24).backward();
+  expect(torch::allclose(net->down->bias.grad(), gradient), "one with the count of its step");
+  optimizer.zero_grad();
+  oslo::PipelineSchedule schedule(parallel, oslo::PipelineOptions().num_microbatches(2));
+  schedule.forward_backward_step({x}, [&](const std::vector<torch::Tensor>& micro) {
+    return oslo::counted_mean(net->forward(micro[0]).sum(), micro[0].numel(), schedule);
+  });
+  expect(torch::allclose(net->down->bias.grad(), gradient), "one in a step");
+}
+
 void errors() {
   static_assert(std::is_base_of_v<oslo::Error, oslo::PeerError>);
   static_assert(std::is_base_of_v<oslo::Error, oslo::ConfigError>);
@@ -160,4 +197,5 @@ void use_the_contract(const oslo::World& world, const std::string& folder) {
   grids(world);
   layers(world);
   pipelines(world, folder);
+  scaling(world);
 }
