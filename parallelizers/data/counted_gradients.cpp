@@ -18,6 +18,14 @@ namespace {
 constexpr const char* kGiveStepCounts =
     "; give each the count of its step: counted_mean(loss_sum, count, ddp, step_count)";
 
+/// In autograd::grad, where nothing comes to `.grad`.
+bool pass_hands_gradients_out() {
+  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
+  return nodes != nullptr && std::any_of(nodes->begin(), nodes->end(), [](const auto& node) {
+           return node.second.captures_ != nullptr;
+         });
+}
+
 void at_end_of_pass(const std::function<void()>& then) {
   torch::autograd::Engine::get_default_engine().queue_callback(then);
 }
@@ -87,6 +95,7 @@ void CountedGradients::check_goes_together(const std::string& others) const {
 }
 
 double CountedGradients::pass_begins(double count, bool exchanges, const std::string& others) {
+  if (pass_hands_gradients_out()) return share(count);
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const int pass = torch::autograd::get_current_graph_task_id();
@@ -114,6 +123,7 @@ double CountedGradients::pass_begins(double count, bool exchanges, const std::st
 }
 
 double CountedGradients::whole_step_begins(double step_count) {
+  if (pass_hands_gradients_out()) return share(step_count);
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const int pass = torch::autograd::get_current_graph_task_id();

@@ -43,7 +43,8 @@ class CountedGradients : public std::enable_shared_from_this<CountedGradients> {
   /// by. `exchanges`: the pass averages gradients. Several sums of one pass go together where they
   /// are all that there is, or have one count. Throws, the same on all ranks, where what is there
   /// cannot become a mean with it, or where the pass gives gradients to others too (`others` says
-  /// to what, else it is empty) and they add up.
+  /// to what, else it is empty) and they add up. In autograd::grad, which hands gradients out, what
+  /// is there stays: the sum is scaled as the only one of a step.
   double pass_begins(double count, bool exchanges, const std::string& others);
   /// The same for a sum that is scaled by the count of its whole step.
   double whole_step_begins(double step_count);

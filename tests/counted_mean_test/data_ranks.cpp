@@ -114,7 +114,7 @@ void expect_history(int data, int tensor, unsigned seed, const DDPOptions& optio
 
 TEST(CountedMean, IsTheMeanSinceGradientsWereEmptyInAnyHistory) {
   const char* const asked = std::getenv("OSLO_TEST_COUNTED_HISTORIES");
-  const int histories = asked != nullptr ? std::atoi(asked) : 9;
+  const int histories = asked != nullptr ? std::atoi(asked) : 6;
   for (int i = 0; i < histories; ++i) {
     expect_history(1 + i % 3, 1, 100 + i);
     if (i % 4 == 0) expect_history(2, 2, 200 + i);
@@ -243,6 +243,31 @@ TEST(CountedMean, GoesWithAScaler) {
         }
         EXPECT_EQ(scaler.get_scale(), 512);
       });
+}
+
+/// autograd::grad hands gradients out, and leaves what is there.
+TEST(CountedMean, HandedOutIsTheShareOfTheMean) {
+  on_replicas(2, 1, [](const World& world, const ParallelModel& parallel, Ddp& ddp, auto& net) {
+    torch::nn::Sequential plain = counted_net();
+    const std::vector<Rows> all{rows_of(3, 1), rows_of(1, 2)}, second{rows_of(2, 3), rows_of(4, 4)};
+    const Rows &own = all[world.rank()], &other = second[world.rank()];
+    counted_mean(sum_of(&ddp, own), own.count(), ddp).backward();
+    mean_alone(plain, all);
+    {
+      const auto waits = ddp.no_sync();
+      const Tensor loss = counted_mean(sum_of(&ddp, other), other.count(), ddp);
+      const auto handed = torch::autograd::grad({loss}, net->parameters());
+      parity::expect_gradients(*net, *plain);
+      mean_alone(plain, second);
+      for (size_t i = 0; i < handed.size(); ++i) {
+        const Tensor mean = parallel.mpu().data_group()->all_reduce(handed[i].clone()) / 2;
+        parity::expect_close(mean, plain->parameters()[i].grad(), "handed out");
+      }
+    }
+    counted_mean(sum_of(&ddp, other), other.count(), ddp).backward();
+    mean_alone(plain, {all[0], all[1], second[0], second[1]});
+    parity::expect_gradients(*net, *plain);
+  });
 }
 
 /// Nothing to learn from: NaN is shown, as by LibTorch's mean of nothing, and gradients are zero.

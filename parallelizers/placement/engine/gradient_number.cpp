@@ -33,7 +33,8 @@ bool computes_from_gradients(const Call& call) {
       call.place().stages.to_string(),
       " has, which is not the model's: ranks of other stages read another one. The norm of all "
       "gradients is parallel.clip_grad_norm_(INFINITY), the same on every rank; it is not "
-      "finite where one of them is not. To look at this rank's part, take "
+      "finite where one of them is not, and oslo::GradScaler leaves such a step out. To look at "
+      "this rank's part, take "
       "oslo::local_tensor(gradient)");
   OSLO_CHECK(
       !call.op().random, call.name(), " draws random numbers for gradients that pipeline ",
