@@ -52,6 +52,13 @@ Pending::Label label_of(const std::string& name, const std::vector<int>& ranks, 
       own == nullptr ? nullptr : own->presence()});
 }
 
+/// Gloo rounds what it has added up to the tensor's type with every addend. Shared memory adds up
+/// halves in fp32, and rounds once.
+bool rounds_addends(Mover by, at::ScalarType type) {
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  return half && (by == Mover::gloo || by == Mover::two_levels);
+}
+
 }  // namespace
 
 Group::Group(std::string name, std::vector<int> ranks, int rank,
@@ -135,13 +142,19 @@ Pending Group::start_all_reduce(at::Tensor tensor, Reduction reduction) {
 Pending Group::begin_all_reduce(at::Tensor tensor, Reduction reduction, bool awaited) {
   if (size() == 1) return Pending(std::move(tensor));
   tensor = parts::plain(tensor);
-  count_all_reduce(tensor, all_reduce_brings(tensor));
-  if (silent(tensor) || tensor.numel() == 0) return Pending(std::move(tensor));
-  std::vector<at::Tensor> tensors{parts::as_real(tensor)};
+  const bool silently = silent(tensor);
+  const bool widens = !silently && reduction == Reduction::sum &&
+                      rounds_addends(mover(tensor), tensor.scalar_type());
+  at::Tensor sum = widens ? tensor.to(at::kFloat) : tensor;
+  count_all_reduce(tensor, all_reduce_brings(sum));
+  if (silently || tensor.numel() == 0) return Pending(std::move(tensor));
+  std::vector<at::Tensor> tensors{parts::as_real(sum)};
   c10d::AllreduceOptions options;
   options.asyncOp = !awaited;
   options.reduceOp = operation_of(reduction);
-  return pending(backend(tensor).allreduce(tensors, options), tensor, "all_reduce");
+  Pending begun = pending(backend(tensor).allreduce(tensors, options), sum, "all_reduce");
+  if (!widens) return begun;
+  return std::move(begun).then([tensor](const at::Tensor& wide) { return tensor.copy_(wide); });
 }
 
 void Group::broadcast(at::Tensor& tensor, int root) {

@@ -43,6 +43,11 @@ void read_saved_stages(const Json& object, ConfigValues& values) {
   values.actual_pipeline_stage_id = maybe<std::vector<int>>(object, "actual_pipeline_stage_id");
 }
 
+void read_amp(const Json& amp, ConfigValues& values) {
+  values.amp = value_or(amp, "enabled", false);
+  values.amp_dtype = value_or(amp, "dtype", std::string("bfloat16"));
+}
+
 void read_oslo(const Json& model_parallelism, ConfigValues& values) {
   values.enabled = value_or(model_parallelism, "enable", true);
   values.tensor_parallel_size = value_or(model_parallelism, "tensor_parallel_size", 1);
@@ -65,7 +70,7 @@ void read_libai(const Json& train, ConfigValues& values) {
   values.activation_checkpoint = value_or(at(train, "activation_checkpoint"), "enabled", false);
   values.zero_optimization = value_or(at(train, "zero_optimization"), "enabled", false);
   values.zero_stage = value_or(at(train, "zero_optimization"), "stage", 1);
-  values.amp = value_or(at(train, "amp"), "enabled", false);
+  read_amp(at(train, "amp"), values);
 }
 
 void read_colossal_ai(const Json& parallel, ConfigValues& values) {
@@ -121,10 +126,15 @@ ConfigValues read_values(const Json& document) {
     read_libai(at(document, "train"), values);
   } else {
     values.num_accumulation_steps = value_or(document, "num_accumulation_steps", 1);
+    read_amp(at(document, "amp"), values);
     read_saved_stages(document, values);
   }
   if (values.dialect == ConfigDialect::colossal_ai) {
     read_colossal_ai(at(document, "parallel"), values);
+  }
+  if (const Json& fp16 = at(document, "fp16"); !fp16.is_null()) {  // Colossal-AI's
+    values.amp = value_or(fp16, "enabled", true);
+    values.amp_dtype = "float16";
   }
   if (auto order = maybe<std::string>(document, "rank_order")) {
     values.rank_order = parse_rank_order(*order);
@@ -135,6 +145,8 @@ ConfigValues read_values(const Json& document) {
   if (auto timeout = maybe<int>(document, "timeout")) {
     values.timeout = std::chrono::seconds(*timeout);
   }
+  values.master_weights = value_or(document, "master_weights", false);
+  values.reduce_dtype = value_or(document, "reduce_dtype", std::string("float32"));
   values.gradient_accumulation = value_or(document, "gradient_accumulation", 1);
   values.clip_grad_norm = value_or(document, "clip_grad_norm", 0.0);
   values.kernel_fusion = value_or(document, "kernel_fusion", false);
@@ -149,8 +161,20 @@ ConfigValues read_values(const Json& document) {
   return values;
 }
 
+/// Where the dialect has amp; what stands there means nothing alone.
+void check_amp(const Json& document, const ConfigValues& values) {
+  const bool libai = values.dialect == ConfigDialect::libai;
+  const Json& amp = at(libai ? at(document, "train") : document, "amp");
+  const char* const path = libai ? "train.amp" : "amp";
+  OSLO_CHECK_AS(config, !amp.is_object() || amp.contains("enabled"), "'", path,
+                "' does not say whether it is enabled: add \"enabled\": true");
+  OSLO_CHECK_AS(config, amp.is_null() || at(document, "fp16").is_null(), "'", path,
+                "' and 'fp16' both say what to compute in: keep one of them");
+}
+
 void check_complete(const Json& document) {
   ConfigValues values = read_values(document);
+  check_amp(document, values);
   if (values.dialect != ConfigDialect::colossal_ai) {
     return;
   }

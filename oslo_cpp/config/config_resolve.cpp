@@ -181,7 +181,8 @@ void check_features(const ConfigValues& values) {
                   instead);
   };
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
-  refuse(values.amp, "amp.enabled", "true", "false");
+  OSLO_CHECK_AS(config, values.reduce_dtype == "float32", "'reduce_dtype' = ", values.reduce_dtype,
+                " is not there yet: set it to float32");
   refuse(values.activation_checkpoint, "activation_checkpoint.enabled", "true", "false");
   check_engine(values);
 }
@@ -209,6 +210,10 @@ ParallelSizes Config::resolve(int world_size) const {
   sizes.timeout = values_.timeout;
   sizes.enabled = values_.enabled;
   if (!values_.enabled) {
+    OSLO_CHECK_AS(config, !values_.amp && !values_.master_weights,
+                  values_.amp ? "'amp.enabled'" : "'master_weights'",
+                  " = true beside 'model_parallelism.enable' = false, which leaves the model as it "
+                  "is: set 'model_parallelism.enable' to true, which at size 1 cuts nothing");
     sizes.data = world_size;
     return sizes;
   }

@@ -48,6 +48,11 @@ std::vector<ConfigKey> saved_stages() {
   return {stage_ids("auto_pipeline_stage_id"), stage_ids("actual_pipeline_stage_id")};
 }
 
+/// LiBai has it in its own object, the others at the top.
+ConfigKey amp_keys() {
+  return object("amp", {flag("enabled"), choice("dtype", {"bfloat16", "float16"})});
+}
+
 ConfigKey oslo_keys() {
   return object("model_parallelism",
                 {flag("enable"), count("tensor_parallel_size"), count("pipeline_parallel_size"),
@@ -65,8 +70,7 @@ ConfigKey libai_keys() {
   for (ConfigKey& key : saved_stages()) dist.keys.push_back(std::move(key));
   return object("train", {std::move(dist), count("num_accumulation_steps"),
                           object("activation_checkpoint", {flag("enabled")}),
-                          object("zero_optimization", {flag("enabled"), zero_stage}),
-                          object("amp", {flag("enabled")})});
+                          object("zero_optimization", {flag("enabled"), zero_stage}), amp_keys()});
 }
 
 ConfigKey colossal_ai_keys() {
@@ -120,11 +124,15 @@ ConfigKey config_schema(ConfigDialect dialect) {
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   root.keys.push_back({.name = "stages", .kind = Kind::where, .maximum = StageSet::kMost - 1});
   root.keys.push_back(choice("balance_stages", {"time", "memory"}));
+  root.keys.push_back(flag("master_weights"));
+  root.keys.push_back(choice("reduce_dtype", {"float32", "bfloat16", "float16"}));
   if (dialect == ConfigDialect::colossal_ai || dialect == ConfigDialect::none) {
+    root.keys.push_back(object("fp16", {flag("enabled"), choice("mode", {"torch"})}));
     root.keys.push_back(count("gradient_accumulation"));
     root.keys.push_back({.name = "clip_grad_norm", .kind = Kind::amount});
   }
   if (dialect != ConfigDialect::libai) {
+    root.keys.push_back(amp_keys());
     root.keys.push_back(count("num_accumulation_steps"));
     for (ConfigKey& key : saved_stages()) root.keys.push_back(std::move(key));
   }

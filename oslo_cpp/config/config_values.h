@@ -76,7 +76,10 @@ struct ConfigValues {
   bool activation_checkpoint = false;
   bool zero_optimization = false;
   int zero_stage = 1;
-  bool amp = false;
+  bool amp = false;                    ///< the forward runs under autocast
+  std::string amp_dtype = "bfloat16";  ///< or "float16"
+  bool master_weights = false;
+  std::string reduce_dtype = "float32";  ///< or "bfloat16", "float16"
 };
 
 }  // namespace oslo

@@ -10,6 +10,7 @@
 #include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/world/agreement.h"
+#include "oslo_cpp/config/precision_of.h"
 #include "oslo_cpp/initialize/agreement.h"
 #include "oslo_cpp/initialize/check_devices.h"
 #include "oslo_cpp/initialize/find_rates.h"
@@ -25,9 +26,11 @@
 #include "parallelizers/deferred/fill.h"
 #include "parallelizers/modules/module_traits.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/weight_casts.h"
 #include "parallelizers/placement/engine/kernel_fusion.h"
 #include "parallelizers/placement/operators/user_rule_registry.h"
 #include "parallelizers/plan/apply/apply_plan.h"
+#include "parallelizers/plan/apply/master_weights.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/dry/forward_survey.h"
 
@@ -112,6 +115,10 @@ void check_decided_over(const ModelView& model, const ContextPtr& context) {
                "initialize: ", parameter.name,
                " is cut already, by an initialize over other tensor ranks; models that share a "
                "layer need the same tensor_parallel_size");
+    OSLO_CHECK(mark == nullptr || mark->layout->context()->precision == context->precision,
+               "initialize: ", parameter.name,
+               " belongs to a model that was initialized with another 'amp', 'master_weights' or "
+               "'reduce_dtype'; models that share a layer need the same");
   }
 }
 
@@ -182,6 +189,10 @@ std::shared_ptr<ModelContext> make_context(const MPU& mpu, c10::Device device,
   auto context = context_of(mpu.tensor_mesh());
   put_on_stages(*context, mpu.pipeline_group(), device, pipeline_shape(values));
   if (values.kernel_fusion) context->fusion = std::make_shared<KernelFusion>();
+  context->precision = precision_of(values);
+  if (context->follows()) {
+    context->weight_casts = std::make_shared<WeightCasts>(context->precision.master_weights);
+  }
   return context;
 }
 
@@ -210,6 +221,8 @@ void Initialization::check_asked() {
   OSLO_CHECK(!is_all_initialized(view_),
              "initialize: this model is parallel already; initialize it once, on the whole model");
   if (enabled()) check_devices(view_);
+  if (enabled()) check_precision(precision_of(config_.values()), device_of(view_));
+  if (enabled() && config_.values().master_weights) check_kept_in_fp32(view_);
   OSLO_CHECK(!DeferredInit::active(),
              "initialize under oslo::DeferredInit; let the guard end first");
   check_fillable(view_);
@@ -238,7 +251,10 @@ void Initialization::plan_together(const Rates& rates) {
   check_decided_over(view_, context_);
   layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);
   stages_ = stages_of(view_, config_, options_.stages, mpu_->size("pipeline"));
-  if (!divides()) return check_memory_of_one_rank(view_, layers_, limits());
+  if (!divides()) {
+    if (context_->follows()) check_free_of_graphs(view_);
+    return check_memory_of_one_rank(view_, layers_, limits());
+  }
   check_divides(layers_, context_);
   if (cuts_layers() && has_example()) {
     forecast_ = plan_by_example(layers_, view_, *axes_, limits(), options_.cut_own_parameters,
@@ -249,6 +265,7 @@ void Initialization::plan_together(const Rates& rates) {
       stages_, {view_, config_, options_.stages, layers_, *axes_, options_.example_inputs, rates},
       leads());
   check_cuttable(layers_, view_, stages_.tensors);
+  if (context_->follows()) check_free_of_graphs(view_);
 }
 
 void Initialization::cut() {
@@ -256,7 +273,11 @@ void Initialization::cut() {
     if (leads()) std::cerr << told_of(taken_) << std::endl;
     take_from_first(taken_, *mpu_, view_, default_generators(view_));
   }
-  if (!divides()) return;
+  if (context_->precision.master_weights) {
+    const std::string kept = keep_in_fp32(view_, context_);
+    if (leads() && !kept.empty()) std::cerr << kept << std::endl;
+  }
+  if (!divides() && !context_->follows()) return;
   cut_parameters(layers_, context_, stages_.tensors);
   cut_unused_parameters(layers_, view_);
   place_on_stages(view_, context_, stages_.tensors);

@@ -158,6 +158,7 @@ Plan ParallelModel::plan() const {
   plan.forecast = state_->forecast;
   plan.pipeline = state_->pipeline;
   plan.ranks = state_->mpu.world().size();
+  plan.precision = to_string(context_of(state_->mpu.tensor_mesh())->precision);
   plan.axes = axes_of(state_->mpu.grid());
   if (state_->counted) {
     plan.counted = "in the counted step";
@@ -224,6 +225,10 @@ std::vector<StateTransfer> ParallelModel::make_ordinary(const ReshardOptions& op
   check();
   state_->finish_last_save();
   const ModelView view(state_->module);
+  OSLO_CHECK(
+      !context_of(state_->mpu.tensor_mesh())->follows(),
+      "deparallelize and reshard of a model with 'amp' or 'master_weights' are not there yet: "
+      "save_parallelized, and load into a model that is initialized anew");
   agree_on_text(state_->mpu.world(), "ReshardOptions",
                 c10::str("optimizers: ", options.optimizers().size()),
                 "give the same optimizers on every rank, or none on any");

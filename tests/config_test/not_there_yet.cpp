@@ -48,8 +48,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
                 2,
                 {"'train.zero_optimization.enabled' = true", "false"}},
-        Refused{
-            R"({"train": {"amp": {"enabled": true}}})", 2, {"'train.amp.enabled' = true", "false"}},
         Refused{R"({"train": {"activation_checkpoint": {"enabled": true}}})",
                 2,
                 {"'train.activation_checkpoint.enabled' = true", "false"}}));

@@ -141,6 +141,8 @@ inline OptionTests config_key_tests() {
   const std::string wrong = "config_test/wrong_values.cpp";
   const std::string saved = "pipeline_stages_test/saved_config.cpp";
   const std::string accumulation = "pipeline_step_test/accumulation.cpp";
+  const std::string precision = "config_test/precision.cpp";
+  const std::string in_its_place = "ConfigPrecision.EachDialectSaysItInItsPlace";
   const std::string accumulates =
       "Accumulation.NumAccumulationStepsOfEveryDialectIsOneStepOfTheWholeBatch";
   return {
@@ -163,7 +165,14 @@ inline OptionTests config_key_tests() {
       {"train.activation_checkpoint.enabled", later, "ConfigRefused.NotThereYet"},
       {"train.zero_optimization.enabled", later, "ConfigRefused.NotThereYet"},
       {"train.zero_optimization.stage", later, "Config.WhatIsOffIsAccepted"},
-      {"train.amp.enabled", later, "ConfigRefused.NotThereYet"},
+      {"train.amp.enabled", precision, in_its_place},
+      {"train.amp.dtype", precision, "ConfigPrecision.WhatMeansNothingIsRefused"},
+      {"amp.enabled", precision, in_its_place},
+      {"amp.dtype", precision, in_its_place},
+      {"fp16.enabled", precision, in_its_place},
+      {"fp16.mode", precision, in_its_place},
+      {"master_weights", precision, in_its_place},
+      {"reduce_dtype", precision, in_its_place},
 
       {"parallel.data.size", meaning, "Config.DialectsAgree", "\"data\""},
       {"parallel.pipeline.size", meaning, "Config.DialectsAgree"},

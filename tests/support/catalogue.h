@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/support/bf16.h"
+#include "tests/support/catalogue_amp.h"
 #include "tests/support/catalogue_entry.h"
 #include "tests/support/gather_record.h"
 #include "tests/support/one_device.h"
@@ -177,6 +178,39 @@ inline void autocast_step(const Entry& entry, const Mesh& mesh, const oslo::Worl
   }
 }
 
+/// One step by the config's "amp" over ranks.
+inline void amp_over_ranks(const Entry& entry, const Mesh& mesh) {
+  if (!entry.runs_in_bf16) return;
+  oslo::run_as_threads(mesh.tensor, [&](const oslo::World& world) {
+    at::set_num_threads(1);
+    const Batch batch = make_batch(entry, 0, torch::kFloat32);
+    const auto fp32 = make_model(entry, torch::kFloat32),
+               plain = make_model(entry, torch::kFloat32);
+    const auto model = make_model(entry, torch::kFloat32);
+    oslo::InitializeOptions how;
+    how.world = world;
+    how.cut_own_parameters = true;
+    if (mesh.example) how.example_inputs = [&] { entry.forward(*model, batch.inputs); };
+    oslo::initialize(model, oslo::Config::parse(amp_config(entry, mesh.tensor)), how);
+    const auto all_of = [&](const Step& step, const torch::nn::Module& of) {
+      Tensors all = step.outputs;
+      all.push_back(gradients_of(of, *plain));
+      return all;
+    };
+    const Step exact_step = amp_step(entry, *fp32, batch, false);
+    const Step expected_step = amp_step(entry, *plain, batch, true);
+    const Step step = amp_step(entry, *model, batch, false);
+    const Tensors exact = all_of(exact_step, *fp32), expected = all_of(expected_step, *plain),
+                  actual = all_of(step, *model);
+    for (size_t i = 0; i < actual.size(); ++i) {
+      oslo::test::expect_rounded_alike(
+          actual[i], expected[i], exact[i], mesh.tensor,
+          i + 1 < actual.size() ? "output " + std::to_string(i) : "gradients",
+          entry.decides ? 0.25 : 0);
+    }
+  });
+}
+
 /// Everything, for one model on one mesh, with ranks as threads.
 inline void expect_entry(const Entry& entry, const Mesh& mesh) {
   oslo::run_as_threads(mesh.tensor * mesh.data, [&](oslo::World world) {
@@ -193,6 +227,14 @@ class Catalogue : public testing::TestWithParam<std::tuple<Entry (*)(), Mesh>> {
 
 TEST_P(Catalogue, EqualsOneDevice) {
   expect_entry(std::get<0>(GetParam())(), std::get<1>(GetParam()));
+}
+
+/// On one rank each model, over ranks each on one of the meshes.
+TEST_P(Catalogue, ComputesInTheTypeAskedFor) {
+  const auto [entry, mesh] = GetParam();
+  const Entry of = entry();
+  if (mesh.name() == kMeshes.front().name()) amp_on_one_rank(of);
+  if (mesh.name() == kMeshes[of.name.size() % kMeshes.size()].name()) amp_over_ranks(of, mesh);
 }
 
 inline std::string case_name(const testing::TestParamInfo<Catalogue::ParamType>& info) {

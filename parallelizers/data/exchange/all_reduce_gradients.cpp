@@ -3,7 +3,7 @@
 namespace oslo {
 
 bool AllReduceGradients::serves(const ParameterLayouts& layouts) const {
-  return layouts.gradient == layouts.parameter;
+  return layouts.gradient == layouts.parameter || *layouts.gradient == *layouts.parameter;
 }
 
 Pending AllReduceGradients::start(Group& group, const GradientBucket& bucket, bool awaited) const {

@@ -30,7 +30,7 @@ void GradientExchange::keep(const at::Tensor& parameter) const {
   const Mark* const mark = mark_of(parameter);
   if (mark == nullptr || !gradient.defined()) return;
   const ParameterLayouts& layouts = mark->layouts;
-  if (layouts.gradient == layouts.parameter) return mark_gradient(gradient, parameter);
+  if (*layouts.gradient == *layouts.parameter) return mark_gradient(gradient, parameter);
   const Mark* const lies = mark_of(gradient);
   if (lies != nullptr && lies->layout == layouts.gradient) return;
   const BelowDoor below;

@@ -6,6 +6,8 @@
 
 #include <array>
 
+#include "parallelizers/placement/door/autocast.h"
+
 namespace oslo::recompute {
 
 /// What of a thread decides how operators run: gradient and inference mode, autocast, keys that are
@@ -23,6 +25,7 @@ class CallState {
     Scope& operator=(const Scope&) = delete;
 
    private:
+    const ForwardAgain forward_again_;
     c10::impl::ForceDispatchKeyGuard keys_;
     c10::AutogradState gradients_;
     std::array<c10::ScalarType, 2> types_;

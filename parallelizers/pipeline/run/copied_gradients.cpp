@@ -80,7 +80,7 @@ void CopiedGradients::add_up() {
       sum = sum.defined() ? sum + addend : addend.clone();
     }
     const at::Tensor& parameter = copied_[i].parameter;
-    parameter.mutable_grad() = sum.defined() ? marked_like(sum, parameter) : at::Tensor();
+    parameter.mutable_grad() = sum.defined() ? marked_gradient(sum, parameter) : at::Tensor();
   }
   put_back();
 }

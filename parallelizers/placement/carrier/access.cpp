@@ -51,7 +51,7 @@ at::Tensor full_tensor(const at::Tensor& tensor) {
   const Value value = value_of(tensor);
   Value whole = gather_all(value);
   if (!value.layout->resident()) {
-    at::Tensor result = wrap(std::move(whole));
+    at::Tensor result = std::move(whole.local);
     gather_gradients_of({result});
     return result;
   }
@@ -72,6 +72,11 @@ at::Tensor local_tensor(const at::Tensor& tensor) {
 bool is_here(const at::Tensor& tensor) {
   const LayoutPtr own = layout(tensor);
   return !own || own->here();
+}
+
+bool is_followed(const at::Tensor& tensor) {
+  const LayoutPtr own = layout(tensor);
+  return own && own->followed();
 }
 
 bool is_placed(const at::Tensor& tensor) {

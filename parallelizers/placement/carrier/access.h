@@ -20,6 +20,9 @@ at::Tensor local_tensor(const at::Tensor& tensor);
 /// parameter).
 bool is_placed(const at::Tensor& tensor);
 
+/// Whether it is a value of a model whose forward is followed (`Layout::followed`).
+bool is_followed(const at::Tensor& tensor);
+
 /// Whether this rank has the tensor, or its part of it: false where another pipeline stage does.
 bool is_here(const at::Tensor& tensor);
 

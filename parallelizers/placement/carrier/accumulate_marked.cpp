@@ -21,16 +21,19 @@ using torch::autograd::variable_list;
 
 class AccumulateMarked final : public Node {
  public:
-  AccumulateMarked(const at::Tensor& parameter, LayoutPtr layout)
+  AccumulateMarked(const at::Tensor& parameter, LayoutPtr layout, MarkOfGradient mark)
       : Node(/*sequence_nr=*/UINT64_MAX),  // as early as it can run, as AccumulateGrad does
         parameter_(parameter.getIntrusivePtr()),
-        layout_(std::move(layout)) {
+        layout_(std::move(layout)),
+        mark_(mark) {
     const auto sizes = layout_->global_sizes(parameter.sizes());
     add_input_metadata(parameter.options(), c10::fromIntArrayRefSlow(sizes),
                        /*is_tensor_subclass=*/false, /*is_nested=*/false, parameter.scalar_type());
   }
 
   std::string name() const override { return "OsloAccumulate"; }
+
+  MarkOfGradient mark() const { return mark_; }
 
   bool is_for(const at::Tensor& tensor) const {
     return parameter_.lock().get() == tensor.unsafeGetTensorImpl();
@@ -97,12 +100,14 @@ class AccumulateMarked final : public Node {
 
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
   LayoutPtr layout_;
+  MarkOfGradient mark_;
 };
 
 }  // namespace
 
-NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout) {
-  return make_node<AccumulateMarked>(parameter, layout);
+NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout,
+                         MarkOfGradient mark) {
+  return make_node<AccumulateMarked>(parameter, layout, mark);
 }
 
 bool takes_whole_gradients(const Node& node) {
@@ -128,7 +133,13 @@ void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (gradient.key_set().has(kPlacedKey) || gradient.is_sparse()) return;
   auto* impl = gradient.unsafeGetTensorImpl();
   auto marked = implementation_over(gradient, true);
-  copy_tag(*parameter.unsafeGetTensorImpl(), *marked);
+  const NodePtr node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  const auto* const own = dynamic_cast<const AccumulateMarked*>(node.get());
+  if (own != nullptr && own->mark() != nullptr) {
+    own->mark()(*marked, parameter);
+  } else {
+    copy_tag(*parameter.unsafeGetTensorImpl(), *marked);
+  }
   marked->set_version_counter(impl->version_counter());
   impl->shallow_copy_from(marked);
 }

@@ -18,7 +18,11 @@ namespace oslo {
 /// autograd::Function computes when the parameter itself is handed to it. LibTorch's accumulator
 /// would hold those against the local shape: an error, or, where this rank's part has one row, a
 /// silent sum. Keeps no reference to the parameter, whose mark owns it.
-NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout);
+/// `mark`: tells an implementation over the memory of a gradient that it is one of `parameter`;
+/// null: it gets the parameter's mark.
+using MarkOfGradient = void (*)(c10::TensorImpl& gradient, const at::Tensor& parameter);
+NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout,
+                         MarkOfGradient mark = nullptr);
 
 /// Whether a node was made by `make_accumulator`.
 bool takes_whole_gradients(const torch::autograd::Node& node);

@@ -115,7 +115,7 @@ void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<Mark> mark) {
 
 void set_accumulator(const at::Tensor& parameter, const Mark& mark) {
   if (parameter.is_inference()) return;
-  mark.accumulator = make_accumulator(parameter, mark.layout);
+  mark.accumulator = make_accumulator(parameter, mark.layout, &set_gradient_mark);
   torch::autograd::impl::set_grad_accumulator(parameter, WeakNodePtr(mark.accumulator));
 }
 
@@ -137,6 +137,20 @@ ParameterLayouts with_stages(const ParameterLayouts& layouts, StageSet stages) {
   return changed;
 }
 
+/// The mark of what belongs to a parameter and is no value of a forward.
+c10::intrusive_ptr<Mark> not_followed(const Mark& own) {
+  auto mark = c10::make_intrusive<Mark>(own);
+  const LayoutPtr& gradient = own.layouts.gradient;
+  if (!gradient->followed() && *gradient == *own.layout) {
+    mark->layout = gradient;
+  } else {
+    auto layout = std::make_shared<Layout>(*own.layout);
+    layout->set_followed(false);
+    mark->layout = std::move(layout);
+  }
+  return mark;
+}
+
 /// A tensor over the storage of `local`, without history, that is yet to be told its mark.
 at::Tensor over_part(const at::Tensor& local, const Layout& layout, at::Device device) {
   auto impl = marked_implementation(local, layout, device);
@@ -155,7 +169,7 @@ at::Tensor marked_as(const at::Tensor& local, const at::Tensor& parameter,
   auto mark = c10::make_intrusive<Mark>(own);
   mark->layout = layout;
   mark->local_sizes.assign(local.sizes().begin(), local.sizes().end());
-  mark->accumulator = nullptr;
+  if (!(*layout == *own.layout)) mark->accumulator = nullptr;
   at::Tensor marked = over_part(local, *layout, parameter.device());
   set_mark(*marked.unsafeGetTensorImpl(), std::move(mark));
   return marked;
@@ -181,7 +195,11 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const at::Tensor whole = layout->here() ? parameter.detach() : meta_like(parameter);
-  const at::Tensor local = local_part(whole, *layout).clone(at::MemoryFormat::Contiguous);
+  // What is marked only to be followed keeps its memory, and the order of its elements.
+  const bool keeps = layout->followed() && layout->whole() && !layout->resident() &&
+                     whole.has_storage() && !whole.key_set().has(kDeferredKey);
+  const at::Tensor local =
+      keeps ? whole : local_part(whole, *layout).clone(at::MemoryFormat::Contiguous);
   auto impl = marked_implementation(local, *layout, layout->context()->device());
   auto mark = c10::make_intrusive<Mark>(name, layout, local.sizes());
   set_mark(*impl, mark);
@@ -190,7 +208,7 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
   if (layout->here()) {
     set_accumulator(parameter, *mark);
   } else {  // no gradient arrives; the planner puts back the one that the parameter had
-    mark->accumulator = make_accumulator(parameter, layout);
+    mark->accumulator = make_accumulator(parameter, layout, &set_gradient_mark);
   }
 }
 
@@ -285,6 +303,17 @@ at::Tensor blank_in(const at::Tensor& parameter, const LayoutPtr& layout) {
   const auto global = mark->layout->global_sizes(parameter.sizes());
   const at::Tensor whole = at::empty(global, at::TensorOptions(own.dtype()).device(at::kMeta));
   return own.new_empty(local_part(whole, *layout).sizes());
+}
+
+void set_gradient_mark(c10::TensorImpl& marked, const at::Tensor& parameter) {
+  const Mark& own = *mark_of(parameter);
+  copy_tag(*parameter.unsafeGetTensorImpl(), marked);
+  if (own.layout->followed()) set_mark(marked, not_followed(own));
+}
+
+void stop_following(const at::Tensor& marked) {
+  const Mark& own = *mark_of(marked);
+  if (own.layout->followed()) set_mark(*marked.unsafeGetTensorImpl(), not_followed(own));
 }
 
 void set_made_like(const at::Tensor& marked) {

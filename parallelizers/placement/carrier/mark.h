@@ -92,6 +92,13 @@ at::Tensor marked_state(const at::Tensor& local, const at::Tensor& parameter);
 /// layout; else one without content.
 at::Tensor blank_in(const at::Tensor& parameter, const LayoutPtr& layout);
 
+/// Marks a gradient that the present backward pass computed, in place: it lies as the parameter
+/// does, and is not followed. `marked`: an implementation over its memory, to be told so.
+void set_gradient_mark(c10::TensorImpl& marked, const at::Tensor& parameter);
+
+/// What was made like `parameter`, with nothing of its content, is not followed.
+void stop_following(const at::Tensor& marked);
+
 /// Sets `made_like` of a new tensor.
 void set_made_like(const at::Tensor& marked);
 

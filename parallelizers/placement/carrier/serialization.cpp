@@ -14,6 +14,7 @@ void refuse_part(const at::Tensor& tensor) {
   if (!tensor.key_set().has(kPlacedKey)) return;
   const Mark* mark = mark_of(tensor);
   if (mark == nullptr) return;  // a placed tensor has no storage, which was asked for before
+  if (mark->layout->whole() && !mark->layout->resident()) return;  // all of it
   fail("torch::save would write only this rank's part, ", tensor.sizes(), " of ",
        c10::IntArrayRef(mark->layout->global_sizes(tensor.sizes())), ", of parallel parameter ",
        mark->name,

@@ -1,40 +1,170 @@
 #include "parallelizers/placement/door/autocast.h"
 
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <optional>
+#include <utility>
 
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/weight_casts.h"
 
 namespace oslo {
 namespace {
 
-std::optional<at::DeviceType> device_of(const c10::IValue& argument) {
-  const auto ours = [](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.key_set().has(kPlacedKey);
-  };
-  if (argument.isTensor() && ours(argument.toTensor())) return argument.toTensor().device().type();
-  if (!argument.isTensorList()) return std::nullopt;
-  for (const at::Tensor& tensor : argument.toTensorVector()) {
-    if (ours(tensor)) return tensor.device().type();
+/// Where a thread is in a call under autocast. LibTorch keeps such a state of its own, which says
+/// "off" as much within a kernel of autocast as where nobody has switched it on.
+thread_local bool inside_kernel = false;
+thread_local bool may_keep_casts = false;
+thread_local bool forward_again = false;
+/// That it is on by the model's precision, and whether that keeps casts.
+thread_local bool on_by_model = false;
+thread_local bool model_keeps_casts = false;
+
+/// One operator under autocast. What its kernel runs is past autocast, as in LibTorch.
+class KernelScope {
+ public:
+  /// `type`: the model's; unset: the program's guard says which.
+  KernelScope(at::DeviceType device, std::optional<at::ScalarType> type)
+      : device_(device),
+        by_model_(type.has_value()),
+        outer_inside_(std::exchange(inside_kernel, true)),
+        outer_may_keep_(may_keep_casts) {
+    if (!by_model_) return;
+    type_ = at::autocast::get_autocast_dtype(device_);
+    caches_ = at::autocast::is_autocast_cache_enabled();
+    may_keep_casts = on_by_model ? model_keeps_casts : caches_;
+    at::autocast::set_autocast_dtype(device_, *type);
+    // Its cache is one for the process, and nobody would clear it.
+    at::autocast::set_autocast_cache_enabled(false);
   }
-  return std::nullopt;
+  ~KernelScope() {
+    inside_kernel = outer_inside_;
+    may_keep_casts = outer_may_keep_;
+    if (!by_model_) return;
+    at::autocast::set_autocast_dtype(device_, type_);
+    at::autocast::set_autocast_cache_enabled(caches_);
+  }
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  const at::DeviceType device_;
+  const bool by_model_;
+  const bool outer_inside_, outer_may_keep_;
+  at::ScalarType type_ = at::kFloat;
+  bool caches_ = true;
+};
+
+/// The device of the first placed or marked argument.
+std::optional<at::DeviceType> device_of(c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<at::DeviceType> device;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    if (!device && tensor.key_set().has(kPlacedKey)) device = tensor.device().type();
+  });
+  return device;
+}
+
+/// The precision of the first followed argument's model; null where none is.
+const Precision* precision_of(c10::ArrayRef<c10::IValue> arguments) {
+  const Precision* precision = nullptr;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    if (precision != nullptr || !tensor.key_set().has(kPlacedKey)) return;
+    const LayoutPtr own = layout(tensor);
+    if (own && own->followed() && !is_gradient(tensor)) precision = &own->context()->precision;
+  });
+  return precision;
+}
+
+bool in_backward() {
+  return !forward_again && torch::autograd::get_current_graph_task_id() != -1;
+}
+
+/// Whether the program's guards say that autocast is off, and not nothing.
+bool switched_off() {
+  const bool guarded = at::autocast::increment_nesting() > 1;
+  at::autocast::decrement_nesting();
+  return guarded;
+}
+
+/// The type that the model's precision has for the call.
+std::optional<at::ScalarType> type_by_model(c10::ArrayRef<c10::IValue> arguments) {
+  if (inside_kernel) return std::nullopt;
+  const Precision* const precision = precision_of(arguments);
+  if (precision == nullptr || !precision->autocast) return std::nullopt;
+  if (in_backward() || switched_off()) return std::nullopt;
+  return precision->autocast;
 }
 
 }  // namespace
 
 bool run_under_autocast(const OperatorEntry& op, torch::jit::Stack& stack) {
-  for (size_t i = stack.size() - op.arguments; i < stack.size(); ++i) {
-    const auto device = device_of(stack[i]);
-    if (!device) continue;
-    if (!at::autocast::is_autocast_available(*device)) return false;
-    if (!at::autocast::is_autocast_enabled(*device)) return false;
-    const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(*device);
-    if (!op.handle.hasKernelForDispatchKey(key)) return false;
-    op.handle.callBoxedForDispatchKey(key, stack);
-    return true;
+  if (!op.autocasts) return false;
+  const c10::ArrayRef<c10::IValue> all(stack);
+  const auto arguments = all.slice(stack.size() - op.arguments);
+  const auto device = device_of(arguments);
+  if (!device || !at::autocast::is_autocast_available(*device)) return false;
+  const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(*device);
+  if (!op.handle.hasKernelForDispatchKey(key)) return false;
+  std::optional<at::ScalarType> type;
+  if (on_by_model && at::autocast::is_autocast_enabled(*device)) {
+    type = at::autocast::get_autocast_dtype(*device);
+  } else if (!at::autocast::is_autocast_enabled(*device)) {
+    type = type_by_model(arguments);
+    if (!type) return false;
   }
-  return false;
+  const KernelScope scope(*device, type);
+  op.handle.callBoxedForDispatchKey(key, stack);
+  return true;
+}
+
+AutocastOfParts::AutocastOfParts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (!op.composite) return;
+  const auto device = device_of(arguments);
+  if (!device || !at::autocast::is_autocast_available(*device)) return;
+  if (at::autocast::is_autocast_enabled(*device)) return;
+  const auto type = type_by_model(arguments);
+  if (!type) return;
+  device_ = device;
+  type_ = at::autocast::get_autocast_dtype(*device);
+  caches_ = at::autocast::is_autocast_cache_enabled();
+  outer_keeps_ = std::exchange(model_keeps_casts, caches_);
+  outer_by_model_ = std::exchange(on_by_model, true);
+  at::autocast::set_autocast_dtype(*device, *type);
+  at::autocast::set_autocast_cache_enabled(false);
+  at::autocast::set_autocast_enabled(*device, true);
+}
+
+AutocastOfParts::~AutocastOfParts() {
+  if (!device_) return;
+  at::autocast::set_autocast_enabled(*device_, false);
+  at::autocast::set_autocast_cache_enabled(caches_);
+  at::autocast::set_autocast_dtype(*device_, type_);
+  model_keeps_casts = outer_keeps_;
+  on_by_model = outer_by_model_;
+}
+
+bool take_kept_cast(const OperatorEntry& op, torch::jit::Stack& stack) {
+  if (!op.to_type || !may_keep_casts || !inside_kernel) return false;
+  c10::IValue* const arguments = &stack[stack.size() - op.arguments];
+  const at::Tensor& tensor = arguments[0].toTensor();
+  const Mark* const mark = mark_of(tensor);
+  if (mark == nullptr || !mark->layout->followed()) return false;
+  WeightCasts* const casts = mark->layout->context()->weight_casts.get();
+  if (casts == nullptr) return false;
+  at::Tensor kept = casts->of(tensor, arguments[1].toScalarType());
+  if (!kept.defined()) return false;
+  torch::jit::drop(stack, op.arguments);
+  stack.emplace_back(std::move(kept));
+  return true;
+}
+
+ForwardAgain::ForwardAgain() : outer_(std::exchange(forward_again, true)) {}
+ForwardAgain::~ForwardAgain() {
+  forward_again = outer_;
 }
 
 }  // namespace oslo

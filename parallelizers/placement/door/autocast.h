@@ -1,13 +1,54 @@
 #pragma once
 
+#include <ATen/core/stack.h>
+
+#include <optional>
+
 #include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 
-/// Under autocast, casts the arguments as LibTorch does for this operator, then runs it through the
-/// door again with autocast off. The door lies above autocast: what a rule or a decomposition is
-/// made of has other casts than the operator itself (addmm's bias, a composite convolution). False,
-/// with nothing done, when autocast is off or says nothing about the operator.
+/// Runs the operator under autocast, if that is on for the first placed or marked argument: by the
+/// program's own guard, else by the model's `Precision`. Autocast's casts arrive at the door as
+/// operators of their own. Placed tensors have no backend, so that LibTorch does not apply it by
+/// itself. False where there is nothing to apply, and nothing was run.
+///
+/// By the model's precision run operators of the forward, on values that are followed, whatever
+/// thread they run on. In a backward pass none do, as in PyTorch, where the region ends behind the
+/// loss. A guard of the program that switches autocast off, and counts its nesting as PyTorch's
+/// guards do (`at::autocast::increment_nesting`), is obeyed.
 bool run_under_autocast(const OperatorEntry& op, torch::jit::Stack& stack);
+
+/// While alive the thread's own autocast is on by the model's precision, where that holds for the
+/// call: an operator that is made of others runs them on this rank's parts, past the door.
+class AutocastOfParts {
+ public:
+  AutocastOfParts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
+  ~AutocastOfParts();
+  AutocastOfParts(const AutocastOfParts&) = delete;
+  AutocastOfParts& operator=(const AutocastOfParts&) = delete;
+
+ private:
+  std::optional<at::DeviceType> device_;  ///< unset: nothing was switched on
+  at::ScalarType type_ = at::kFloat;      ///< as it was, as what follows
+  bool caches_ = true, outer_keeps_ = false, outer_by_model_ = false;
+};
+
+/// Takes a cast that autocast asks for out of the weights that the model keeps in that type
+/// (carrier/weight_casts.h). False of every other call.
+bool take_kept_cast(const OperatorEntry& op, torch::jit::Stack& stack);
+
+/// While alive, what this thread runs in a backward pass is a forward that is computed again: the
+/// model's precision holds in it.
+class ForwardAgain {
+ public:
+  ForwardAgain();
+  ~ForwardAgain();
+  ForwardAgain(const ForwardAgain&) = delete;
+  ForwardAgain& operator=(const ForwardAgain&) = delete;
+
+ private:
+  bool outer_;
+};
 
 }  // namespace oslo

@@ -31,7 +31,33 @@ Met look_at(const at::Tensor& tensor) {
   return placed_impl(tensor) != nullptr ? Met::placed : Met::marked;
 }
 
+/// Where nothing is cut, and this rank holds everything, the operator is LibTorch's own: a rule may
+/// have steps that give other bits.
+bool run_whole(Call& call) {
+  const OperatorEntry& op = call.op();
+  if (!call.context()->follows() || call.place().elsewhere) return false;
+  if (op.in_place || op.writes_out || op.view || op.user_rule) return false;
+  c10::SmallVector<at::Tensor, 4> local;
+  for (const Value& operand : call.operands()) {
+    if (operand.cut() || !operand.use.empty()) return false;
+    local.push_back(operand.local);
+  }
+  for (c10::IValue& returned : call.call_below(local)) {
+    if (returned.isTensor() && returned.toTensor().defined()) {
+      call.result({std::move(returned).toTensor(), nullptr});
+    } else if (returned.isTensorList()) {
+      std::vector<Value> list;
+      for (at::Tensor& tensor : returned.toTensorVector()) list.push_back({tensor, nullptr});
+      call.result(std::move(list));
+    } else {
+      call.result_plain(std::move(returned));
+    }
+  }
+  return true;
+}
+
 void run_own_rule(Call& call) {
+  if (run_whole(call)) return;
   const OperatorEntry& op = call.op();
   if (op.rule != nullptr) {
     op.rule(call);
@@ -86,6 +112,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   refuse_own_generator(call);
   const bool from_gradients = computes_from_gradients(call);
+  const AutocastOfParts autocast(op, call.arguments());
   const ForeignScope foreign(call.place().elsewhere && call.residence()->imagined() == nullptr);
   try {
     try {
@@ -124,6 +151,7 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const bool fresh = !op.in_place && !op.writes_out && !op.view;
   const c10::ArrayRef<c10::IValue> all(*stack);
   const auto arguments = all.slice(stack->size() - op.arguments);
+  if (op.autocasts && run_under_autocast(op, *stack)) return;
   const bool fast = op.pointwise && fresh && !may_be_from_gradients(arguments);
   if (fast && run_pointwise_fast(op, *stack)) return;
   Met met = Met::nothing;
@@ -137,8 +165,8 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
     return;
   }
   const auto run_it = [&] {
-    if (met == Met::marked && run_on_parts(op, *stack)) return;
-    if (!run_under_autocast(op, *stack)) run(op, *stack);
+    if (met == Met::marked && (take_kept_cast(op, *stack) || run_on_parts(op, *stack))) return;
+    run(op, *stack);
   };
   UseFollower* const uses = follower();
   if (uses == nullptr) return run_it();

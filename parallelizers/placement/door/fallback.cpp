@@ -8,6 +8,7 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/weight_casts.h"
 #include "parallelizers/placement/engine/gradient_number.h"
 #include "parallelizers/placement/engine/in_place.h"
 
@@ -19,7 +20,9 @@ namespace {
 at::Tensor with_global_sizes(const at::Tensor& tensor) {
   const Mark* mark = mark_of(tensor);
   if (mark == nullptr) return tensor;
-  at::Tensor whole = wrap(value_of_marked(tensor, *mark));
+  WeightCasts* const casts = mark->layout->context()->weight_casts.get();
+  const at::Tensor read = casts != nullptr ? casts->read(tensor) : tensor;
+  at::Tensor whole = wrap(value_of_marked(read, *mark_of(read)));
   if (PlacedTensorImpl* impl = placed_impl(whole)) GraphPlace::of(*impl).set_leaf(tensor);
   note_same(tensor, whole);
   return whole;

@@ -56,6 +56,7 @@ void run_like(const OperatorEntry& op, torch::jit::Stack& stack, size_t base) {
   const bool itself = result.is_same(plain) && (mark.layout->here() || device == tensor.device());
   stack.back() = itself ? tensor : marked_with_history(result, tensor, device);
   const bool made = !itself && mark.accumulator && mark.layout->resident();
+  if (op.shape_alone && !itself) stop_following(stack.back().toTensor());
   if (made && !result.is_alias_of(plain) && !is_gradient(tensor)) {
     set_made_like(stack.back().toTensor());
   }

@@ -55,8 +55,9 @@ class Alike {
     if (!contiguous_) {
       same_order_ &= impl->sizes() == first_->sizes() && impl->strides() == first_->strides();
     }
-    return impl->dim() == first_->dim() && (impl->value().layout == first_->value().layout ||
-                                            *impl->value().layout == *first_->value().layout);
+    const LayoutPtr &own = impl->value().layout, &first = first_->value().layout;
+    if (impl->dim() != first_->dim()) return false;
+    return own == first || (own->followed() == first->followed() && *own == *first);
   }
 
   void take_order(bool contiguous) {

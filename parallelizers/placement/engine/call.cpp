@@ -11,6 +11,7 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/weight_casts.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/elsewhere/stage_call.h"
@@ -20,6 +21,14 @@
 
 namespace oslo {
 namespace {
+
+bool some_followed(const ContextPtr& context, c10::ArrayRef<c10::IValue> arguments) {
+  if (!context || !context->follows()) return false;
+  bool found = false;
+  for_each_tensor(arguments,
+                  [&](const at::Tensor& tensor) { found = found || is_followed(tensor); });
+  return found;
+}
 
 /// The same with a shape inside, as all that lies on other stages has.
 at::Tensor with_shape_inside(const at::Tensor& tensor) {
@@ -44,12 +53,26 @@ Call::Call(const OperatorEntry& op, torch::jit::Stack& stack)
       stack_(stack),
       base_(stack.size() - op.arguments),
       context_(context_of(arguments())),
-      residence_(context_ ? context_->residence() : nullptr) {
+      residence_(context_ ? context_->residence() : nullptr),
+      follows_(some_followed(context_, arguments())),
+      reads_copies_(follows_ && reads_copies()) {
   if (residence_ != nullptr) place_ = residence_->begin(op, arguments(), context_);
 }
 
+bool Call::reads_copies() const {
+  if (!context_->precision.master_weights || !context_->weight_casts) return false;
+  bool alone = true;
+  for_each_tensor(arguments().slice(op_.in_place ? 1 : 0), [&](const at::Tensor& tensor) {
+    const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+    alone = alone && (mark == nullptr || mark->layout->followed());
+  });
+  const bool writes_mark =
+      op_.in_place && is_tensor(0) && is_placed(tensor(0)) && placed_impl(tensor(0)) == nullptr;
+  return alone && !writes_mark;
+}
+
 Value Call::seen(const at::Tensor& tensor) const {
-  Value value = value_of(tensor);
+  Value value = value_of(reads_copies_ ? context_->weight_casts->read(tensor) : tensor);
   if (!value.layout && has_tangent(tensor)) refuse_tangents(name());
   if (op_.use != UseKind::none && value.layout) {
     // The argument, which owns them, stays on the stack until the rule is done.
@@ -64,7 +87,13 @@ std::vector<c10::IValue> Call::seen_arguments() const {
 }
 
 Value Call::resident(Value value) const {
-  return on_stages(std::move(value), context_, place_.stages);
+  value = on_stages(std::move(value), context_, place_.stages);
+  if (!follows_ || !value.defined() || (value.layout && value.layout->followed())) return value;
+  auto layout =
+      value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(context_);
+  layout->set_followed(true);
+  value.layout = std::move(layout);
+  return value;
 }
 
 at::Tensor Call::placed(Value value) const {
@@ -260,7 +289,8 @@ at::Tensor Call::wrapped(Value value, const Value* held, size_t element) {
 }
 
 void Call::result_plain(c10::IValue value) {
-  if (place_.stages.empty()) {
+  // Of an ordinary target the program has the tensor itself.
+  if (!keeps_results_placed() || (place_.stages.empty() && op_.in_place)) {
     results_.push_back(std::move(value));
     return;
   }

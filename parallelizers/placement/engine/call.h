@@ -91,7 +91,7 @@ class Call {
   /// A tensor of this call, for a rule that goes on with operators on it.
   at::Tensor placed(Value value) const;
   /// Whether results are placed even where nothing cuts them.
-  bool keeps_results_placed() const { return !place_.stages.empty(); }
+  bool keeps_results_placed() const { return !place_.stages.empty() || follows_; }
   /// What an operator that reads elements returns: what `look` says where this rank has them; else
   /// what `shapes_tell`, if they do, or the answer of whoever imagines content. Throws where nobody
   /// does, naming the operator.
@@ -107,7 +107,7 @@ class Call {
   const CallPlace& place() const { return place_; }
   /// Null: every rank holds all values.
   Residence* residence() const { return residence_; }
-  /// A result of this call on its stages.
+  /// A result of this call on its stages, and followed where an operand is.
   Value resident(Value value) const;
   /// In a call that is elsewhere: whether to start again with zeros in place of shapes, for a rule
   /// that uses an operator without a kernel for shapes.
@@ -120,6 +120,9 @@ class Call {
   void gather(const std::string& reason);
 
  private:
+  /// Whether it is of the forward: beside gradients, and states that an optimizer keeps of them,
+  /// weights are read as they are.
+  bool reads_copies() const;
   Value seen(const at::Tensor& tensor) const;
   /// The same, kept: of the tensor that is `place`-th among all that are defined.
   const Value& read(size_t place, const at::Tensor& tensor) const;
@@ -136,6 +139,8 @@ class Call {
   ContextPtr context_;
   Residence* residence_;
   CallPlace place_;
+  bool follows_;       ///< results are followed, as an operand is
+  bool reads_copies_;  ///< of weights, in the type that the model computes in
   struct Operand {
     Value value;
     bool recorded = false;  ///< unwrapped while gradients were recorded

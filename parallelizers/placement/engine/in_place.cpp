@@ -62,8 +62,9 @@ bool is_of_leaf(const at::Tensor& target) {
     const Mark* mark = mark_of(target);
     if (mark == nullptr) return false;
     if (is_adopted(target)) return false;
-    // What stages hold is marked though it is whole, buffers too.
-    const bool whole = mark->layout->resident() && mark->layout->whole();
+    // What stages hold, or is followed, is marked though it is whole, buffers too.
+    const Layout& lies = *mark->layout;
+    const bool whole = (lies.resident() || lies.followed()) && lies.whole();
     return is_marked_leaf(target, *mark) && (!whole || target.requires_grad());
   }
   const GraphPlace* const place = GraphPlace::find(*impl);
@@ -73,6 +74,22 @@ bool is_of_leaf(const at::Tensor& target) {
   const bool views_leaf = place->views_leaf() && !is_adopted(place->leaf());
   return views_leaf || place->state() == GraphPlace::State::leaf ||
          (of != nullptr && of->state() == GraphPlace::State::leaf);
+}
+
+/// Throws where what was written is a view of the copy that a forward reads of a parameter, which
+/// is kept in fp32: the parameter would not change.
+void check_not_a_copy(const PlacedTensorImpl& written, const at::Tensor& local,
+                      const char* operation) {
+  const GraphPlace* const place = GraphPlace::find(written);
+  if (place == nullptr || !place->views_leaf()) return;
+  const at::Tensor& leaf = place->leaf();
+  const Mark* const mark = placed_impl(leaf) != nullptr ? nullptr : mark_of(leaf);
+  if (mark == nullptr || !mark->layout->followed() || !mark->layout->here()) return;
+  OSLO_CHECK(local.scalar_type() == leaf.scalar_type(), operation, " writes to a view of ",
+             mark->name, ", which 'master_weights' keeps in ", leaf.scalar_type(),
+             ": the view is one of its ", local.scalar_type(),
+             " copy, and the parameter would not change; write to the parameter itself, or to a "
+             "view of p.detach()");
 }
 
 constexpr const char* kChangesShape =
@@ -96,6 +113,7 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
     if (!counts) target.unsafeGetTensorImpl()->bump_version();
     return;
   }
+  check_not_a_copy(*impl, local, operation);
   if (!impl->is_inference()) impl->bump_version();
   if (const at::Tensor adopted = adopted_base(target); adopted.defined()) {
     follow_view(adopted, local);

@@ -9,6 +9,7 @@
 #include "mpu/grid/mesh.h"
 #include "parallelizers/placement/layout/gather_report.h"
 #include "parallelizers/placement/layout/known_strides.h"
+#include "parallelizers/placement/layout/precision.h"
 #include "parallelizers/placement/residency/residence.h"
 #include "parallelizers/placement/residency/stage_ranks.h"
 #include "parallelizers/placement/residency/stage_set.h"
@@ -17,6 +18,7 @@ namespace oslo {
 
 class CallObserver;
 class KernelFusion;
+class WeightCasts;
 
 /// What the values of one model share beyond the axes that they are cut over. Each mesh has one, as
 /// long as it lives (`context_of`): layouts hold the context, and with it the mesh.
@@ -73,6 +75,17 @@ class ModelContext {
   /// What products compute in one pass with what stands beside them (placement/engine/
   /// kernel_fusion.h). Null: LibTorch's operators, one by one.
   std::shared_ptr<KernelFusion> fusion;
+
+  /// In which types the model's forward computes, and gradients are reduced. Said before there are
+  /// values.
+  Precision precision;
+  /// The weights in the type that products compute in (carrier/weight_casts.h); null where none are
+  /// kept.
+  std::shared_ptr<WeightCasts> weight_casts;
+
+  /// Whether the model's values are followed (`Layout::followed`): its parameters are marked on
+  /// every grid, on one rank too.
+  bool follows() const { return precision.autocast || precision.master_weights; }
 
  private:
   void check_not_ended_there() const;

@@ -52,6 +52,13 @@ class Layout {
   /// Whether this rank holds the value.
   bool here() const { return context_->holds(stages_); }
 
+  /// Whether what is computed of the value stays placed even where nothing cuts it, so that every
+  /// operator of the forward comes through the door (layout/precision.h). Of the model's parameters
+  /// and what a forward makes of them; not of gradients and of states that an optimizer keeps.
+  /// Layouts that differ in this alone are equal.
+  bool followed() const { return followed_; }
+  void set_followed(bool followed) { followed_ = followed; }
+
   bool whole() const;
   bool cuts(int64_t dim) const;
   /// The axes that cut `dim`, outermost first.
@@ -83,6 +90,7 @@ class Layout {
   ContextPtr context_;
   c10::SmallVector<AxisCut, 2> axes_;
   StageSet stages_;
+  bool followed_ = false;
 };
 
 /// Null stands for a plain tensor: whole on every axis of any mesh.

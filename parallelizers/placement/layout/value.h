@@ -29,8 +29,10 @@ struct Value {
   bool cut() const { return layout && !layout->whole(); }
   /// Whether another pipeline stage holds it: `local` is then a shape.
   bool elsewhere() const { return layout && !layout->here(); }
-  /// Whether it is more than an ordinary tensor: cut, or held by some stages only.
-  bool stays_placed() const { return layout && (layout->resident() || !layout->whole()); }
+  /// Whether it is more than an ordinary tensor: cut, held by some stages only, or followed.
+  bool stays_placed() const {
+    return layout && (layout->resident() || layout->followed() || !layout->whole());
+  }
   bool cut_at(int64_t dim) const { return layout && layout->cuts(dim); }
   /// The axes that cut `dim`, outermost first.
   Axes axes_cutting(int64_t dim) const;

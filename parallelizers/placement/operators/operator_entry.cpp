@@ -88,6 +88,10 @@ constexpr Property kProperties[] = {
     {"aten::ones_like", &OperatorEntry::keeps_mark},
     {"aten::empty_like", &OperatorEntry::keeps_mark},
     {"aten::empty_like", &OperatorEntry::uninitialized},
+    {"aten::zeros_like", &OperatorEntry::shape_alone},
+    {"aten::ones_like", &OperatorEntry::shape_alone},
+    {"aten::empty_like", &OperatorEntry::shape_alone},
+    {"aten::full_like", &OperatorEntry::shape_alone},
     {"aten::full_like", &OperatorEntry::keeps_mark},
     {"aten::to.device", &OperatorEntry::keeps_mark},
     {"aten::to.dtype", &OperatorEntry::keeps_mark},
@@ -105,6 +109,7 @@ constexpr Property kProperties[] = {
     {"aten::copy_", &OperatorEntry::writes_pointwise},
     {"aten::zero_", &OperatorEntry::clears},
     {"aten::gelu", &OperatorEntry::gelu},
+    {"aten::to.dtype", &OperatorEntry::to_type},
 };
 
 }  // namespace
@@ -132,6 +137,8 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   }
   view = arguments > 0 && !in_place && !returns.empty() && returns[0].alias_info() != nullptr &&
          !returns[0].alias_info()->isWrite();
+  autocasts = op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCPU) ||
+              op.hasKernelForDispatchKey(c10::DispatchKey::AutocastCUDA);
   for (const Property& property : kProperties) {
     if (name == property.name) this->*property.flag = true;
   }

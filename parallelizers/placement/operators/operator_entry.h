@@ -29,12 +29,15 @@ struct OperatorEntry {
   bool on_each = false;     ///< of lists: one operator on each of their tensors
   bool random = false;      ///< draws random numbers
   bool gelu = false;        ///< a product may have computed it already (kernel_fusion.h)
+  bool autocasts = false;   ///< LibTorch's autocast has a kernel for it, on some device
+  bool to_type = false;     ///< what autocast casts an operand by
 
   // On marked tensors (door/part_operators.h).
   bool keeps_mark = false;        ///< the result is a part of what the first argument is one of
   bool metadata = false;          ///< of one tensor: changes or reads its place in the graph only
   bool changes_data = false;      ///< gives a tensor the data of another
   bool uninitialized = false;     ///< the result has no content yet
+  bool shape_alone = false;       ///< the result has the first argument's sizes, not its content
   bool clears = false;            ///< fills with zeros, in place
   bool writes_pointwise = false;  ///< in place or out=, element by element
   bool on_parts = false;          ///< may act on this rank's part alone: one of the above

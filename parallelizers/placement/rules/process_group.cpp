@@ -9,6 +9,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
@@ -85,7 +86,14 @@ void act_on_memory(Call& call, bool combines) {
   for (const c10::IValue& argument : call.arguments()) {
     arguments.push_back(with_all_tensors(argument, local));
   }
-  for (const c10::IValue& result : call.call_with(std::move(arguments))) {
+  const auto results = call.call_with(std::move(arguments));
+  // Who moves memory counts no write, and casts of a parameter are to be made again.
+  for (const auto& [alias, original] : aliases) {
+    if (is_followed(original) && !original.is_inference()) {
+      original.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  for (const c10::IValue& result : results) {
     call.result_plain(with_all_tensors(result, given));
   }
   // The backend's writes count on no tensor: views that were gathered are to be taken again.

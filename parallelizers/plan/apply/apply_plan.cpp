@@ -16,6 +16,13 @@
 namespace oslo {
 namespace {
 
+/// Gradients and states are no values of a forward.
+void lay_without_following(const at::Tensor& parameter) {
+  auto layout = std::make_shared<Layout>(*mark_of(parameter)->layout);
+  layout->set_followed(false);
+  set_layouts(parameter, layout, layout);
+}
+
 /// `even_whole`: what nothing cuts is marked, too, so that its uses are met.
 void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
          const std::string& name, const ContextPtr& context, StageSet stages,
@@ -23,7 +30,9 @@ void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
   if (mark_of(parameter) != nullptr) return;  // tied to an earlier layer
   Layout layout = make_layout(context, placements, parameter.sizes());
   layout.set_stages(stages);
-  if (layout.whole() && stages.empty() && !even_whole) return;
+  const bool follows = context->follows();
+  layout.set_followed(follows);
+  if (layout.whole() && stages.empty() && !even_whole && !follows) return;
   const auto origin = std::make_shared<CutOrigin>(CutOrigin{name});
   for (int axis = 0; axis < layout.axes(); ++axis) {
     if (layout[axis].whole()) continue;
@@ -33,10 +42,11 @@ void cut(const at::Tensor& parameter, const std::vector<Placement>& placements,
   const auto shared = std::make_shared<Layout>(std::move(layout));
   const at::Tensor gradient = parameter.grad();
   mark_parameter(parameter, shared, name);
+  if (follows) lay_without_following(parameter);
   if (!shared->here()) {
     parameter.mutable_grad().reset();
   } else if (gradient.defined()) {  // goes on accumulating, as this rank's part
-    parameter.mutable_grad() = marked_like(
+    parameter.mutable_grad() = marked_gradient(
         local_part(gradient.detach(), *shared).clone(at::MemoryFormat::Contiguous), parameter);
   }
 }
@@ -114,6 +124,16 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model
   check_memory(cut, model);
 }
 
+void check_free_of_graphs(const ModelView& model) {
+  for (const NamedTensor& parameter : model.in_use()) {
+    if (mark_of(parameter.tensor) != nullptr) continue;  // of another model, too
+    OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter.tensor), "parameter ",
+               parameter.name,
+               " is part of an autograd graph that is still alive (an output kept from before, or "
+               "an earlier DistributedDataParallel); let go of it before initialize");
+  }
+}
+
 void check_divides(const std::vector<LayerPlan>& layers, const ContextPtr& context) {
   for (const LayerPlan& layer : layers) {
     if (layer.decided) continue;
@@ -148,9 +168,13 @@ void place_on_stages(const ModelView& model, const ContextPtr& context, const St
   const auto place = [&](const at::Tensor& tensor, const std::string& name) {
     if (!stages.of(tensor).empty()) cut(tensor, whole, name, context, stages.of(tensor));
   };
+  const auto place_parameter = [&](const at::Tensor& tensor, const std::string& name) {
+    if (context->follows()) return cut(tensor, whole, name, context, stages.of(tensor));
+    place(tensor, name);
+  };
   for (const ParameterView& parameter : model.parameters()) {
-    place(parameter.in_use(), parameter.path);
-    place(parameter.registered, parameter.path);
+    place_parameter(parameter.in_use(), parameter.path);
+    place_parameter(parameter.registered, parameter.path);
   }
   for (const BufferView& buffer : model.buffers()) place(buffer.tensor, buffer.path);
 }

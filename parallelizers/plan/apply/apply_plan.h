@@ -13,6 +13,10 @@ namespace oslo {
 void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model,
                     const StageMap& stages = {});
 
+/// Throws, naming the parameter, where a graph that is still alive waits for gradients of one: of a
+/// model whose values are followed each is marked.
+void check_free_of_graphs(const ModelView& model);
+
 /// Throws, naming the layer, when its weight or bias does not divide into the planned parts: where
 /// two axes cut one dimension, the second one divides what the first one leaves on every rank.
 void check_divides(const std::vector<LayerPlan>& layers, const ContextPtr& context);
@@ -23,7 +27,8 @@ void check_divides(const std::vector<LayerPlan>& layers, const ContextPtr& conte
 void cut_parameters(const std::vector<LayerPlan>& layers, const ContextPtr& context,
                     const StageMap& stages = {});
 
-/// Takes the parameters and buffers that no layer's plan cuts to their stages.
+/// Takes the parameters and buffers that no layer's plan cuts to their stages, and marks what is
+/// followed though nothing cuts it.
 void place_on_stages(const ModelView& model, const ContextPtr& context, const StageMap& stages);
 
 /// Cuts what `lm_head->weight = wte->weight` left registered and unused, like what took its place:

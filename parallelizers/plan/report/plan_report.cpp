@@ -79,6 +79,7 @@ nlohmann::json Plan::to_json() const {
     json["parameters"].push_back(std::move(line));
   }
   json["ranks"] = ranks;
+  if (!precision.empty()) json["precision"] = precision;
   json["axes"] = nlohmann::json::array();
   for (const PlanAxis& axis : axes) {
     json["axes"].push_back({{"axis", axis.name}, {"groups", axis.groups}});

@@ -82,6 +82,8 @@ struct Plan {
   PlanForecast forecast;
   std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;
+  /// The types that the model computes in, where the config says so (docs/mixed-precision.md).
+  std::string precision;
   std::string counted;  ///< over what: "since initialize", "in the counted step"
 
   int64_t local_bytes() const;

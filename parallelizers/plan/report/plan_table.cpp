@@ -93,6 +93,7 @@ void print_summary(std::ostream& out, const Plan& plan) {
     out << wrapped_text(step, "  ");
     out << wrapped_text("rates: " + forecast.rates, "    ");
   }
+  if (!plan.precision.empty()) out << wrapped_text("precision: " + plan.precision, "  ");
   std::string memory = c10::str("memory a rank: ", byte_text(plan.local_bytes()), " parameters, ",
                                 byte_text(gradients), " gradients");
   if (forecast.step > 0) {

@@ -10,6 +10,8 @@
 #include "parallelizers/libtorch/variable_hooks.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/graph/set_data.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/weight_casts.h"
 
 namespace oslo {
 namespace {
@@ -18,6 +20,11 @@ class FrontHooks final : public VariableHooks {
  public:
   const NodePtr& grad_fn(const TensorBase& self) const override {
     return VariableHooks::grad_fn(complete(self));
+  }
+  TensorBase variable_data(const TensorBase& self) const override {
+    TensorBase data = VariableHooks::variable_data(self);
+    count_writes(data, self);
+    return data;
   }
   bool is_leaf(const TensorBase& self) const override {
     const GraphPlace* const place = place_of(self);
@@ -63,6 +70,17 @@ class FrontHooks final : public VariableHooks {
   }
 
  private:
+  /// Of a parameter that casts are kept of.
+  static void count_writes(const TensorBase& data, const TensorBase& self) {
+    if (!self.defined() || !self.key_set().has(kPlacedKey)) return;
+    const at::OptionalTensorRef held(self);
+    const Tensor& tensor = *held;
+    const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+    if (mark == nullptr || !mark->layout->followed()) return;
+    WeightCasts* const casts = mark->layout->context()->weight_casts.get();
+    if (casts != nullptr) casts->count_writes_of(Tensor(data), tensor);
+  }
+
   static const PlacedTensorImpl* placed(const TensorBase& self) {
     if (!self.defined() || !self.key_set().has(kPlacedKey)) return nullptr;
     return placed_impl(*at::OptionalTensorRef(self));

@@ -1,0 +1,49 @@
+// What a config says of the types that a model computes in.
+#include "tests/config_test/config_errors.h"
+
+namespace oslo::config_test {
+namespace {
+
+ConfigValues values_of(const std::string& text) {
+  const Config config = Config::parse(text);
+  config.resolve(1);
+  return config.values();
+}
+
+TEST(ConfigPrecision, EachDialectSaysItInItsPlace) {
+  const ConfigValues own = values_of(
+      R"({"amp": {"enabled": true, "dtype": "float16"}, "master_weights": true,
+          "reduce_dtype": "float32", "model_parallelism": {}})");
+  EXPECT_TRUE(own.amp && own.master_weights);
+  EXPECT_EQ(own.amp_dtype, "float16");
+  EXPECT_EQ(own.reduce_dtype, "float32");
+  const ConfigValues libai = values_of(R"({"train": {"amp": {"enabled": true}}})");
+  EXPECT_TRUE(libai.amp);
+  EXPECT_EQ(libai.amp_dtype, "bfloat16");
+  EXPECT_EQ(libai.reduce_dtype, "float32");
+  const ConfigValues colossal_ai = values_of(R"({"parallel": {}, "fp16": {"mode": "torch"}})");
+  EXPECT_TRUE(colossal_ai.amp);
+  EXPECT_EQ(colossal_ai.amp_dtype, "float16");
+  EXPECT_FALSE(values_of(R"({"parallel": {}, "fp16": {"enabled": false}})").amp);
+  EXPECT_FALSE(values_of(R"({"amp": {"enabled": false}})").amp);
+}
+
+TEST(ConfigPrecision, WhatMeansNothingIsRefused) {
+  const auto error = [](const std::string& text) {
+    return error_of([&] { Config::parse(text).resolve(1); });
+  };
+  expect_contains(error(R"({"amp": {"dtype": "float16"}})"), {"'amp'", "\"enabled\": true"});
+  expect_contains(error(R"({"train": {"amp": {"dtype": "float16"}}})"), {"'train.amp'"});
+  expect_contains(error(R"({"amp": {"enabled": true, "dtype": "half"}})"), {"bfloat16, float16"});
+  expect_contains(
+      error(R"({"parallel": {}, "fp16": {}, "amp": {"enabled": true, "dtype": "bfloat16"}})"),
+      {"'amp'", "'fp16'", "keep one"});
+  expect_contains(error(R"({"amp": {"enabled": true}, "model_parallelism": {"enable": false}})"),
+                  {"'amp.enabled' = true", "'model_parallelism.enable' to true"});
+  expect_contains(error(R"({"train": {}, "fp16": {}})"), {"fp16"});
+  expect_contains(error(R"({"reduce_dtype": "bfloat16"})"),
+                  {"'reduce_dtype' = bfloat16", "float32"});
+}
+
+}  // namespace
+}  // namespace oslo::config_test
