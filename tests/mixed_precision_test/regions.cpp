@@ -111,6 +111,23 @@ TEST(MixedPrecisionRegions, AWeightIsCastOnceAForwardAndAgainAfterAWrite) {
   }
 }
 
+TEST(MixedPrecisionRegions, CastsOfWeightsKeepNoModelAlive) {
+  for (const bool master : {false, true}) {
+    std::weak_ptr<const ModelContext> context;
+    on_one_rank([&](const World& world) {
+      Net net = make_net();
+      const char* const more = master ? R"("master_weights": true, )" : "";
+      const auto parallel =
+          initialize(net, Config::parse(amp_config(torch::kBFloat16, 1, 1, more)), in(world));
+      net(torch::ones({2, 5})).sum().backward();
+      net(torch::ones({2, 5}));
+      context = layout(net->up->weight)->context();
+      EXPECT_FALSE(context.expired());
+    });
+    EXPECT_TRUE(context.expired());
+  }
+}
+
 TEST(MixedPrecisionRegions, WhatIsComputedAgainIsComputedAsInForward) {
   for (const bool master : {false, true}) {
     on_one_rank([&](const World& world) {

@@ -181,6 +181,7 @@ inline void autocast_step(const Entry& entry, const Mesh& mesh, const oslo::Worl
 /// One step by the config's "amp" over ranks.
 inline void amp_over_ranks(const Entry& entry, const Mesh& mesh) {
   if (!entry.runs_in_bf16) return;
+  const torch::Dtype type = amp_type(entry);
   oslo::run_as_threads(mesh.tensor, [&](const oslo::World& world) {
     at::set_num_threads(1);
     const Batch batch = make_batch(entry, 0, torch::kFloat32);
@@ -191,15 +192,15 @@ inline void amp_over_ranks(const Entry& entry, const Mesh& mesh) {
     how.world = world;
     how.cut_own_parameters = true;
     if (mesh.example) how.example_inputs = [&] { entry.forward(*model, batch.inputs); };
-    oslo::initialize(model, oslo::Config::parse(amp_config(entry, mesh.tensor)), how);
+    oslo::initialize(model, oslo::Config::parse(amp_config(type, mesh.tensor)), how);
     const auto all_of = [&](const Step& step, const torch::nn::Module& of) {
       Tensors all = step.outputs;
       all.push_back(gradients_of(of, *plain));
       return all;
     };
-    const Step exact_step = amp_step(entry, *fp32, batch, false);
-    const Step expected_step = amp_step(entry, *plain, batch, true);
-    const Step step = amp_step(entry, *model, batch, false);
+    const Step exact_step = amp_step(entry, *fp32, batch, std::nullopt);
+    const Step expected_step = amp_step(entry, *plain, batch, type);
+    const Step step = amp_step(entry, *model, batch, std::nullopt);
     const Tensors exact = all_of(exact_step, *fp32), expected = all_of(expected_step, *plain),
                   actual = all_of(step, *model);
     for (size_t i = 0; i < actual.size(); ++i) {
