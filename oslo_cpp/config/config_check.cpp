@@ -79,6 +79,13 @@ std::string expected(const ConfigKey& key) {
     case Kind::sized:
       text = c10::str("an integer from 1 to ", key.maximum, " or an object with a \"size\"");
       break;
+    case Kind::words:
+      text = key.choices.empty() ? "an array of module path patterns"
+                                 : "an array of " + list(key.choices);
+      break;
+    case Kind::text:
+      text = "a string";
+      break;
     case Kind::plan:
     case Kind::where:
       text = "an object of module path patterns";
@@ -110,6 +117,10 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
     case Kind::plan:
     case Kind::where:
       return value.is_object();
+    case Kind::words:
+      return value.is_array();
+    case Kind::text:
+      return value.is_string();
     case Kind::flag:
       return value.is_boolean();
     case Kind::count:
@@ -166,6 +177,16 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
     for (size_t i = 0; i < value.size(); ++i) {
       OSLO_CHECK_AS(config, is_integer(value[i], 0, key.maximum), "'", path, "[", i,
                     "]': expected a stage, an integer from 0; seen ", describe(value[i]));
+    }
+  }
+  if (key.kind == Kind::words) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      const bool good =
+          key.choices.empty() ? value[i].is_string() : is_one_of(key.choices, value[i]);
+      OSLO_CHECK_AS(config, good, "'", path, "[", i, "]': expected ",
+                    key.choices.empty() ? "a module path pattern" : "one of " + list(key.choices),
+                    "; seen ", describe(value[i]));
+      if (key.choices.empty()) check_pattern(key.name.c_str(), value[i].get<std::string>());
     }
   }
   if (!value.is_object()) {

@@ -56,6 +56,14 @@ void read_oslo(const Json& model_parallelism, ConfigValues& values) {
   values.pipeline_schedule = maybe<std::string>(model_parallelism, "pipeline_schedule");
 }
 
+void read_activation_checkpoint(const Json& object, ConfigValues& values) {
+  values.activation_checkpoint = value_or(object, "enabled", false);
+  values.activation_every = value_or(object, "every", 1);
+  values.activation_modules = value_or(object, "modules", std::vector<std::string>());
+  values.activation_keep = value_or(object, "keep", std::vector<std::string>());
+  values.activation_memory = maybe<std::string>(object, "memory");
+}
+
 void read_libai(const Json& train, ConfigValues& values) {
   const Json& dist = at(train, "dist");
   values.data_parallel_size = maybe<int>(dist, "data_parallel_size");
@@ -67,7 +75,7 @@ void read_libai(const Json& train, ConfigValues& values) {
   values.custom_pipeline_stage_id = maybe<std::vector<int>>(dist, "custom_pipeline_stage_id");
   read_saved_stages(dist, values);
   values.num_accumulation_steps = value_or(train, "num_accumulation_steps", 1);
-  values.activation_checkpoint = value_or(at(train, "activation_checkpoint"), "enabled", false);
+  read_activation_checkpoint(at(train, "activation_checkpoint"), values);
   values.zero_optimization = value_or(at(train, "zero_optimization"), "enabled", false);
   values.zero_stage = value_or(at(train, "zero_optimization"), "stage", 1);
   read_amp(at(train, "amp"), values);
@@ -127,6 +135,7 @@ ConfigValues read_values(const Json& document) {
   } else {
     values.num_accumulation_steps = value_or(document, "num_accumulation_steps", 1);
     read_amp(at(document, "amp"), values);
+    read_activation_checkpoint(at(document, "activation_checkpoint"), values);
     read_saved_stages(document, values);
   }
   if (values.dialect == ConfigDialect::colossal_ai) {

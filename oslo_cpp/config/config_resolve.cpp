@@ -183,8 +183,21 @@ void check_features(const ConfigValues& values) {
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
   OSLO_CHECK_AS(config, values.reduce_dtype == "float32", "'reduce_dtype' = ", values.reduce_dtype,
                 " is not there yet: set it to float32");
-  refuse(values.activation_checkpoint, "activation_checkpoint.enabled", "true", "false");
   check_engine(values);
+  const char* const below = values.dialect == ConfigDialect::libai ? "train." : "";
+  OSLO_CHECK_AS(
+      config, !values.activation_memory, "'", below, "activation_checkpoint.memory' = \"",
+      values.activation_memory.value_or(""),
+      "\" is not there yet: set 'every', 'modules' or 'keep' in its place, which say what "
+      "is computed again");
+  OSLO_CHECK_AS(
+      config, !values.activation_checkpoint || !values.kernel_fusion, "'", below,
+      "activation_checkpoint.enabled' = true beside 'kernel_fusion' is not there yet: set "
+      "one of the two to false");
+  OSLO_CHECK_AS(config, !values.activation_checkpoint || (!values.amp && !values.master_weights), "'",
+                below,
+                "activation_checkpoint.enabled' = true beside mixed precision ('amp', 'fp16', "
+                "'master_weights') is not there yet: set one of the two to false");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "mpu/base/error.h"
 #include "mpu/base/time_limit.h"
 #include "oslo_cpp/config/config_json.h"
+#include "parallelizers/memory/recompute/kept_kinds.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "parallelizers/placement/residency/stage_set.h"
 
@@ -53,6 +54,15 @@ ConfigKey amp_keys() {
   return object("amp", {flag("enabled"), choice("dtype", {"bfloat16", "float16"})});
 }
 
+ConfigKey activation_checkpoint() {
+  return object("activation_checkpoint",
+                {flag("enabled"),
+                 count("every"),
+                 {.name = "modules", .kind = Kind::words},
+                 {.name = "keep", .kind = Kind::words, .choices = recompute::kinds_to_keep()},
+                 {.name = "memory", .kind = Kind::text}});
+}
+
 ConfigKey oslo_keys() {
   return object("model_parallelism",
                 {flag("enable"), count("tensor_parallel_size"), count("pipeline_parallel_size"),
@@ -69,7 +79,7 @@ ConfigKey libai_keys() {
                       stage_ids("custom_pipeline_stage_id")});
   for (ConfigKey& key : saved_stages()) dist.keys.push_back(std::move(key));
   return object("train", {std::move(dist), count("num_accumulation_steps"),
-                          object("activation_checkpoint", {flag("enabled")}),
+                          activation_checkpoint(),
                           object("zero_optimization", {flag("enabled"), zero_stage}), amp_keys()});
 }
 
@@ -134,6 +144,7 @@ ConfigKey config_schema(ConfigDialect dialect) {
   if (dialect != ConfigDialect::libai) {
     root.keys.push_back(amp_keys());
     root.keys.push_back(count("num_accumulation_steps"));
+    root.keys.push_back(activation_checkpoint());
     for (ConfigKey& key : saved_stages()) root.keys.push_back(std::move(key));
   }
   return root;

@@ -21,6 +21,8 @@ struct ConfigKey {
     choice,  ///< one of `choices`
     sized,   ///< a count, or an object of the keys below
     plan,    ///< an object of module path patterns, each a style (plan/layers/style.h)
+    words,   ///< an array of strings, each one of `choices`, or a module path pattern
+    text,    ///< a string
     where,   ///< an object of module path patterns, each a stage or an array of stages
   };
 

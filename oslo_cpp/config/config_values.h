@@ -73,7 +73,11 @@ struct ConfigValues {
   int num_accumulation_steps = 1;  ///< micro-batches of a PipelineSchedule
   int gradient_accumulation = 1;   ///< Colossal-AI's: batches of an engine's step
   double clip_grad_norm = 0;       ///< Colossal-AI's: of an engine's step; 0: none
-  bool activation_checkpoint = false;
+  bool activation_checkpoint = false;           ///< see memory/recompute/layer_segments.h
+  int activation_every = 1;                     ///< layers a segment
+  std::vector<std::string> activation_modules;  ///< patterns of what counts as a layer
+  std::vector<std::string> activation_keep;     ///< kinds of operators (kept_kinds.h)
+  std::optional<std::string> activation_memory;
   bool zero_optimization = false;
   int zero_stage = 1;
   bool amp = false;                    ///< the forward runs under autocast

@@ -21,6 +21,7 @@
 #include "oslo_cpp/initialize/plan_entries.h"
 #include "oslo_cpp/initialize/plan_layers.h"
 #include "oslo_cpp/initialize/plan_only.h"
+#include "oslo_cpp/initialize/recompute_layers.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/deferred/fill.h"
@@ -223,6 +224,7 @@ void Initialization::check_asked() {
   if (enabled()) check_devices(view_);
   if (enabled()) check_precision(precision_of(config_.values()), device_of(view_));
   if (enabled() && config_.values().master_weights) check_kept_in_fp32(view_);
+  if (enabled() && config_.values().activation_checkpoint) segments_of(view_, config_.values());
   OSLO_CHECK(!DeferredInit::active(),
              "initialize under oslo::DeferredInit; let the guard end first");
   check_fillable(view_);
@@ -251,6 +253,7 @@ void Initialization::plan_together(const Rates& rates) {
   check_decided_over(view_, context_);
   layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);
   stages_ = stages_of(view_, config_, options_.stages, mpu_->size("pipeline"));
+  if (config_.values().activation_checkpoint) check_markable(view_);
   if (!divides()) {
     if (context_->follows()) check_free_of_graphs(view_);
     return check_memory_of_one_rank(view_, layers_, limits());
@@ -277,11 +280,14 @@ void Initialization::cut() {
     const std::string kept = keep_in_fp32(view_, context_);
     if (leads() && !kept.empty()) std::cerr << kept << std::endl;
   }
-  if (!divides() && !context_->follows()) return;
-  cut_parameters(layers_, context_, stages_.tensors);
-  cut_unused_parameters(layers_, view_);
-  place_on_stages(view_, context_, stages_.tensors);
-  keep_gradients_whole(view_);
+  const bool marks = divides() || context_->follows();
+  if (marks) {
+    cut_parameters(layers_, context_, stages_.tensors);
+    cut_unused_parameters(layers_, view_);
+    place_on_stages(view_, context_, stages_.tensors);
+  }
+  if (config_.values().activation_checkpoint) mark_whole(view_, context_);
+  if (marks) keep_gradients_whole(view_);
 }
 
 void Initialization::fill() {
@@ -302,6 +308,9 @@ ParallelModel Initialization::tell() {
     pipeline = pipeline_of(stages_, std::move(stage_seconds_));
   }
   std::shared_ptr<const ForwardSurveys> seen = surveys();
+  if (enabled() && config_.values().activation_checkpoint) {
+    context_of(mpu_->tensor_mesh())->observer = layer_segments(view_, config_.values());
+  }
   Config saved = enabled() ? saved_config(config_, pipeline) : config_;
   ParallelModel parallel(std::move(model_), std::move(*mpu_), std::move(saved), std::move(entries),
                          std::move(forecast_), enabled() && has_example(), std::move(pipeline),

@@ -10,6 +10,7 @@
 #include "mpu/world/agreement.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "parallelizers/data/clip_grad_norm.h"
+#include "parallelizers/memory/recompute/layer_segments.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/plan/apply/undo_plan.h"
@@ -160,6 +161,12 @@ Plan ParallelModel::plan() const {
   plan.ranks = state_->mpu.world().size();
   plan.precision = to_string(context_of(state_->mpu.tensor_mesh())->precision);
   plan.axes = axes_of(state_->mpu.grid());
+  const auto context = context_of(state_->mpu.tensor_mesh());
+  if (const auto* segments = dynamic_cast<const LayerSegments*>(context->observer.get())) {
+    for (const SegmentReport& each : segments->report()) {
+      plan.recomputed.push_back({each.name, each.not_cut});
+    }
+  }
   if (state_->counted) {
     plan.counted = "in the counted step";
     plan.gathers = state_->counted_gathers;

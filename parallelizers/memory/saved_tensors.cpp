@@ -18,6 +18,7 @@ namespace {
 using torch::autograd::SavedVariableHooks;
 
 thread_local const SavedTensorScope* innermost = nullptr;
+thread_local std::function<void()> to_call;
 
 /// One saved tensor.
 class PackedTensor final : public SavedVariableHooks {
@@ -71,7 +72,8 @@ class PackedTensor final : public SavedVariableHooks {
 
 /// `torch::autograd::grad` comes by too: inside a pipeline's forward, which all ranks run, they
 /// would not find the same.
-void refuse_in_forward(const torch::autograd::edge_list& roots) {
+void before_pass(const torch::autograd::edge_list& roots) {
+  if (const auto call = std::exchange(to_call, nullptr)) call();
   if (StageCarrier::current() != nullptr) refuse_roots_of_stages(roots);
 }
 
@@ -82,7 +84,7 @@ std::unique_ptr<SavedVariableHooks> pack_by_scope() {
 
 /// A scope says so where there is an engine already.
 const bool installed = [] {
-  install_engine({&refuse_in_forward, &pack_by_scope});
+  install_engine({&before_pass, &pack_by_scope});
   return true;
 }();
 
@@ -104,6 +106,10 @@ const SavedTensorScope* SavedTensorScope::current() {
 
 SavedTensorScope::~SavedTensorScope() {
   innermost = outer_;
+}
+
+void before_next_backward(std::function<void()> call) {
+  to_call = std::move(call);
 }
 
 }  // namespace oslo

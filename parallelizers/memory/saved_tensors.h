@@ -45,4 +45,8 @@ class SavedTensorScope {
   const SavedTensorScope* outer_;
 };
 
+/// Has `call` called before the next backward pass that this thread starts, once; null takes that
+/// back. One a thread.
+void before_next_backward(std::function<void()> call);
+
 }  // namespace oslo

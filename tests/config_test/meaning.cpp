@@ -181,5 +181,28 @@ TEST(Config, PlanKeepsItsOrder) {
   EXPECT_EQ(Config::parse(config.to_string()).values().plan, expected);
 }
 
+TEST(Config, RecomputationInEveryDialect) {
+  const std::string asked = R"("activation_checkpoint": {"enabled": true, "every": 3,
+      "modules": ["h.*", "encoder.layer.*"], "keep": ["matmul"]})";
+  for (const std::string& text :
+       {"{" + asked + "}", R"({"train": {)" + asked + "}}", R"({"parallel": {}, )" + asked + "}"}) {
+    const Config config = Config::parse(text);
+    EXPECT_TRUE(config.values().activation_checkpoint) << text;
+    EXPECT_EQ(config.values().activation_every, 3);
+    EXPECT_EQ(config.values().activation_modules,
+              (std::vector<std::string>{"h.*", "encoder.layer.*"}));
+    EXPECT_EQ(config.values().activation_keep, std::vector<std::string>{"matmul"});
+    EXPECT_EQ(config.resolve(2).data, 2);
+  }
+  EXPECT_FALSE(Config().values().activation_checkpoint);
+  const auto error = [](const std::string& key) {
+    return error_of([&] { Config::parse(R"({"activation_checkpoint": {)" + key + "}}"); });
+  };
+  expect_contains(error(R"("keep": ["matmull"])"), {"'activation_checkpoint.keep[0]'", "matmul,"});
+  expect_contains(error(R"("modules": ["h*"])"), {"modules pattern 'h*'"});
+  expect_contains(error(R"("modules": [1])"), {"'activation_checkpoint.modules[0]'"});
+  expect_contains(error(R"("every": 0)"), {"'activation_checkpoint.every'", "from 1"});
+}
+
 }  // namespace
 }  // namespace oslo::config_test

@@ -69,6 +69,13 @@ inline OptionTests option_tests() {
       {"GradScalerOptions::growth_interval", scaler, "GradScaler.DoesWhatAProgramDoesByHand"},
       {"GradScalerOptions::enabled", scaler, "GradScaler.DisabledItDoesNothing"},
 
+      {"CheckpointOptions::keep", "recomputation_test/by_hand.cpp",
+       "CheckpointByHand.TransformerBlockWithDropout"},
+      {"CheckpointOptions::keep_if", "recomputation_test/three_products.cpp",
+       "ThreeProducts.WhatNobodyNeedsDoesNotRunAgain"},
+      {"CheckpointOptions::whole", "recomputation_test/three_products.cpp",
+       "ThreeProducts.WholeSegmentsRunAgainAsTorchtitanCounts"},
+
       {"SaveOptions::merge_checkpoints", "parallel_checkpoint_test/round_trip.cpp",
        "ParallelCheckpoint.MergedIsTheOriginalModel"},
       {"SaveOptions::format", "parallel_checkpoint_test/round_trip.cpp",
@@ -145,6 +152,7 @@ inline OptionTests config_key_tests() {
   const std::string in_its_place = "ConfigPrecision.EachDialectSaysItInItsPlace";
   const std::string accumulates =
       "Accumulation.NumAccumulationStepsOfEveryDialectIsOneStepOfTheWholeBatch";
+  const std::string recomputes = "Config.RecomputationInEveryDialect";
   return {
       {"model_parallelism.enable", meaning, "Config.DisabledLeavesEverythingToData"},
       {"model_parallelism.tensor_parallel_size", meaning, "Config.DialectsAgree"},
@@ -162,7 +170,11 @@ inline OptionTests config_key_tests() {
       {"train.dist.auto_pipeline_stage_id", saved, "SavedConfig.OfAnotherPipelineIsRefused"},
       {"train.dist.actual_pipeline_stage_id", saved, "SavedConfig.GivesAModelTheSameStagesAgain"},
       {"train.num_accumulation_steps", accumulation, accumulates},
-      {"train.activation_checkpoint.enabled", later, "ConfigRefused.NotThereYet"},
+      {"train.activation_checkpoint.enabled", meaning, recomputes},
+      {"train.activation_checkpoint.every", meaning, recomputes},
+      {"train.activation_checkpoint.modules", meaning, recomputes},
+      {"train.activation_checkpoint.keep", meaning, recomputes},
+      {"train.activation_checkpoint.memory", later, "ConfigRefused.NotThereYet"},
       {"train.zero_optimization.enabled", later, "ConfigRefused.NotThereYet"},
       {"train.zero_optimization.stage", later, "Config.WhatIsOffIsAccepted"},
       {"train.amp.enabled", precision, in_its_place},
@@ -193,6 +205,11 @@ inline OptionTests config_key_tests() {
       {"stages", later, "Config.StagesByPatterns"},
       {"balance_stages", later, "Config.StagesMayBeBalanced"},
       {"num_accumulation_steps", accumulation, accumulates},
+      {"activation_checkpoint.enabled", meaning, recomputes},
+      {"activation_checkpoint.every", meaning, recomputes},
+      {"activation_checkpoint.modules", meaning, recomputes},
+      {"activation_checkpoint.keep", meaning, recomputes},
+      {"activation_checkpoint.memory", later, "ConfigRefused.NotThereYet"},
       {"auto_pipeline_stage_id", saved, "SavedConfig.OfAnotherPipelineIsRefused"},
       {"actual_pipeline_stage_id", saved, "SavedConfig.GivesAModelTheSameStagesAgain"},
   };

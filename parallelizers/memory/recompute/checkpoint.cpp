@@ -3,7 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "parallelizers/memory/recompute/kept_kinds.h"
-#include "parallelizers/memory/recompute/recorder.h"
+#include "parallelizers/memory/recompute/recording_scopes.h"
 
 namespace oslo {
 
@@ -26,20 +26,8 @@ CheckpointOptions& CheckpointOptions::whole(bool whole) {
 
 namespace recompute {
 
-/// What a recording has switched on.
-struct Recording::Scopes {
-  Scopes(std::shared_ptr<Segment> made, const CheckpointOptions& options)
-      : segment(std::move(made)),
-        recorder(segment, [keep_if = options.keep_if()](const OperatorEntry& op,
-                                                        c10::ArrayRef<c10::IValue> arguments) {
-          return keep_if && keep_if(op.name, arguments);
-        }) {}
-
-  std::shared_ptr<Segment> segment;
-  Recorder recorder;
-  NoCastCache no_cast_cache;
-  SavedTensorScope saving{[this](const at::Tensor& saved) { return recorder.pack(saved); }};
-  OperatorTap::Scope tapped{recorder};
+struct Recording::Scopes : RecordingScopes {
+  using RecordingScopes::RecordingScopes;
 };
 
 Recording::Recording(const CheckpointOptions& options, std::function<void()> again) {

@@ -34,6 +34,12 @@ bool is_named(std::string_view op, std::string_view name) {
 
 }  // namespace
 
+std::vector<std::string> kinds_to_keep() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kinds()) names.emplace_back(kind.name);
+  return names;
+}
+
 void check_kind(const std::string& kind) {
   const bool known = std::any_of(kinds().begin(), kinds().end(),
                                  [&](const Kind& each) { return each.name == kind; });

@@ -40,4 +40,24 @@ void for_each_place(const c10::IValue& value, const Visit& visit) {
   }
 }
 
+/// The value with what `change` makes of each of these, undefined ones too.
+template <typename Change>
+c10::IValue with_each_place(const c10::IValue& value, const Change& change) {
+  if (value.isTensor()) return change(value.toTensor());
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> list = value.toTensorVector();
+    for (at::Tensor& tensor : list) tensor = change(tensor);
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& each : value.toOptionalTensorVector()) {
+      const at::Tensor tensor = change(each ? *each : at::Tensor());
+      list.push_back(tensor.defined() ? std::optional(tensor) : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
 }  // namespace oslo::recompute

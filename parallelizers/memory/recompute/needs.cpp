@@ -114,7 +114,9 @@ class Needs {
 
 void decide_needs(Segment& segment) {
   std::vector<bool> may_keep;
-  for (const MetStorage& storage : segment.storages) may_keep.push_back(storage.may_keep);
+  for (const MetStorage& storage : segment.storages) {
+    may_keep.push_back(storage.may_keep || (storage.constant && storage.writes == 0));
+  }
   while (true) {
     Needs needs(segment, may_keep);
     if (!needs.decide()) continue;
@@ -135,8 +137,7 @@ void decide_needs(Segment& segment) {
     });
     for (OperatorRecord& record : segment.operators) {
       for (MetTensor& result : record.results) {
-        if (result.storage == kNone || !segment.storages[result.storage].may_keep) continue;
-        if (!may_keep[result.storage]) result.kept.reset();
+        if (result.storage != kNone && !may_keep[result.storage]) result.kept.reset();
       }
     }
     for (size_t i = 0; i < segment.storages.size(); ++i) segment.storages[i].may_keep = may_keep[i];

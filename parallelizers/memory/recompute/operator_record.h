@@ -2,7 +2,9 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/DimVector.h>
 
 #include <cstddef>
@@ -28,6 +30,8 @@ struct MetTensor {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   bool defined = false;
   bool statistics = false;  ///< that a batch normalization updates
+  int maker = kNone;        ///< of an argument, where records are replayed: the operator that made
+  int place = 0;            ///< it, and which of its results it was; kNone: it was there before
   // Of results.
   Geometry geometry;
   bool plain = false;  ///< an ordinary dense tensor, which `geometry` says all of
@@ -45,6 +49,13 @@ struct SavedSlot {
   Geometry geometry;
 };
 
+/// What replaying one operator takes.
+struct ReplayedCall {
+  std::vector<c10::IValue> arguments;  ///< undefined tensors for what the segment made
+  c10::impl::LocalDispatchKeySet keys;
+  c10::AutogradState gradients;
+};
+
 /// One operator of a segment, in the order in which they ran.
 struct OperatorRecord {
   const OperatorEntry* op = nullptr;
@@ -55,7 +66,8 @@ struct OperatorRecord {
   std::vector<std::pair<at::Generator, at::Tensor>> random;  ///< states before it drew
   std::vector<std::weak_ptr<SavedSlot>> saved;               ///< in order
   std::shared_ptr<CarriedLog> carried;  ///< from other pipeline stages; null: no carrier
-  bool placed = false;                  ///< meets placed or marked tensors
+  std::optional<ReplayedCall> call;     ///< where records are replayed
+  bool placed = false;                  ///< meets tensors that are cut, or on a pipeline stage
   bool rebuildable = true;  ///< its results are tensors and lists of them, or no tensors at all
   bool always = false;      ///< costs nothing, or content may come to its results by other means
   bool to_keep = false;     ///< what it computes is asked to be kept
@@ -70,6 +82,7 @@ struct MetStorage {
   c10::weak_intrusive_ptr<c10::StorageImpl> impl{c10::intrusive_ptr<c10::StorageImpl>()};
   bool outside = false;     ///< it was there before
   bool may_keep = false;    ///< it decides values or shapes, or its operator is to be kept
+  bool constant = false;    ///< made from no tensor; the program may have filled it by a pointer
   bool kept = false;        ///< `content` is there when operators run again
   uint32_t writes = 0;      ///< by operators of the segment
   std::vector<int> makers;  ///< operators whose results lie in it, or that write it

@@ -11,8 +11,8 @@
 #include "mpu/base/error.h"
 #include "parallelizers/memory/recompute/needs.h"
 #include "parallelizers/memory/recompute/take_saved.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/tapped_call.h"
 #include "parallelizers/placement/layout/context.h"
@@ -23,6 +23,13 @@ namespace {
 bool is_plain(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() &&
          !tensor.is_quantized() && !tensor.key_set().has(kPlacedKey);
+}
+
+/// Whether other ranks have parts of it, or it is on a pipeline stage.
+bool is_divided(const at::Tensor& tensor) {
+  if (!tensor.key_set().has(kPlacedKey)) return false;
+  const LayoutPtr lies = layout(tensor);
+  return lies && (!lies->whole() || lies->resident());
 }
 
 /// What a batch normalization in training updates beside its results. Their schemas do not all say
@@ -70,7 +77,9 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     note_arguments(record, arguments);
     note_written(record, arguments);
     note_random(record, arguments);
-    record.always = makes_memory(op, arguments) || op.handle.hasTag(at::Tag::inplace_view);
+    if (!segment_->again) note_call(record, arguments);
+    makes_memory_ = makes_memory(op, arguments);
+    record.always = makes_memory_ || op.handle.hasTag(at::Tag::inplace_view);
     record.to_keep = keep_if_ && keep_if_(op, arguments);
     const OperatorTap::Lifted lifted;
     in_operator_ = true;
@@ -103,6 +112,31 @@ void Recorder::run_with_carrier(OperatorRecord& record, c10::DispatchKeySet keys
   if (record.placed) record.carried = std::move(log);
 }
 
+void Recorder::note_call(OperatorRecord& record, std::vector<c10::IValue> arguments) {
+  size_t next = 0;
+  for (c10::IValue& argument : arguments) {
+    size_t first = next;
+    for_each_place(argument, [&](const at::Tensor& tensor) {
+      MetTensor& met = record.arguments[next++];
+      if (!tensor.defined()) return;
+      const bool inside = met.storage != kNone && !segment_->storages[met.storage].outside;
+      const auto made = makers_.find(tensor.unsafeGetTensorImpl());
+      if (made != makers_.end()) {
+        met.maker = made->second.first;
+        met.place = made->second.second;
+      } else if (inside) {
+        segment_->no_replay =
+            "the program makes a tensor without an operator, for " + record.op->name;
+      }
+    });
+    argument = with_each_place(argument, [&](const at::Tensor& tensor) {
+      return record.arguments[first++].maker == kNone ? tensor : at::Tensor();
+    });
+  }
+  record.call = ReplayedCall{std::move(arguments), c10::impl::tls_local_dispatch_key_set(),
+                             c10::AutogradState::get_tls_state()};
+}
+
 void Recorder::note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments) {
   record.makes_statistics = updates_statistics(*record.op, arguments);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -114,7 +148,7 @@ void Recorder::note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue>
         met.sizes = tensor.sizes();
         met.dtype = tensor.scalar_type();
         met.storage = memory_.meet(tensor, /*outside=*/true);
-        record.placed |= tensor.key_set().has(kPlacedKey);
+        record.placed |= is_divided(tensor);
         if (met.storage != kNone) {
           met.writes = segment_->storages[met.storage].writes;
           if (segment_->storages[met.storage].outside) note_outside(tensor, met.storage);
@@ -202,7 +236,8 @@ void Recorder::note_results(OperatorRecord& record, int number,
         met.requires_grad = tensor.requires_grad();
         met.plain = is_plain(tensor);
         met.storage = memory_.meet(tensor, /*outside=*/false);
-        record.placed |= tensor.key_set().has(kPlacedKey);
+        record.placed |= is_divided(tensor);
+        if (!segment_->again) note_maker(tensor, number, static_cast<int>(record.results.size()));
         if (met.plain) met.geometry = geometry_of(tensor);
         if (met.storage == kNone) {
           record.always = true;
@@ -215,8 +250,10 @@ void Recorder::note_results(OperatorRecord& record, int number,
           // Masks of dropout are drawn again.
           const bool decides = at::isIntegralType(met.dtype, /*includeBool=*/true) &&
                                !(record.op->random && met.dtype == at::kBool);
-          if ((decides || record.to_keep) && !storage.outside) {
-            storage.may_keep = true;
+          // Replaying would not fill it.
+          storage.constant |= !segment_->again && makes_memory_ && storage.makers.size() == 1;
+          if ((decides || record.to_keep || storage.constant) && !storage.outside) {
+            storage.may_keep |= decides || record.to_keep;
             if (met.plain) {
               storage.content = tensor.storage();
             } else if (placed_impl(tensor) != nullptr) {
@@ -234,7 +271,19 @@ void Recorder::note_results(OperatorRecord& record, int number,
   }
 }
 
+void Recorder::note_maker(const at::Tensor& tensor, int number, int place) {
+  auto* const impl = tensor.unsafeGetTensorImpl();
+  const int storage = memory_.find(tensor);
+  // What it was given, and views of what was there before, are there when it runs again.
+  if (storage != kNone && segment_->storages[storage].outside) return;
+  if (makers_.emplace(impl, std::make_pair(number, place)).second) {
+    made_.emplace_back(tensor.getIntrusivePtr());
+  }
+}
+
 UnpackSavedTensor Recorder::pack(const at::Tensor& saved) {
+  // A shape of what another pipeline stage computes: backward does not come there.
+  if (saved.is_meta()) return {};
   auto slot = std::make_shared<SavedSlot>();
   slot->value = saved;
   if (in_operator_) {
@@ -256,10 +305,14 @@ void Recorder::settle(SavedSlot& slot) {
   }
 }
 
-void Recorder::end() {
+void Recorder::note_end() {
   for (OutsideTensor& tensor : segment_->outside) {
     tensor.current = tensor.version.current_version();
   }
+}
+
+void Recorder::end() {
+  note_end();
   decide_needs(*segment_);
   segment_->ended = true;
 }

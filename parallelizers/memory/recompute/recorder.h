@@ -19,22 +19,31 @@ class Recorder final : public OperatorTap {
   /// For a SavedTensorScope around the segment.
   UnpackSavedTensor pack(const at::Tensor& saved);
 
+  /// Notes how what was there before is at the segment's end.
+  void note_end();
   /// The segment has ended: decides what is kept, and lets go of the rest.
   void end();
 
  private:
   void run_with_carrier(OperatorRecord& record, c10::DispatchKeySet keys, torch::jit::Stack& stack);
+  void note_call(OperatorRecord& record, std::vector<c10::IValue> arguments);
   void note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
   void note_written(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
   void note_random(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
   void note_results(OperatorRecord& record, int number, c10::ArrayRef<c10::IValue> results);
+  void note_maker(const at::Tensor& tensor, int number, int place);
   void note_outside(const at::Tensor& tensor, int storage);
   void settle(SavedSlot& slot);
 
   std::shared_ptr<Segment> segment_;
   KeepIf keep_if_;
   MetMemory memory_;
+  /// Which operator made a tensor, and which of its results it was. Tensors that die keep their
+  /// address.
+  std::unordered_map<const c10::TensorImpl*, std::pair<int, int>> makers_;
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> made_;
   bool in_operator_ = false;
+  bool makes_memory_ = false;                            ///< the running one does
   std::vector<std::shared_ptr<SavedSlot>> of_operator_;  ///< what the running one has saved
 };
 

@@ -178,6 +178,7 @@ void Rerun::skip(const OperatorRecord& record, torch::jit::Stack& stack) const {
 }
 
 UnpackSavedTensor Rerun::pack(const at::Tensor& saved) {
+  if (saved.is_meta()) return {};
   const std::vector<std::weak_ptr<SavedSlot>>* slots = nullptr;
   size_t place = 0;
   if (running_ != kNone) {

@@ -14,6 +14,9 @@ class Rerun final : public OperatorTap {
 
   void run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override;
 
+  /// In place of a function that calls the operators: runs the recorded ones that are needed.
+  void replay();
+
   /// For a SavedTensorScope around it.
   UnpackSavedTensor pack(const at::Tensor& saved);
 

@@ -3,6 +3,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "parallelizers/memory/recompute/call_state.h"
@@ -17,7 +18,9 @@ struct Segment {
   std::vector<OutsideTensor> outside;
   /// What was saved between two operators (by a node of the program's own), by how many had run.
   std::unordered_map<int, std::vector<std::weak_ptr<SavedSlot>>> saved_between;
-  std::function<void()> again;  ///< runs all operators of the segment, in order
+  /// Runs all operators of the segment, in order; empty: the records are replayed (replay.h).
+  std::function<void()> again;
+  std::string no_replay;  ///< why records cannot be replayed; empty where they can
   std::optional<CallState> state;
   bool whole = false;  ///< operators that nobody needs run again, too
   bool ended = false;

@@ -29,6 +29,8 @@ void check_not_written(const Segment& segment) {
   }
 }
 
+}  // namespace
+
 void run_again(Segment& segment) {
   check_not_written(segment);
   const auto run = [&](std::vector<bool> needed) {
@@ -36,7 +38,9 @@ void run_again(Segment& segment) {
     const NoCastCache no_cast_cache;
     Rerun rerun(segment, std::move(needed));
     const SavedTensorScope saving([&](const at::Tensor& saved) { return rerun.pack(saved); });
-    {
+    if (!segment.again) {
+      rerun.replay();
+    } else {
       const at::RecordFunctionGuard not_observed(false);
       const OperatorTap::Scope tapped(rerun);
       segment.again();
@@ -64,8 +68,6 @@ void run_again(Segment& segment) {
     throw;
   }
 }
-
-}  // namespace
 
 at::Tensor take_saved(Segment& segment, SavedSlot& slot) {
   const std::lock_guard<std::mutex> lock(segment.mutex);

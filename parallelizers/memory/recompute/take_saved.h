@@ -8,4 +8,7 @@ namespace oslo::recompute {
 /// calling thread stays as it is.
 at::Tensor take_saved(Segment& segment, SavedSlot& slot);
 
+/// Runs what is needed, and fills all slots.
+void run_again(Segment& segment);
+
 }  // namespace oslo::recompute

@@ -1,5 +1,7 @@
 #include "parallelizers/placement/door/door.h"
 
+#include <ATen/core/enum_tag.h>
+
 #include <optional>
 
 #include "mpu/base/foreign_scope.h"
@@ -143,6 +145,30 @@ bool may_be_from_gradients(c10::ArrayRef<c10::IValue> arguments) {
   return false;
 }
 
+/// On one rank, whose parameters are marked so that their uses are met, operators are LibTorch's
+/// own, bit for bit. False, with nothing done, where there are others.
+bool run_alone(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const size_t first = stack.size() - op.arguments;
+  const c10::ArrayRef<c10::IValue> arguments = c10::ArrayRef<c10::IValue>(stack).slice(first);
+  const ContextPtr context = context_of(arguments);
+  if (!context || context->residence() != nullptr || context->follows()) return false;
+  for (int axis = 0; axis < context->mesh().axes(); ++axis) {
+    if (context->mesh().axis(axis)->size() > 1) return false;
+  }
+  if (op.writes_out || op.changes_data || op.handle.hasTag(at::Tag::inplace_view)) return false;
+  const c10::IValue target = stack[first];
+  for (size_t i = first; i < stack.size(); ++i) {
+    stack[i] = with_tensors_in(stack[i], [](const at::Tensor& tensor) {
+      const Mark* const mark = mark_of(tensor);
+      return mark == nullptr ? tensor : value_of_marked(tensor, *mark).local;
+    });
+  }
+  const BelowDoor below;
+  op.handle.callBoxed(&stack);
+  if (op.in_place) stack.back() = target;
+  return true;
+}
+
 }  // namespace
 
 void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
@@ -166,6 +192,7 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   }
   const auto run_it = [&] {
     if (met == Met::marked && (take_kept_cast(op, *stack) || run_on_parts(op, *stack))) return;
+    if (met == Met::marked && run_alone(op, *stack)) return;
     run(op, *stack);
   };
   UseFollower* const uses = follower();
@@ -176,7 +203,22 @@ void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
 
 namespace {
 
+/// Tells those who follow them of the parameters that the program is about to compute with.
+void tell_of_parameters(const OperatorEntry& op, const torch::jit::Stack& stack) {
+  for (size_t i = stack.size() - op.arguments; i < stack.size(); ++i) {
+    for_each_tensor_in(stack[i], [](const at::Tensor& tensor) {
+      if (look_at(tensor) != Met::marked) return;
+      const Mark* const mark = mark_of(tensor);
+      if (mark == nullptr) return;
+      // It may be taken away meanwhile.
+      const std::shared_ptr<CallObserver> observer = mark->layout->context()->observer;
+      if (observer) observer->about_to_use(tensor);
+    });
+  }
+}
+
 void enter(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!OperatorTap::Lifted::active()) tell_of_parameters(entry_of(handle), *stack);
   if (OperatorTap* const tap = OperatorTap::current()) {
     return tap->run(entry_of(handle), keys, *stack);
   }

@@ -10,6 +10,7 @@ namespace oslo {
 namespace {
 
 thread_local OperatorTap* innermost = nullptr;
+thread_local bool lifted = false;
 
 bool include_key(bool included) {
   const bool before = c10::impl::tls_is_dispatch_key_included(kPlacedKey);
@@ -32,9 +33,16 @@ OperatorTap::Scope::~Scope() {
 }
 
 OperatorTap::Lifted::Lifted()
-    : tap_(std::exchange(innermost, nullptr)), included_(include_key(false)) {}
+    : tap_(std::exchange(innermost, nullptr)),
+      included_(include_key(false)),
+      outer_(std::exchange(lifted, true)) {}
+
+bool OperatorTap::Lifted::active() {
+  return lifted;
+}
 
 OperatorTap::Lifted::~Lifted() {
+  lifted = outer_;
   innermost = tap_;
   include_key(included_);
 }

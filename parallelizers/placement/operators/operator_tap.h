@@ -41,9 +41,12 @@ class OperatorTap {
     Lifted(const Lifted&) = delete;
     Lifted& operator=(const Lifted&) = delete;
 
+    /// Whether this thread is inside of one operator of a tap.
+    static bool active();
+
    private:
     OperatorTap* const tap_;
-    const bool included_;
+    const bool included_, outer_;
   };
 };
 

@@ -97,17 +97,36 @@ void check_memory(const std::vector<NamedTensor>& cut, const ModelView& model) {
   }
 }
 
+/// Nothing holds the parameter as it is.
+void check_free(const at::Tensor& parameter, const std::string& name) {
+  OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter), "parameter ", name,
+             " is part of an autograd graph that is still alive (an output kept from before, or "
+             "an earlier DistributedDataParallel); let go of it before initialize");
+  OSLO_CHECK(!parameter.grad().defined() || !parameter.grad().is_sparse(), "parameter ", name,
+             " has a sparse gradient, which cannot be cut; call zero_grad() before initialize");
+}
+
 }  // namespace
+
+void check_markable(const ModelView& model) {
+  const std::vector<NamedTensor> all = model.in_use();
+  for (const NamedTensor& parameter : all) check_free(parameter.tensor, parameter.name);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      OSLO_CHECK(all[i].tensor.is_same(all[j].tensor) ||
+                     !extent_of(all[i].tensor).overlaps(extent_of(all[j].tensor)),
+                 "parameters ", all[j].name, " and ", all[i].name,
+                 " are two tensors over one memory, which marking them would part; tie them by "
+                 "assigning the tensor itself");
+    }
+  }
+}
 
 void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model,
                     const StageMap& stages) {
   std::vector<NamedTensor> cut;
   const auto check = [&](const at::Tensor& parameter, const std::string& name) {
-    OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter), "parameter ", name,
-               " is part of an autograd graph that is still alive (an output kept from before, or "
-               "an earlier DistributedDataParallel); let go of it before initialize");
-    OSLO_CHECK(!parameter.grad().defined() || !parameter.grad().is_sparse(), "parameter ", name,
-               " has a sparse gradient, which cannot be cut; call zero_grad() before initialize");
+    check_free(parameter, name);
     cut.push_back({name, parameter});
   };
   for (const LayerPlan& layer : layers) {
@@ -177,6 +196,13 @@ void place_on_stages(const ModelView& model, const ContextPtr& context, const St
     place_parameter(parameter.registered, parameter.path);
   }
   for (const BufferView& buffer : model.buffers()) place(buffer.tensor, buffer.path);
+}
+
+void mark_whole(const ModelView& model, const ContextPtr& context) {
+  const std::vector<Placement> whole(context->mesh().axes());
+  for (const NamedTensor& parameter : model.in_use()) {
+    cut(parameter.tensor, whole, parameter.name, context, {}, /*even_whole=*/true);
+  }
 }
 
 void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model) {

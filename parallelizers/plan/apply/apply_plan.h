@@ -35,6 +35,12 @@ void place_on_stages(const ModelView& model, const ContextPtr& context, const St
 /// nobody reads it, but it has memory. Whatever else may hold it stays whole.
 void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model);
 
+/// Marks the parameters that nothing has marked yet, too, whole and in place, so that their uses
+/// are met (CallObserver::about_to_use). `check_markable` throws, before anything is changed, where
+/// one is part of a graph that is alive, or shares memory with another.
+void check_markable(const ModelView& model);
+void mark_whole(const ModelView& model, const ContextPtr& context);
+
 /// Gradients of parameters that stay whole are ordinary tensors, though a user's autograd::Function
 /// may compute them of cut values.
 void keep_gradients_whole(const ModelView& model);

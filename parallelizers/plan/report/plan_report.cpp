@@ -94,6 +94,12 @@ nlohmann::json Plan::to_json() const {
                         {"rates", forecast.rates}};
     if (forecast.memory_limit > 0) json["expected"]["memory_limit"] = forecast.memory_limit;
   }
+  if (!recomputed.empty()) {
+    json["recomputation"] = nlohmann::json::array();
+    for (const PlanSegment& each : recomputed) {
+      json["recomputation"].push_back({{"layers", each.layers}, {"not_cut", each.not_cut}});
+    }
+  }
   json["counted"] = counted;
   json["gathers"] = nlohmann::json::array();
   for (const GatherEntry& entry : gathers) {

@@ -73,6 +73,12 @@ struct PlanPipeline {
   double share(int stage) const;
 };
 
+/// Layers, what they save for backward of which is computed again (memory/recompute/).
+struct PlanSegment {
+  std::string layers;   ///< "h.0 to h.2"
+  std::string not_cut;  ///< why it is kept after all; empty where it is not
+};
+
 /// What `initialize` made of a model, and what running it cost so far.
 struct Plan {
   std::vector<PlanEntry> entries;
@@ -80,7 +86,8 @@ struct Plan {
   int ranks = 1;               ///< of the world
   PlanPipeline pipeline;
   PlanForecast forecast;
-  std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
+  std::vector<PlanSegment> recomputed;  ///< empty where nothing is
+  std::vector<GatherEntry> gathers;     ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;
   /// The types that the model computes in, where the config says so (docs/mixed-precision.md).
   std::string precision;

@@ -165,6 +165,12 @@ std::string Plan::to_string() const {
   for (const PlanEntry& entry : entries) unused += entry.unused_bytes;
   if (unused > 0) out << ", and " << unused << " of registered tensors that nothing uses";
   out << "\n";
+  if (!recomputed.empty()) {
+    out << "  computed again in backward: " << recomputed.size() << " segments\n";
+    for (const PlanSegment& each : recomputed) {
+      if (!each.not_cut.empty()) out << "    but " << each.layers << ": " << each.not_cut << "\n";
+    }
+  }
   if (gathers.empty()) {
     out << "  no gathers " << counted << "\n";
   } else {

@@ -1,0 +1,92 @@
+#include "oslo_cpp/initialize/recompute_layers.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "mpu/base/error.h"
+#include "parallelizers/stages/model_layers.h"
+
+namespace oslo {
+namespace {
+
+/// '*' stands for one component.
+bool matches(std::string_view pattern, std::string_view path) {
+  while (true) {
+    const std::string_view component = pattern.substr(0, pattern.find('.'));
+    const std::string_view name = path.substr(0, path.find('.'));
+    if (component != "*" && component != name) return false;
+    const bool ends = component.size() == pattern.size();
+    if (ends || name.size() == path.size()) return ends && name.size() == path.size();
+    pattern.remove_prefix(component.size() + 1);
+    path.remove_prefix(name.size() + 1);
+  }
+}
+
+std::vector<std::string> matching(const ModelView& model,
+                                  const std::vector<std::string>& patterns) {
+  std::vector<std::string> paths;
+  std::vector<bool> met(patterns.size());
+  for (const ModuleView& module : model.modules()) {
+    if (module.path.empty()) continue;
+    bool asked = false;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      const bool fits = matches(patterns[i], module.path);
+      met[i] = met[i] || fits;
+      asked |= fits;
+    }
+    if (!asked) continue;
+    for (const std::string& other : paths) {
+      OSLO_CHECK_AS(config, !lies_in(module.path, other),
+                    "'activation_checkpoint.modules': ", module.path, " lies in ", other,
+                    ", which matches, too; leave one of them out");
+    }
+    paths.push_back(module.path);
+  }
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    OSLO_CHECK_AS(config, met[i], "'activation_checkpoint.modules': \"", patterns[i],
+                  "\" matches no module of the model; '*' stands for one path component, as in "
+                  "\"h.*\"");
+  }
+  return paths;
+}
+
+}  // namespace
+
+std::vector<SegmentLayers> segments_of(const ModelView& model, const ConfigValues& values) {
+  const std::vector<std::string> layers = values.activation_modules.empty()
+                                              ? pipeline_layers(model)
+                                              : matching(model, values.activation_modules);
+  std::vector<SegmentLayers> segments;
+  int layers_in_last = values.activation_every;
+  for (const std::string& path : layers) {
+    std::vector<at::Tensor> parameters;
+    for (const NamedTensor& parameter : model.in_use()) {
+      if (lies_in(parameter.name, path)) parameters.push_back(parameter.tensor);
+    }
+    if (parameters.empty()) continue;
+    if (layers_in_last == values.activation_every) {
+      segments.push_back({path, {}});
+      layers_in_last = 0;
+    } else {
+      std::string& name = segments.back().name;
+      name = name.substr(0, name.find(' ')) + " to " + path;
+    }
+    ++layers_in_last;
+    auto& all = segments.back().parameters;
+    all.insert(all.end(), parameters.begin(), parameters.end());
+  }
+  OSLO_CHECK_AS(config, !segments.empty(),
+                "'activation_checkpoint': no layer of the model has a "
+                "parameter, so that there is nothing to compute again; name some by 'modules', or "
+                "set 'enabled' to false");
+  return segments;
+}
+
+std::shared_ptr<LayerSegments> layer_segments(const ModelView& model, const ConfigValues& values) {
+  CheckpointOptions options;
+  if (!values.activation_keep.empty()) options.keep(values.activation_keep);
+  return std::make_shared<LayerSegments>(segments_of(model, values), options);
+}
+
+}  // namespace oslo

@@ -1,0 +1,100 @@
+#include "parallelizers/memory/recompute/layer_segments.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/memory/recompute/recording_scopes.h"
+#include "parallelizers/memory/recompute/try_segment.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/layout/context.h"
+
+namespace oslo {
+
+/// The segment that a thread is in.
+struct LayerSegments::Open {
+  std::shared_ptr<LayerSegments> owner;
+  int number;
+  const c10::TensorImpl* first;  ///< the parameter that it began with
+  ContextPtr context;
+  std::unique_ptr<recompute::RecordingScopes> scopes;
+};
+
+std::unique_ptr<LayerSegments::Open>& LayerSegments::open() {
+  static thread_local std::unique_ptr<Open> one;
+  return one;
+}
+
+LayerSegments::LayerSegments(const std::vector<SegmentLayers>& segments, CheckpointOptions options)
+    : options_(std::move(options)), tried_(segments.size()) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    reports_.push_back({segments[i].name, false, {}});
+    for (const at::Tensor& parameter : segments[i].parameters) {
+      segment_of_.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(i));
+    }
+  }
+}
+
+std::vector<SegmentReport> LayerSegments::report() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return reports_;
+}
+
+void LayerSegments::about_to_use(const at::Tensor& parameter) {
+  const auto found = segment_of_.find(parameter.unsafeGetTensorImpl());
+  const int number = found == segment_of_.end() ? -1 : found->second;
+  const std::unique_ptr<Open>& in = open();
+  if (in && in->owner.get() == this && in->number == number && in->first != found->first) return;
+  end_open();
+  // Within a function that the program checkpoints itself, and in backward, nothing begins.
+  const bool forward = c10::GradMode::is_enabled() && OperatorTap::current() == nullptr &&
+                       torch::autograd::get_current_graph_task_id() == -1;
+  if (number >= 0 && forward) begin(number, parameter);
+}
+
+void LayerSegments::begin(int number, const at::Tensor& parameter) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    reports_[number].used = true;
+    if (!reports_[number].not_cut.empty()) return;
+  }
+  auto segment = std::make_shared<recompute::Segment>();
+  segment->whole = options_.whole();
+  segment->state.emplace();
+  open() = std::make_unique<Open>(Open{
+      shared_from_this(), number, parameter.unsafeGetTensorImpl(), layout(parameter)->context(),
+      std::make_unique<recompute::RecordingScopes>(std::move(segment), options_)});
+  before_next_backward([] { end_open(); });
+}
+
+void LayerSegments::end_open() {
+  const std::unique_ptr<Open> ending = std::exchange(open(), nullptr);
+  if (!ending) return;
+  before_next_backward(nullptr);
+  ending->owner->end(*ending);
+}
+
+void LayerSegments::end(Open& ending) {
+  recompute::Recorder& recorder = ending.scopes->recorder;
+  recompute::Segment& segment = *ending.scopes->segment;
+  if (OperatorTap::current() != &recorder || !c10::impl::tls_is_dispatch_key_included(kPlacedKey)) {
+    segment.no_replay = "the program set the thread's dispatch keys back in its midst";
+  }
+  const std::shared_ptr<recompute::Segment> kept = ending.scopes->segment;
+  recorder.note_end();
+  ending.scopes.reset();
+  bool first = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    first = !tried_[ending.number];
+    tried_[ending.number] = true;
+  }
+  const std::string not_cut = recompute::end_segment(segment, *ending.context, first);
+  if (not_cut.empty()) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  reports_[ending.number].not_cut = not_cut;
+}
+
+}  // namespace oslo

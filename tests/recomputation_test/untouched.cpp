@@ -1,0 +1,367 @@
+// The config's activation_checkpoint on models that nobody wrote for it.
+#include "parallelizers/memory/recompute/layer_segments.h"
+#include "tests/models/bert.h"
+#include "tests/models/gpt2.h"
+#include "tests/models/unet.h"
+#include "tests/models/vit.h"
+#include "tests/support/counted_memory.h"
+#include "tests/support/error_of.h"
+#include "tests/support/initialized.h"
+#include "tests/support/own_draws.h"
+#include "tests/support/pipeline_parity.h"
+
+namespace oslo::test {
+namespace {
+
+using torch::Tensor;
+
+models::GPT2Options four_layers(double dropout = 0) {
+  models::GPT2Options options;
+  options.vocabulary = 19;
+  options.hidden = 12;
+  options.heads = 3;
+  options.layers = 4;
+  options.dropout = dropout;
+  return options;
+}
+
+Tensor loss_of_tokens(const Tensor& logits, const Tensor& tokens) {
+  return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}), tokens.view(-1));
+}
+
+const std::vector<std::string>& forms() {
+  static const std::vector<std::string> all = {
+      R"("enabled": true)", R"("enabled": true, "every": 3)",
+      R"("enabled": true, "modules": ["h.*.attn"])",
+      R"("enabled": true, "keep": ["matmul", "attention"])"};
+  return all;
+}
+
+std::string config_of(const std::string& form, int tensor = 1, int pipeline = 1) {
+  return c10::str(R"({"model_parallelism": {"enable": true, "tensor_parallel_size": )", tensor,
+                  R"(, "pipeline_parallel_size": )", pipeline, R"(}, "activation_checkpoint": {)",
+                  form, "}}");
+}
+
+const LayerSegments& segments_of(const ParallelModel& parallel) {
+  return dynamic_cast<const LayerSegments&>(*context_of(parallel.mpu().tensor_mesh())->observer);
+}
+
+int cut_segments(const ParallelModel& parallel) {
+  int cut = 0;
+  for (const SegmentReport& each : segments_of(parallel).report()) {
+    EXPECT_EQ(each.not_cut, "") << each.name;
+    cut += each.used && each.not_cut.empty() ? 1 : 0;
+  }
+  return cut;
+}
+
+TEST(RecomputedLayers, GPT2OnOneRankIsThePlainModelBitForBit) {
+  at::set_num_threads(1);
+  const Tensor tokens = torch::arange(14).view({2, 7});
+  const auto make = [] { return make_seeded(3, [] { return models::GPT2(four_layers(0.2)); }); };
+  const auto train = [&](models::GPT2& model) {
+    torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+    std::vector<Tensor> losses;
+    const OwnDraws draws(5);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      const Tensor loss = loss_of_tokens(model->forward(tokens), tokens);
+      losses.push_back(loss.detach());
+      loss.backward();
+      optimizer.step();
+    }
+    return losses;
+  };
+  models::GPT2 plain = make();
+  const auto expected = train(plain);
+  for (const std::string& form : forms()) {
+    SCOPED_TRACE(form);
+    run_as_threads(1, [&](World world) {
+      at::set_num_threads(1);
+      models::GPT2 model = make();
+      const auto parallel = initialize(model, Config::parse(config_of(form)), in(world));
+      const auto losses = train(model);
+      for (size_t i = 0; i < losses.size(); ++i) EXPECT_TRUE(losses[i].equal(expected[i])) << i;
+      EXPECT_EQ(cut_segments(parallel), form.find("every") == std::string::npos ? 4 : 2);
+      for (const auto& item : plain->named_parameters()) {
+        const Tensor ours = local_tensor(model->named_parameters()[item.key()]);
+        EXPECT_TRUE(ours.equal(item.value())) << item.key();
+      }
+    });
+  }
+}
+
+TEST(RecomputedLayers, KeepsTheInputsOfItsSegments) {
+  run_as_threads(1, [](World world) {
+    at::set_num_threads(1);
+    models::GPT2Options options = four_layers();
+    options.hidden = 48;
+    const Tensor tokens = torch::arange(512).remainder(19).view({16, 32});
+    const auto kept = [&](const std::string& config) {
+      auto model = make_seeded(3, [&] { return models::GPT2(options); });
+      const auto parallel = initialize(model, Config::parse(config), in(world));
+      loss_of_tokens(model->forward(tokens), tokens).backward();  // tries the segments
+      model->zero_grad();
+      const CountedMemory memory;
+      const Tensor loss = loss_of_tokens(model->forward(tokens), tokens);
+      return static_cast<double>(memory.bytes()) / (512 * 48 * 4);
+    };
+    const double plain = kept(R"({"model_parallelism": {"enable": true}})");
+    const double all = kept(config_of(forms()[0])), keep = kept(config_of(forms()[3]));
+    EXPECT_GT(plain, 4 * 14);
+    EXPECT_LT(all, plain - 4 * 13);
+    EXPECT_LT(keep, plain * 0.75);
+  });
+}
+
+TEST(RecomputedLayers, OnRanksEqualOneDevice) {
+  for (const std::string& form : forms()) {
+    for (const int size : {2, 3}) {
+      SCOPED_TRACE(form);
+      parity::Setup setup;
+      setup.world = size;
+      setup.config = config_of(form, size);
+      setup.example = true;
+      setup.steps = 5;
+      parity::expect_parity(
+          setup, [] { return models::GPT2(four_layers()); },
+          [](int) {
+            const Tensor tokens = torch::randint(19, {4, 7});
+            return parity::Batch{tokens, tokens};
+          },
+          loss_of_tokens,
+          [&](const parity::Outcome& outcome) {
+            EXPECT_EQ(cut_segments(outcome.parallel),
+                      form.find("every") == std::string::npos ? 4 : 2);
+          });
+    }
+  }
+}
+
+parity::Batch token_batch(int) {
+  const Tensor tokens = torch::randint(19, {6, 7});
+  return {tokens, tokens};
+}
+
+TEST(RecomputedLayers, BesideDistributedDataParallel) {
+  for (const int tensor : {1, 2}) {
+    parity::Setup setup;
+    setup.world = 2 * tensor;
+    setup.config = config_of(R"("enabled": true)", tensor);
+    setup.example = true;
+    parity::expect_parity(
+        setup, [] { return models::GPT2(four_layers()); }, token_batch, loss_of_tokens,
+        [&](const parity::Outcome& outcome) { EXPECT_EQ(cut_segments(outcome.parallel), 4); });
+  }
+}
+
+TEST(RecomputedLayers, OnPipelineStages) {
+  for (const std::string kind : {"1f1b", "zero_bubble", "interleaved"}) {
+    for (const pipeline_parity::Grid grid :
+         {pipeline_parity::Grid{1, 1, 2}, pipeline_parity::Grid{1, 2, 2}}) {
+      if (kind == "interleaved" && grid.tensor > 1) continue;
+      SCOPED_TRACE(kind + " " + grid.name());
+      pipeline_parity::Trial trial;
+      trial.steps = 2;
+      trial.grid = grid;
+      trial.kind = kind;
+      const std::string plain = pipeline_parity::config_of(grid, kind);
+      trial.config =
+          plain.substr(0, plain.size() - 1) + R"(, "activation_checkpoint": {"enabled": true}})";
+      pipeline_parity::expect_parity(
+          trial, [] { return models::GPT2(four_layers()); },
+          [](int) {
+            return std::vector<Tensor>{torch::randint(19, {8, 7})};
+          },
+          [](models::GPT2& model, const std::vector<Tensor>& micro) {
+            return loss_of_tokens(model->forward(micro[0]), micro[0]);
+          },
+          [](const pipeline_parity::Outcome& outcome) {
+            EXPECT_EQ(cut_segments(outcome.parallel), 4);
+          });
+    }
+  }
+}
+
+/// Trains a plain model and one with recomputation, on one rank: the same, bit for bit.
+template <typename Make, typename Loss>
+void expect_same_bits(const Make& make, const Loss& loss, const std::string& form) {
+  SCOPED_TRACE(form);
+  const auto train = [&](auto& model) {
+    torch::optim::SGD optimizer(model->parameters(), 1e-2);
+    const OwnDraws draws(5);
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      loss(model).backward();
+      optimizer.step();
+    }
+  };
+  run_as_threads(1, [&](World world) {
+    at::set_num_threads(1);
+    auto plain = make_seeded(3, make), model = make_seeded(3, make);
+    train(plain);
+    const auto parallel = initialize(model, Config::parse(config_of(form)), in(world));
+    train(model);
+    EXPECT_GT(cut_segments(parallel), 0);
+    const auto ours = model->named_parameters();
+    for (const auto& item : plain->named_parameters()) {
+      const Tensor mine = local_tensor(ours[item.key()]);
+      EXPECT_TRUE(mine.equal(item.value()))
+          << item.key() << " differs by " << (mine - item.value()).abs().max();
+    }
+    for (const auto& item : plain->named_buffers()) {
+      EXPECT_TRUE(model->named_buffers()[item.key()].equal(item.value())) << item.key();
+    }
+  });
+}
+
+TEST(RecomputedLayers, OtherModelsBitForBit) {
+  namespace F = torch::nn::functional;
+  const Tensor images = make_seeded(9, [] { return torch::randn({4, 3, 12, 12}); });
+  const Tensor noisy = make_seeded(9, [] { return torch::randn({4, 2, 8, 8}); });
+  const Tensor condition = make_seeded(10, [] { return torch::randn({4, 6}); });
+  const Tensor words = make_seeded(9, [] { return torch::randint(1, 30, {4, 9}); });
+  for (const std::string form :
+       {R"("enabled": true)", R"("enabled": true, "every": 2)",
+        R"("enabled": true, "keep": ["matmul", "convolution", "attention"])"}) {
+    expect_same_bits([] { return models::VisionTransformer(); },
+                     [&](auto& model) { return model->forward(images).pow(2).sum(); }, form);
+    expect_same_bits(
+        [] { return models::unet::UNet(); },
+        [&](auto& model) {
+          return F::mse_loss(model->forward(noisy, condition), torch::ones({4, 3, 8, 8}));
+        },
+        form);
+    expect_same_bits([] { return models::Bert(models::BertOptions()); },
+                     [&](auto& model) { return model->forward(words).pow(2).sum(); }, form);
+  }
+}
+
+/// A list of blocks, of which one does what cannot be run again.
+struct OddBlockImpl : torch::nn::Module {
+  explicit OddBlockImpl(bool odd)
+      : odd(odd), layer(register_module("layer", torch::nn::Linear(6, 6))) {}
+  Tensor forward(const Tensor& x) {
+    Tensor h = layer->forward(x);
+    if (odd) {
+      const Tensor scale = h.detach().clone();
+      float* const memory = scale.data_ptr<float>();
+      for (int64_t i = 0; i < scale.numel(); ++i) memory[i] = 0.5F * static_cast<float>(i % 3);
+      h = h * scale;
+    }
+    return torch::tanh(h);
+  }
+  bool odd;
+  torch::nn::Linear layer;
+};
+TORCH_MODULE(OddBlock);
+
+struct OddImpl : torch::nn::Module {
+  OddImpl() {
+    for (const bool odd : {false, true, false}) h->push_back(OddBlock(odd));
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& block : *h) x = block->as<OddBlock>()->forward(x);
+    return x;
+  }
+  torch::nn::ModuleList h = register_module("h", torch::nn::ModuleList());
+};
+TORCH_MODULE(Odd);
+
+TEST(RecomputedLayers, WhatDoesNotGiveTheSameAgainIsNotCutAndThePlanSaysSo) {
+  run_as_threads(1, [](World world) {
+    const Tensor x = make_seeded(9, [] { return torch::randn({3, 6}); });
+    auto plain = make_seeded(3, [] { return Odd(); }), model = make_seeded(3, [] { return Odd(); });
+    const auto parallel =
+        initialize(model, Config::parse(config_of(R"("enabled": true)")), in(world));
+    for (auto* each : {&plain, &model}) (*each)->forward(x).sum().backward();
+    for (const auto& item : plain->named_parameters()) {
+      const Tensor ours = model->named_parameters()[item.key()].grad();
+      EXPECT_TRUE(local_tensor(ours).equal(item.value().grad())) << item.key();
+    }
+    const auto report = segments_of(parallel).report();
+    ASSERT_EQ(report.size(), 3);
+    EXPECT_EQ(report[0].not_cut, "");
+    EXPECT_THAT(report[1].not_cut, testing::HasSubstr("fills memory by a pointer"));
+    EXPECT_THAT(parallel.plan().to_string(), testing::HasSubstr("h.1"));
+    EXPECT_EQ(parallel.plan().to_json()["recomputation"].size(), 3);
+  });
+}
+
+TEST(RecomputedLayers, PatternsAreChecked) {
+  run_as_threads(1, [](World world) {
+    const auto error = [&](const std::string& modules) {
+      auto model = make_seeded(3, [] { return models::GPT2(four_layers()); });
+      const auto config =
+          Config::parse(config_of(R"("enabled": true, "modules": [)" + modules + "]"));
+      return error_of([&] { initialize(model, config, in(world)); });
+    };
+    EXPECT_THAT(error(R"("g.*")"), testing::HasSubstr("\"g.*\" matches no module"));
+    EXPECT_THAT(error(R"("h.*", "h.*.attn")"), testing::HasSubstr("h.0.attn lies in h.0"));
+    EXPECT_THAT(error(R"("h.*.dropout")"), testing::HasSubstr("has a parameter"));
+  });
+}
+
+/// Acceptance K4 with K21: one weight twice, a norm, attention, dropout, whose halves of backward
+/// are apart.
+struct SharedBlockImpl : torch::nn::Module {
+  SharedBlockImpl() {
+    w = register_parameter("w", torch::randn({6, 6}) * 0.3);
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({6})));
+  }
+  Tensor forward(const Tensor& x) {
+    const Tensor h = norm->forward(x.matmul(w).matmul(w));
+    const Tensor heads = h.view({h.size(0), -1, 2, 3}).transpose(1, 2);
+    const Tensor mixed = at::scaled_dot_product_attention(heads, heads, heads);
+    return x + torch::dropout(mixed.transpose(1, 2).reshape(x.sizes()), rate, is_training());
+  }
+  double rate = 0;
+  Tensor w;
+  torch::nn::LayerNorm norm{nullptr};
+};
+TORCH_MODULE(SharedBlock);
+
+struct SharedImpl : torch::nn::Module {
+  SharedImpl() {
+    for (int i = 0; i < 4; ++i) h->push_back(SharedBlock());
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& block : *h) x = block->as<SharedBlock>()->forward(x);
+    return x;
+  }
+  torch::nn::ModuleList h = register_module("h", torch::nn::ModuleList());
+};
+TORCH_MODULE(Shared);
+
+TEST(RecomputedLayers, OneWeightTwiceInHalvesOfBackwardAndHooksOnce) {
+  pipeline_parity::Trial trial;
+  trial.grid = {2, 1, 2};
+  trial.kind = "zero_bubble";
+  const std::string plain = pipeline_parity::config_of(trial.grid, trial.kind);
+  trial.config =
+      plain.substr(0, plain.size() - 1) + R"(, "activation_checkpoint": {"enabled": true}})";
+  std::atomic<int> fired = 0;
+  pipeline_parity::expect_parity(
+      trial, [] { return Shared(); },
+      [](int) {
+        return std::vector<Tensor>{torch::randn({8, 4, 6}, torch::kDouble)};
+      },
+      [&](Shared& model, const std::vector<Tensor>& micro) {
+        const Tensor out = model->forward(micro[0]);
+        if (is_placed(out) && is_here(out) && out.requires_grad()) {
+          out.register_hook([&](const Tensor& gradient) {
+            ++fired;
+            return gradient;
+          });
+        }
+        return out.pow(2).mean();
+      },
+      [](const pipeline_parity::Outcome& outcome) {
+        EXPECT_EQ(cut_segments(outcome.parallel), 4);
+      });
+  EXPECT_EQ(fired, 3 * 4 * 2);  // steps, micro-batches, replicas
+}
+
+}  // namespace
+}  // namespace oslo::test
