@@ -78,8 +78,7 @@ ConfigKey libai_keys() {
                       schedule("pipeline_schedule"), nullable(count("pipeline_num_layers")),
                       stage_ids("custom_pipeline_stage_id")});
   for (ConfigKey& key : saved_stages()) dist.keys.push_back(std::move(key));
-  return object("train", {std::move(dist), count("num_accumulation_steps"),
-                          activation_checkpoint(),
+  return object("train", {std::move(dist), count("num_accumulation_steps"), activation_checkpoint(),
                           object("zero_optimization", {flag("enabled"), zero_stage}), amp_keys()});
 }
 

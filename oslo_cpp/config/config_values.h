@@ -70,9 +70,9 @@ struct ConfigValues {
   std::optional<std::vector<int>> custom_pipeline_stage_id;  ///< one stage per layer
   /// What `initialize` wrote into a saved config, a stage a layer: by LiBai's rule, and in truth.
   std::optional<std::vector<int>> auto_pipeline_stage_id, actual_pipeline_stage_id;
-  int num_accumulation_steps = 1;  ///< micro-batches of a PipelineSchedule
-  int gradient_accumulation = 1;   ///< Colossal-AI's: batches of an engine's step
-  double clip_grad_norm = 0;       ///< Colossal-AI's: of an engine's step; 0: none
+  int num_accumulation_steps = 1;               ///< micro-batches of a PipelineSchedule
+  int gradient_accumulation = 1;                ///< Colossal-AI's: batches of an engine's step
+  double clip_grad_norm = 0;                    ///< Colossal-AI's: of an engine's step; 0: none
   bool activation_checkpoint = false;           ///< see memory/recompute/layer_segments.h
   int activation_every = 1;                     ///< layers a segment
   std::vector<std::string> activation_modules;  ///< patterns of what counts as a layer
