@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "oslo_cpp/initialize/memory_limit.h"
+#include "oslo_cpp/initialize/memory/memory_limit.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/plan/dry/rates.h"
 #include "parallelizers/plan/layers/explicit_plan.h"

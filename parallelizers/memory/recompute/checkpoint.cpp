@@ -36,7 +36,7 @@ Recording::Recording(const CheckpointOptions& options, std::function<void()> aga
   segment->whole = options.whole();
   segment->again = std::move(again);
   segment->state.emplace();
-  scopes_ = std::make_unique<Scopes>(std::move(segment), options);
+  scopes_ = std::make_unique<Scopes>(std::move(segment), options.keep_if());
 }
 
 void Recording::end() {

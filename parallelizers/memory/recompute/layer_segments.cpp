@@ -65,7 +65,7 @@ void LayerSegments::begin(int number, const at::Tensor& parameter) {
   segment->state.emplace();
   open() = std::make_unique<Open>(Open{
       shared_from_this(), number, parameter.unsafeGetTensorImpl(), layout(parameter)->context(),
-      std::make_unique<recompute::RecordingScopes>(std::move(segment), options_)});
+      std::make_unique<recompute::RecordingScopes>(std::move(segment), options_.keep_if())});
   before_next_backward([] { end_open(); });
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "mpu/base/error.h"
-#include "parallelizers/memory/recompute/needs.h"
+#include "parallelizers/memory/recompute/record/needs.h"
 #include "parallelizers/memory/recompute/take_saved.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/memory/recompute/met_memory.h"
+#include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/memory/saved_tensors.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 

@@ -1,6 +1,6 @@
 #include <c10/util/ScopeExit.h>
 
-#include "parallelizers/memory/recompute/met_memory.h"
+#include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/memory/recompute/rerun.h"
 
 namespace oslo::recompute {

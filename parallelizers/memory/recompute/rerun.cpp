@@ -11,7 +11,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/grid/random_states.h"
-#include "parallelizers/memory/recompute/met_memory.h"
+#include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/door/tapped_call.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/memory/recompute/segment.h"
+#include "parallelizers/memory/recompute/record/segment.h"
 #include "parallelizers/memory/saved_tensors.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "mpu/base/error.h"
-#include "parallelizers/memory/recompute/needs.h"
+#include "parallelizers/memory/recompute/record/needs.h"
 #include "parallelizers/memory/recompute/rerun.h"
 
 namespace oslo::recompute {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/memory/recompute/segment.h"
+#include "parallelizers/memory/recompute/record/segment.h"
 
 namespace oslo::recompute {
 

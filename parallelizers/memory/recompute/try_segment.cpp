@@ -7,7 +7,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
-#include "parallelizers/memory/recompute/needs.h"
+#include "parallelizers/memory/recompute/record/needs.h"
 #include "parallelizers/memory/recompute/take_saved.h"
 
 namespace oslo::recompute {

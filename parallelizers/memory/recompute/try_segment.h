@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "parallelizers/memory/recompute/segment.h"
+#include "parallelizers/memory/recompute/record/segment.h"
 #include "parallelizers/placement/layout/context.h"
 
 namespace oslo::recompute {

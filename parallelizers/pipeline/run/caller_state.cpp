@@ -39,28 +39,28 @@ class AutocastState {
     at::autocast::decrement_nesting();
   }
 
-  bool caches() const { return caches_; }
   const std::vector<at::ScalarType>& types() const { return types_; }
   /// Whether a guard is around the call: of several that nest the outermost forgets what was cast.
   bool guarded() const { return guarded_; }
 
  private:
-  bool caches_ = at::autocast::is_autocast_cache_enabled();
   bool guarded_ = false;
   std::vector<at::ScalarType> types_;
 };
 
-/// While it lives the thread has that state.
+/// While it lives the thread has that state, but keeps no casts: autocast's cache is one for the
+/// process, and a cast that another micro-batch made would be no use of the parameter by this one.
 class InsideAutocast {
  public:
   explicit InsideAutocast(const AutocastState& state) : guarded_(state.guarded()) {
-    at::autocast::set_autocast_cache_enabled(state.caches());
+    at::autocast::set_autocast_cache_enabled(false);
     set_types(state.types());
     if (guarded_) at::autocast::increment_nesting();
   }
   ~InsideAutocast() {
     if (guarded_) at::autocast::decrement_nesting();
     set_types(before_.types());
+    at::autocast::set_autocast_cache_enabled(caches_before_);
   }
   InsideAutocast(const InsideAutocast&) = delete;
   InsideAutocast& operator=(const InsideAutocast&) = delete;
@@ -73,6 +73,7 @@ class InsideAutocast {
   }
 
   const AutocastState before_;
+  const bool caches_before_ = at::autocast::is_autocast_cache_enabled();
   const bool guarded_;
 };
 

@@ -1,4 +1,4 @@
-#include "parallelizers/memory/recompute/met_memory.h"
+#include "parallelizers/memory/recompute/record/met_memory.h"
 
 #include "parallelizers/placement/carrier/placed_tensor.h"
 

@@ -1,4 +1,4 @@
-#include "parallelizers/memory/recompute/call_state.h"
+#include "parallelizers/memory/recompute/record/call_state.h"
 
 #include <ATen/autocast_mode.h>
 

@@ -1,4 +1,4 @@
-#include "parallelizers/memory/recompute/needs.h"
+#include "parallelizers/memory/recompute/record/needs.h"
 
 #include <algorithm>
 #include <string>

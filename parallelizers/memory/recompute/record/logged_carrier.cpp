@@ -1,4 +1,4 @@
-#include "parallelizers/memory/recompute/logged_carrier.h"
+#include "parallelizers/memory/recompute/record/logged_carrier.h"
 
 #include "mpu/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "parallelizers/memory/recompute/segment.h"
+#include "parallelizers/memory/recompute/record/segment.h"
 
 namespace oslo::recompute {
 

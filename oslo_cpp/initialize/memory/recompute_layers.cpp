@@ -1,4 +1,4 @@
-#include "oslo_cpp/initialize/recompute_layers.h"
+#include "oslo_cpp/initialize/memory/recompute_layers.h"
 
 #include <algorithm>
 #include <string>

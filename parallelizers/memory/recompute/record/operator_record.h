@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "parallelizers/memory/recompute/geometry.h"
-#include "parallelizers/memory/recompute/logged_carrier.h"
+#include "parallelizers/memory/recompute/record/geometry.h"
+#include "parallelizers/memory/recompute/record/logged_carrier.h"
 #include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo::recompute {

@@ -6,8 +6,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "parallelizers/memory/recompute/call_state.h"
-#include "parallelizers/memory/recompute/operator_record.h"
+#include "parallelizers/memory/recompute/record/call_state.h"
+#include "parallelizers/memory/recompute/record/operator_record.h"
 
 namespace oslo::recompute {
 

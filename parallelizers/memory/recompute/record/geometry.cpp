@@ -1,4 +1,4 @@
-#include "parallelizers/memory/recompute/geometry.h"
+#include "parallelizers/memory/recompute/record/geometry.h"
 
 #include <c10/core/Allocator.h>
 

@@ -1,4 +1,4 @@
-#include "oslo_cpp/initialize/memory_limit.h"
+#include "oslo_cpp/initialize/memory/memory_limit.h"
 
 #include <string>
 

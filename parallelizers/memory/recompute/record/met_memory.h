@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "parallelizers/memory/recompute/segment.h"
+#include "parallelizers/memory/recompute/record/segment.h"
 
 namespace oslo::recompute {
 
