@@ -4,37 +4,17 @@
 //   oslo run -n 2 memory --hidden 256
 //
 // Rank 0 prints one line of JSON, in bytes: held, formula, and the most that a step took.
-#include <c10/core/Allocator.h>
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
+#include "benchmarks/ranks/tensor_memory.h"
 
 namespace {
-
-/// Counts what tensors of this thread take and give back.
-class TensorMemory : public c10::MemoryReportingInfoBase {
- public:
-  explicit TensorMemory(c10::DeviceType type) : type_(type) {}
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device device) override {
-    if (device.type() != type_) return;
-    held_ += size;
-    most_ = std::max(most_, held_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-
-  int64_t held() const { return held_; }
-  int64_t most() const { return most_; }
-
- private:
-  c10::DeviceType type_;
-  int64_t held_ = 0, most_ = 0;
-};
 
 struct Size {
   int64_t hidden = 256, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
@@ -51,7 +31,7 @@ void run(const Size& size, const std::string& device_name) {
   torch::manual_seed(0);  // initialize insists that the ranks of a model draw the same
   const oslo::World world = oslo::World::from_environment();
   const torch::Device device = oslo::local_device(world, device_name);
-  const auto memory = std::make_shared<TensorMemory>(device.type());
+  const auto memory = std::make_shared<bench::TensorMemory>(device.type());
   const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
   bench::Gpt model(size.vocabulary, size.positions, size.hidden, size.heads, size.layers);
   model->to(device);

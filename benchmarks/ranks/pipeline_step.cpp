@@ -12,11 +12,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/timed_steps.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
 
 namespace {
@@ -125,17 +125,9 @@ void run(const Options& options) {
     result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
   }
   for (int i = 0; i < options.warm_up; ++i) step(false);
-  std::vector<double> milliseconds;
   const oslo::MPU everyone(world);
-  for (int i = 0; i < options.steps; ++i) {
-    everyone.data_group()->exchange(0);  // a barrier as tight as the peer's
-    const auto start = std::chrono::steady_clock::now();
-    step(false);
-    const std::chrono::duration<double, std::milli> taken =
-        std::chrono::steady_clock::now() - start;
-    milliseconds.push_back(taken.count());
-  }
-  result["milliseconds"] = milliseconds;
+  const auto barrier = [&] { everyone.data_group()->exchange(0); };  // as tight as the peer's
+  result["milliseconds"] = bench::timed_steps(options.steps, barrier, [&] { step(false); });
   std::vector<double> measured, simulated, foreign, reduce;
   for (int i = 0; i < options.recorded; ++i) {
     const MeasuredStep recorded = *step(true).measured;

@@ -12,18 +12,17 @@
 // same, the milliseconds of every timed step, and in bytes what forward leaves for backward and the
 // most that a step took on top of what it found.
 #include <ATen/autocast_mode.h>
-#include <c10/core/Allocator.h>
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/tensor_memory.h"
+#include "benchmarks/ranks/timed_steps.h"
 
 namespace {
 
@@ -52,22 +51,6 @@ Options parse(int argc, char** argv) {
   }
   return options;
 }
-
-/// Counts what tensors of this thread take and give back.
-class TensorMemory : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
-    held_ += size;
-    most_ = std::max(most_, held_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-
-  int64_t held() const { return held_; }
-  int64_t most() const { return most_; }
-
- private:
-  int64_t held_ = 0, most_ = 0;
-};
 
 /// As LibTorch's documentation has it around forward and loss.
 class Autocast {
@@ -123,7 +106,7 @@ void run(const Options& options) {
   result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
   {
     model->zero_grad();
-    const auto memory = std::make_shared<TensorMemory>();
+    const auto memory = std::make_shared<bench::TensorMemory>(c10::kCPU);
     const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
     const auto loss = forward();
     result["kept"] = memory->held();
@@ -131,15 +114,8 @@ void run(const Options& options) {
     result["most"] = memory->most();
   }
   for (int i = 0; i < options.warm_up; ++i) step();
-  std::vector<double> milliseconds;
-  for (int i = 0; i < options.steps; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    step();
-    const std::chrono::duration<double, std::milli> taken =
-        std::chrono::steady_clock::now() - start;
-    milliseconds.push_back(taken.count());
-  }
-  result["milliseconds"] = milliseconds;
+  result["milliseconds"] = bench::timed_steps(
+      options.steps, [] {}, step);
   std::cout << result << std::endl;
 }
 

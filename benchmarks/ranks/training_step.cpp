@@ -13,7 +13,6 @@
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -24,6 +23,7 @@
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
+#include "benchmarks/ranks/timed_steps.h"
 #include "mpu/collectives/overlap.h"
 
 namespace {
@@ -142,18 +142,9 @@ void run(const Options& options) {
   };
   for (int i = 0; i < options.warm_up; ++i) step();
   finish();
-  std::vector<double> milliseconds;
   const oslo::MPU everyone(world);
-  for (int i = 0; i < options.steps; ++i) {
-    everyone.data_group()->exchange(0);  // a barrier as tight as the peer's
-    const auto start = std::chrono::steady_clock::now();
-    step();
-    finish();
-    const std::chrono::duration<double, std::milli> taken =
-        std::chrono::steady_clock::now() - start;
-    milliseconds.push_back(taken.count());
-  }
-  result["milliseconds"] = milliseconds;
+  const auto barrier = [&] { everyone.data_group()->exchange(0); };  // as tight as the peer's
+  result["milliseconds"] = bench::timed_steps(options.steps, barrier, [&] { step(), finish(); });
   if (!options.trace.empty()) {
     trace([&] { step(), finish(); }, options.trace, world.rank(), device.is_cuda());
   }

@@ -223,8 +223,10 @@ ParallelSizes Config::resolve(int world_size) const {
   sizes.timeout = values_.timeout;
   sizes.enabled = values_.enabled;
   if (!values_.enabled) {
-    OSLO_CHECK_AS(config, !values_.amp && !values_.master_weights,
-                  values_.amp ? "'amp.enabled'" : "'master_weights'",
+    OSLO_CHECK_AS(config, !values_.amp && !values_.master_weights && !values_.activation_checkpoint,
+                  values_.amp              ? "'amp.enabled'"
+                  : values_.master_weights ? "'master_weights'"
+                                           : "'activation_checkpoint.enabled'",
                   " = true beside 'model_parallelism.enable' = false, which leaves the model as it "
                   "is: set 'model_parallelism.enable' to true, which at size 1 cuts nothing");
     sizes.data = world_size;

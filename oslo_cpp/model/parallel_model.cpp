@@ -159,9 +159,9 @@ Plan ParallelModel::plan() const {
   plan.forecast = state_->forecast;
   plan.pipeline = state_->pipeline;
   plan.ranks = state_->mpu.world().size();
-  plan.precision = to_string(context_of(state_->mpu.tensor_mesh())->precision);
   plan.axes = axes_of(state_->mpu.grid());
   const auto context = context_of(state_->mpu.tensor_mesh());
+  plan.precision = to_string(context->precision);
   if (const auto* segments = dynamic_cast<const LayerSegments*>(context->observer.get())) {
     for (const SegmentReport& each : segments->report()) {
       plan.recomputed.push_back({each.name, each.not_cut});

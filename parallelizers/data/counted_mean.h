@@ -38,9 +38,8 @@ class Count {
 ///   - of one backward pass a step the sum is scaled at once, so that other terms may stand beside
 ///     it, also other counted means;
 ///   - where gradients accumulate (`no_sync`, or several passes that exchange them) later counts
-///   are
-///     unknown. Sums add up, what is there is scaled when more comes, and the pass that exchanges
-///     divides by all counts. A loss with other terms, or with several counts, then needs
+///     are unknown. Sums add up, what is there is scaled when more comes, and the pass that
+///     exchanges divides by all counts. A loss with other terms, or with several counts, then needs
 ///     `step_count`, which is this rank's count of the whole step and scales at once.
 /// The `no_sync` guard has to hold at this call, too.
 ///

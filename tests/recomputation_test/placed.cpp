@@ -1,6 +1,6 @@
 // oslo::checkpoint in models that are cut over ranks: one device that never saw it is the
 // reference.
-#include "tests/models/gpt2.h"
+#include "tests/recomputation_test/gpt2.h"
 #include "tests/support/initialized.h"
 #include "tests/support/own_draws.h"
 #include "tests/support/pipeline_parity.h"
@@ -35,20 +35,6 @@ struct WrappedGPT2Impl : models::GPT2Impl {
 };
 TORCH_MODULE(WrappedGPT2);
 
-models::GPT2Options small(double dropout) {
-  models::GPT2Options options;
-  options.vocabulary = 19;
-  options.hidden = 12;
-  options.heads = 3;
-  options.layers = 2;
-  options.dropout = dropout;
-  return options;
-}
-
-Tensor loss_of(const Tensor& logits, const Tensor& tokens) {
-  return torch::nn::functional::cross_entropy(logits.view({-1, 19}), tokens.view(-1));
-}
-
 std::string tensor_size(int size) {
   return R"({"model_parallelism": {"enable": true, "tensor_parallel_size": )" +
          std::to_string(size) + "}}";
@@ -67,7 +53,7 @@ TEST(CheckpointOnRanks, GPT2WithDropoutEqualsOneDevice) {
   for (const int size : {1, 2, 3}) {
     run_as_threads(size, [&](World world) {
       at::set_num_threads(1);
-      auto plain = make_seeded(3, [&] { return models::GPT2(small(0.2)); });
+      auto plain = make_seeded(3, [&] { return models::GPT2(small_gpt2(2, 0.2)); });
       plain->to(torch::kDouble);
       torch::optim::AdamW reference(plain->parameters(), torch::optim::AdamWOptions(1e-3));
       std::vector<Tensor> losses;
@@ -75,20 +61,21 @@ TEST(CheckpointOnRanks, GPT2WithDropoutEqualsOneDevice) {
         const OwnDraws draws(17);
         for (int step = 0; step < 3; ++step) {
           reference.zero_grad();
-          losses.push_back(loss_of(plain->forward(tokens), tokens));
+          losses.push_back(loss_of_tokens(plain->forward(tokens), tokens));
           losses.back().backward();
           reference.step();
         }
       }
       for (const auto& [name, options] : ways()) {
-        auto model = make_seeded(3, [&, &o = options] { return WrappedGPT2(small(0.2), o); });
+        auto model =
+            make_seeded(3, [&, &o = options] { return WrappedGPT2(small_gpt2(2, 0.2), o); });
         model->to(torch::kDouble);
         torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
         const auto parallel = initialize(model, Config::parse(tensor_size(size)), in(world));
         const OwnDraws draws(17);
         for (int step = 0; step < 3; ++step) {
           optimizer.zero_grad();
-          const Tensor loss = loss_of(model->forward(tokens), tokens);
+          const Tensor loss = loss_of_tokens(model->forward(tokens), tokens);
           EXPECT_TRUE(size == 1 ? loss.equal(losses[step])
                                 : loss.allclose(losses[step], 1e-10, 1e-12))
               << name << " on " << size;
@@ -111,15 +98,15 @@ TEST(CheckpointOnRanks, CollectivesAreMadeAgainButThoseOfWhatIsKept) {
       InitializeOptions how = in(world);
       how.example_inputs = [&] { model->forward(tokens); };
       auto parallel = initialize(model, Config::parse(tensor_size(2)), how);
-      parallel.count([&] { loss_of(model->forward(tokens), tokens).backward(); });
+      parallel.count([&] { loss_of_tokens(model->forward(tokens), tokens).backward(); });
       int64_t calls = 0;
       for (const PlanTraffic& line : parallel.plan().traffic) calls += line.entry.traffic.calls;
       return calls;
     };
-    const int64_t plain = calls_of(make_seeded(3, [] { return models::GPT2(small(0)); }));
+    const int64_t plain = calls_of(make_seeded(3, [] { return models::GPT2(small_gpt2(2, 0)); }));
     for (const auto& [name, options] : ways()) {
       const int64_t calls =
-          calls_of(make_seeded(3, [&, &o = options] { return WrappedGPT2(small(0), o); }));
+          calls_of(make_seeded(3, [&, &o = options] { return WrappedGPT2(small_gpt2(2, 0), o); }));
       const int again = name == std::string("keep") ? 0 : 2 * 2;  // all-reduces of two forwards
       EXPECT_EQ(calls, plain + again) << name;
     }
@@ -137,7 +124,7 @@ TEST(CheckpointOnRanks, PipelineStagesReceiveNothingTwice) {
       pipeline_parity::expect_parity(
           trial,
           [] {
-            WrappedGPT2 model(small(0));
+            WrappedGPT2 model(small_gpt2(2, 0));
             model->plain_unless_placed = true;  // the reference
             return model;
           },
@@ -145,7 +132,7 @@ TEST(CheckpointOnRanks, PipelineStagesReceiveNothingTwice) {
             return std::vector<Tensor>{torch::randint(19, {8, 7})};
           },
           [](WrappedGPT2& model, const std::vector<Tensor>& micro) {
-            return loss_of(model->forward(micro[0]), micro[0]);
+            return loss_of_tokens(model->forward(micro[0]), micro[0]);
           });
     }
   }

@@ -1,9 +1,9 @@
 // The config's activation_checkpoint on models that nobody wrote for it.
 #include "parallelizers/memory/recompute/layer_segments.h"
 #include "tests/models/bert.h"
-#include "tests/models/gpt2.h"
 #include "tests/models/unet.h"
 #include "tests/models/vit.h"
+#include "tests/recomputation_test/gpt2.h"
 #include "tests/support/counted_memory.h"
 #include "tests/support/error_of.h"
 #include "tests/support/initialized.h"
@@ -14,20 +14,6 @@ namespace oslo::test {
 namespace {
 
 using torch::Tensor;
-
-models::GPT2Options four_layers(double dropout = 0) {
-  models::GPT2Options options;
-  options.vocabulary = 19;
-  options.hidden = 12;
-  options.heads = 3;
-  options.layers = 4;
-  options.dropout = dropout;
-  return options;
-}
-
-Tensor loss_of_tokens(const Tensor& logits, const Tensor& tokens) {
-  return torch::nn::functional::cross_entropy(logits.view({-1, logits.size(-1)}), tokens.view(-1));
-}
 
 const std::vector<std::string>& forms() {
   static const std::vector<std::string> all = {
@@ -59,7 +45,7 @@ int cut_segments(const ParallelModel& parallel) {
 TEST(RecomputedLayers, GPT2OnOneRankIsThePlainModelBitForBit) {
   at::set_num_threads(1);
   const Tensor tokens = torch::arange(14).view({2, 7});
-  const auto make = [] { return make_seeded(3, [] { return models::GPT2(four_layers(0.2)); }); };
+  const auto make = [] { return make_seeded(3, [] { return models::GPT2(small_gpt2(4, 0.2)); }); };
   const auto train = [&](models::GPT2& model) {
     torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
     std::vector<Tensor> losses;
@@ -95,7 +81,7 @@ TEST(RecomputedLayers, GPT2OnOneRankIsThePlainModelBitForBit) {
 TEST(RecomputedLayers, KeepsTheInputsOfItsSegments) {
   run_as_threads(1, [](World world) {
     at::set_num_threads(1);
-    models::GPT2Options options = four_layers();
+    models::GPT2Options options = small_gpt2(4);
     options.hidden = 48;
     const Tensor tokens = torch::arange(512).remainder(19).view({16, 32});
     const auto kept = [&](const std::string& config) {
@@ -125,7 +111,7 @@ TEST(RecomputedLayers, OnRanksEqualOneDevice) {
       setup.example = true;
       setup.steps = 5;
       parity::expect_parity(
-          setup, [] { return models::GPT2(four_layers()); },
+          setup, [] { return models::GPT2(small_gpt2(4)); },
           [](int) {
             const Tensor tokens = torch::randint(19, {4, 7});
             return parity::Batch{tokens, tokens};
@@ -151,7 +137,7 @@ TEST(RecomputedLayers, BesideDistributedDataParallel) {
     setup.config = config_of(R"("enabled": true)", tensor);
     setup.example = true;
     parity::expect_parity(
-        setup, [] { return models::GPT2(four_layers()); }, token_batch, loss_of_tokens,
+        setup, [] { return models::GPT2(small_gpt2(4)); }, token_batch, loss_of_tokens,
         [&](const parity::Outcome& outcome) { EXPECT_EQ(cut_segments(outcome.parallel), 4); });
   }
 }
@@ -170,7 +156,7 @@ TEST(RecomputedLayers, OnPipelineStages) {
       trial.config =
           plain.substr(0, plain.size() - 1) + R"(, "activation_checkpoint": {"enabled": true}})";
       pipeline_parity::expect_parity(
-          trial, [] { return models::GPT2(four_layers()); },
+          trial, [] { return models::GPT2(small_gpt2(4)); },
           [](int) {
             return std::vector<Tensor>{torch::randint(19, {8, 7})};
           },
@@ -292,7 +278,7 @@ TEST(RecomputedLayers, WhatDoesNotGiveTheSameAgainIsNotCutAndThePlanSaysSo) {
 TEST(RecomputedLayers, PatternsAreChecked) {
   run_as_threads(1, [](World world) {
     const auto error = [&](const std::string& modules) {
-      auto model = make_seeded(3, [] { return models::GPT2(four_layers()); });
+      auto model = make_seeded(3, [] { return models::GPT2(small_gpt2(4)); });
       const auto config =
           Config::parse(config_of(R"("enabled": true, "modules": [)" + modules + "]"));
       return error_of([&] { initialize(model, config, in(world)); });

@@ -2,26 +2,13 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 
 #include "mpu/base/error.h"
+#include "parallelizers/modules/path_components.h"
 #include "parallelizers/stages/model_layers.h"
 
 namespace oslo {
 namespace {
-
-/// '*' stands for one component.
-bool matches(std::string_view pattern, std::string_view path) {
-  while (true) {
-    const std::string_view component = pattern.substr(0, pattern.find('.'));
-    const std::string_view name = path.substr(0, path.find('.'));
-    if (component != "*" && component != name) return false;
-    const bool ends = component.size() == pattern.size();
-    if (ends || name.size() == path.size()) return ends && name.size() == path.size();
-    pattern.remove_prefix(component.size() + 1);
-    path.remove_prefix(name.size() + 1);
-  }
-}
 
 std::vector<std::string> matching(const ModelView& model,
                                   const std::vector<std::string>& patterns) {
@@ -31,7 +18,7 @@ std::vector<std::string> matching(const ModelView& model,
     if (module.path.empty()) continue;
     bool asked = false;
     for (size_t i = 0; i < patterns.size(); ++i) {
-      const bool fits = matches(patterns[i], module.path);
+      const bool fits = matches_path(patterns[i], module.path);
       met[i] = met[i] || fits;
       asked |= fits;
     }

@@ -80,7 +80,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     if (!segment_->again) note_call(record, arguments);
     makes_memory_ = makes_memory(op, arguments);
     record.always = makes_memory_ || op.handle.hasTag(at::Tag::inplace_view);
-    record.to_keep = keep_if_ && keep_if_(op, arguments);
+    record.to_keep = keep_if_ && keep_if_(op.name, arguments);
     const OperatorTap::Lifted lifted;
     in_operator_ = true;
     try {

@@ -1,13 +1,16 @@
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/memory/saved_tensors.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 
 namespace oslo::recompute {
 
-/// Whether what this operator computes is to be kept.
-using KeepIf = std::function<bool(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)>;
+/// Whether what the operator of this name computes is to be kept. May be empty.
+using KeepIf = std::function<bool(const std::string& op, c10::ArrayRef<c10::IValue> arguments)>;
 
 /// Notes a segment's operators while forward runs them, and what they save.
 class Recorder final : public OperatorTap {

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "parallelizers/memory/recompute/recorder.h"
@@ -11,15 +9,8 @@ namespace oslo::recompute {
 
 /// What is switched on for a thread while a segment is recorded.
 struct RecordingScopes {
-  /// `keep_if` goes by the operator's name; it may be empty.
-  RecordingScopes(
-      std::shared_ptr<Segment> made,
-      std::function<bool(const std::string& op, c10::ArrayRef<c10::IValue> arguments)> keep_if)
-      : segment(std::move(made)),
-        recorder(segment, [keep_if = std::move(keep_if)](const OperatorEntry& op,
-                                                         c10::ArrayRef<c10::IValue> arguments) {
-          return keep_if && keep_if(op.name, arguments);
-        }) {}
+  RecordingScopes(std::shared_ptr<Segment> made, KeepIf keep_if)
+      : segment(std::move(made)), recorder(segment, std::move(keep_if)) {}
 
   std::shared_ptr<Segment> segment;
   Recorder recorder;

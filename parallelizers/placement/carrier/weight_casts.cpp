@@ -39,6 +39,14 @@ class CastBack final : public Node {
     return {gradients[0].to(type_)};
   }
 
+#if OSLO_NODES_COUNT_THEMSELVES
+  /// The model remembers the node by a weak handle.
+  void release_resources() override {
+    copy_.reset();
+    Node::release_resources();
+  }
+#endif
+
   /// Undefined after a backward pass, and where the pass has other halves than `split`.
   at::Tensor copy(const std::shared_ptr<SplitBackward>& split) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -107,8 +115,8 @@ struct WeightCasts::Entry {
   Content content;
   at::ScalarType type;
   at::Tensor copy = {};  ///< the numbers; undefined where nobody keeps them
-  WeakNodePtr recorded =
-      {};  ///< the node of the cast that is recorded last, as long as a graph has it
+  /// The node of the cast that is recorded last, as long as a graph has it.
+  WeakNodePtr recorded{NodePtr()};
 };
 
 WeightCasts::WeightCasts(bool keeps_copies) : keeps_copies_(keeps_copies) {}
@@ -153,7 +161,7 @@ at::Tensor WeightCasts::of(const at::Tensor& parameter, at::ScalarType type) {
     node = make_node<CastBack>(parameter.scalar_type(), copy, split);
     node->set_next_edges(torch::autograd::collect_next_edges(inside));
     node->add_input_metadata(cast);
-    entry.recorded = node;
+    entry.recorded = WeakNodePtr(node);
   }
   at::Tensor recorded = marked_copy(cast, parameter);
   torch::autograd::impl::set_gradient_edge(recorded, {node, 0});

@@ -11,6 +11,7 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/weight_casts.h"
+#include "parallelizers/placement/door/autocast_state.h"
 
 namespace oslo {
 namespace {
@@ -83,19 +84,13 @@ bool in_backward() {
   return !forward_again && torch::autograd::get_current_graph_task_id() != -1;
 }
 
-/// Whether the program's guards say that autocast is off, and not nothing.
-bool switched_off() {
-  const bool guarded = at::autocast::increment_nesting() > 1;
-  at::autocast::decrement_nesting();
-  return guarded;
-}
-
 /// The type that the model's precision has for the call.
 std::optional<at::ScalarType> type_by_model(c10::ArrayRef<c10::IValue> arguments) {
   if (inside_kernel) return std::nullopt;
   const Precision* const precision = precision_of(arguments);
   if (precision == nullptr || !precision->autocast) return std::nullopt;
-  if (in_backward() || switched_off()) return std::nullopt;
+  // Within a guard, where it is not on: the program has switched it off.
+  if (in_backward() || is_within_autocast_guard()) return std::nullopt;
   return precision->autocast;
 }
 

@@ -171,34 +171,33 @@ bool run_alone(const OperatorEntry& op, torch::jit::Stack& stack) {
 
 }  // namespace
 
-void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
-  const OperatorEntry& op = entry_of(handle);
+void door(const OperatorEntry& op, torch::jit::Stack& stack) {
   // A view (detach, to) has more to remember than its place: what it is a view of.
   const bool fresh = !op.in_place && !op.writes_out && !op.view;
-  const c10::ArrayRef<c10::IValue> all(*stack);
-  const auto arguments = all.slice(stack->size() - op.arguments);
-  if (op.autocasts && run_under_autocast(op, *stack)) return;
+  const c10::ArrayRef<c10::IValue> all(stack);
+  const auto arguments = all.slice(stack.size() - op.arguments);
+  if (op.autocasts && run_under_autocast(op, stack)) return;
   const bool fast = op.pointwise && fresh && !may_be_from_gradients(arguments);
-  if (fast && run_pointwise_fast(op, *stack)) return;
+  if (fast && run_pointwise_fast(op, stack)) return;
   Met met = Met::nothing;
-  for (size_t i = stack->size() - op.arguments; i < stack->size() && met != Met::placed; ++i) {
-    for_each_tensor_in((*stack)[i],
+  for (size_t i = stack.size() - op.arguments; i < stack.size() && met != Met::placed; ++i) {
+    for_each_tensor_in(stack[i],
                        [&](const at::Tensor& tensor) { met = std::max(met, look_at(tensor)); });
   }
   if (met == Met::nothing) {
     const BelowDoor below;
-    handle.callBoxed(stack);
+    op.handle.callBoxed(stack);
     return;
   }
   const auto run_it = [&] {
-    if (met == Met::marked && (take_kept_cast(op, *stack) || run_on_parts(op, *stack))) return;
-    if (met == Met::marked && run_alone(op, *stack)) return;
-    run(op, *stack);
+    if (met == Met::marked && (take_kept_cast(op, stack) || run_on_parts(op, stack))) return;
+    if (met == Met::marked && run_alone(op, stack)) return;
+    run(op, stack);
   };
   UseFollower* const uses = follower();
   if (uses == nullptr) return run_it();
-  const c10::ArrayRef<c10::IValue> own(*stack);
-  run_and_tell(*uses, op.in_place, own.slice(stack->size() - op.arguments), run_it);
+  const c10::ArrayRef<c10::IValue> own(stack);
+  run_and_tell(*uses, op.in_place, own.slice(stack.size() - op.arguments), run_it);
 }
 
 namespace {
@@ -218,11 +217,10 @@ void tell_of_parameters(const OperatorEntry& op, const torch::jit::Stack& stack)
 }
 
 void enter(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (!OperatorTap::Lifted::active()) tell_of_parameters(entry_of(handle), *stack);
-  if (OperatorTap* const tap = OperatorTap::current()) {
-    return tap->run(entry_of(handle), keys, *stack);
-  }
-  door(handle, stack);
+  const OperatorEntry& op = entry_of(handle);
+  if (!OperatorTap::Lifted::active()) tell_of_parameters(op, *stack);
+  if (OperatorTap* const tap = OperatorTap::current()) return tap->run(op, keys, *stack);
+  door(op, *stack);
 }
 
 const KeyFallback entrance(kPlacedKey, torch::CppFunction::makeFromBoxedFunction<&enter>());

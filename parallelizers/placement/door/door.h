@@ -2,13 +2,11 @@
 
 #include <ATen/core/stack.h>
 
-namespace c10 {
-class OperatorHandle;
-}
+#include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
 
 /// The one kernel that every operator on a placed or marked tensor enters.
-void door(const c10::OperatorHandle& handle, torch::jit::Stack* stack);
+void door(const OperatorEntry& op, torch::jit::Stack& stack);
 
 }  // namespace oslo

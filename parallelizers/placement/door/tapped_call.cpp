@@ -49,7 +49,7 @@ bool run_by_definition(const OperatorEntry& op, c10::DispatchKeySet keys,
 
 void run_lifted(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   const OperatorTap::Lifted lifted;
-  if (meets_placed(op, stack)) return door(op.handle, &stack);
+  if (meets_placed(op, stack)) return door(op, stack);
   const auto below = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPlacedKey);
   op.handle.redispatchBoxed(keys & below, &stack);
 }

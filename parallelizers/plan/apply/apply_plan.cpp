@@ -80,28 +80,30 @@ Extent extent_of(const at::Tensor& tensor) {
   return {memory, begin, begin + elements * element};
 }
 
-/// Throws where a parameter that is to be cut, and gets memory of its own, shares what it has with
-/// another tensor of the model, whether that is cut, too, or stays whole.
-void check_memory(const std::vector<NamedTensor>& cut, const ModelView& model) {
-  std::vector<NamedTensor> all = model.in_use();
-  for (const BufferView& buffer : model.buffers()) all.push_back({buffer.path, buffer.tensor});
-  for (const NamedTensor& parameter : cut) {
+/// Throws where a parameter that gets memory of its own, as it is `changed` ("cutting"), shares
+/// what it has with another of `all`.
+void check_memory(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& all,
+                  const char* changed) {
+  for (const NamedTensor& parameter : parameters) {
     const Extent own = extent_of(parameter.tensor);
     for (const NamedTensor& other : all) {
       if (other.tensor.is_same(parameter.tensor)) continue;
       OSLO_CHECK(!own.overlaps(extent_of(other.tensor)), "parameters ", parameter.name, " and ",
-                 other.name,
-                 " are two tensors over one memory, which cutting them would part; tie them by "
-                 "assigning the tensor itself");
+                 other.name, " are two tensors over one memory, which ", changed,
+                 " them would part; tie them by assigning the tensor itself");
     }
   }
 }
 
-/// Nothing holds the parameter as it is.
-void check_free(const at::Tensor& parameter, const std::string& name) {
+void check_no_graph(const at::Tensor& parameter, const std::string& name) {
   OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter), "parameter ", name,
              " is part of an autograd graph that is still alive (an output kept from before, or "
              "an earlier DistributedDataParallel); let go of it before initialize");
+}
+
+/// Nothing holds the parameter as it is.
+void check_free(const at::Tensor& parameter, const std::string& name) {
+  check_no_graph(parameter, name);
   OSLO_CHECK(!parameter.grad().defined() || !parameter.grad().is_sparse(), "parameter ", name,
              " has a sparse gradient, which cannot be cut; call zero_grad() before initialize");
 }
@@ -111,15 +113,7 @@ void check_free(const at::Tensor& parameter, const std::string& name) {
 void check_markable(const ModelView& model) {
   const std::vector<NamedTensor> all = model.in_use();
   for (const NamedTensor& parameter : all) check_free(parameter.tensor, parameter.name);
-  for (size_t i = 0; i < all.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      OSLO_CHECK(all[i].tensor.is_same(all[j].tensor) ||
-                     !extent_of(all[i].tensor).overlaps(extent_of(all[j].tensor)),
-                 "parameters ", all[j].name, " and ", all[i].name,
-                 " are two tensors over one memory, which marking them would part; tie them by "
-                 "assigning the tensor itself");
-    }
-  }
+  check_memory(all, all, "marking");
 }
 
 void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model,
@@ -140,16 +134,16 @@ void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model
   for (const BufferView& buffer : model.buffers()) {
     if (!stages.of(buffer.tensor).empty()) cut.push_back({buffer.path, buffer.tensor});
   }
-  check_memory(cut, model);
+  // With whatever else of the model it may share memory, cut or whole.
+  std::vector<NamedTensor> all = model.in_use();
+  for (const BufferView& buffer : model.buffers()) all.push_back({buffer.path, buffer.tensor});
+  check_memory(cut, all, "cutting");
 }
 
 void check_free_of_graphs(const ModelView& model) {
   for (const NamedTensor& parameter : model.in_use()) {
     if (mark_of(parameter.tensor) != nullptr) continue;  // of another model, too
-    OSLO_CHECK(!torch::autograd::impl::try_get_grad_accumulator(parameter.tensor), "parameter ",
-               parameter.name,
-               " is part of an autograd graph that is still alive (an output kept from before, or "
-               "an earlier DistributedDataParallel); let go of it before initialize");
+    check_no_graph(parameter.tensor, parameter.name);
   }
 }
 

@@ -12,15 +12,6 @@
 namespace oslo {
 namespace {
 
-bool matches(const std::string& pattern, const std::string& path) {
-  const auto wanted = path_components(pattern), parts = path_components(path);
-  if (wanted.size() != parts.size()) return false;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (wanted[i] != "*" && wanted[i] != parts[i]) return false;
-  }
-  return true;
-}
-
 int64_t stars(const std::string& pattern) {
   return std::count(pattern.begin(), pattern.end(), '*');
 }
@@ -75,7 +66,7 @@ void plan_by_patterns(std::vector<LayerPlan>& layers, const PlanPatterns& patter
     const AxisStyles styles = parse_axis_styles(text, where);
     bool found = false;
     for (LayerPlan& layer : layers) {
-      if (!matches(pattern, layer.path) || !speaks_of(pattern, styles, layer)) continue;
+      if (!matches_path(pattern, layer.path) || !speaks_of(pattern, styles, layer)) continue;
       plan_one(layer, styles, where);
       found = true;
     }
@@ -160,7 +151,7 @@ void plan_by_policies(std::vector<LayerPlan>& layers, const ModelView& model,
         const AxisStyles styles = parse_axis_styles(text, where);
         bool found = false;
         for (LayerPlan& layer : layers) {
-          if (!matches(join_path(entry.path, pattern), layer.path)) continue;
+          if (!matches_path(join_path(entry.path, pattern), layer.path)) continue;
           if (!speaks_of(pattern, styles, layer)) continue;
           plan_one(layer, styles, where);
           found = true;
