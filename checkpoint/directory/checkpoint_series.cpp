@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -19,6 +20,7 @@
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/folder_lock.h"
 #include "checkpoint/storage/format.h"
+#include "checkpoint/storage/host_digits.h"
 #include "checkpoint/storage/outside_text.h"
 #include "checkpoint/storage/staging_directory.h"
 #include "mpu/base/error.h"
@@ -30,7 +32,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLatest[] = "latest";
 /// How the names of those begin that are still written.
-constexpr char kLatestBegun[] = ".latest.tmp";
+constexpr char kLatestBegun[] = ".latest.tmp-";
 constexpr uint64_t kLongestName = 64;
 constexpr JsonLimits kPlaceLimits = {.bytes = 4096, .values = 16, .depth = 2};
 
@@ -131,9 +133,15 @@ std::vector<Step> by_history(std::vector<Step> steps, int64_t step) {
   return order;
 }
 
+/// How those begin that are written while this host's lock is held.
+std::string begun_under_lock() {
+  return c10::str(kLatestBegun, host_digits(), "-");
+}
+
 /// The file is this save's own until it has its name: another job may save a step meanwhile.
-void write_latest(const fs::path& series, const std::string& name) {
-  const fs::path temporary = series / c10::str(kLatestBegun, "-", std::random_device()());
+void write_latest(const fs::path& series, const std::string& name, bool locked) {
+  const fs::path temporary =
+      series / c10::str(locked ? begun_under_lock() : kLatestBegun, std::random_device()());
   try {
     OutputFile file(temporary);
     const std::string text = name + "\n";
@@ -178,17 +186,28 @@ void remove_checkpoint(const fs::path& folder) {
   remove_at_once(folder);
 }
 
-/// What saves of other steps made and did not finish.
-void clean_up_after_the_dead(const fs::path& series) {
-  static const std::regex form("\\.(step-[0-9]{6,18})\\.tmp-.*");
-  std::set<std::string> names;
+/// What saves of other steps made and did not finish. Who wrote a `latest` under the lock that is
+/// held now has died over it. Without the lock, and of other hosts, nobody can tell.
+void clean_up_after_the_dead(const fs::path& series, bool locked) {
+  static const std::regex form("\\.(step-[0-9]{6,18})\\.(tmp-.*|lock)");
+  const std::string dead = begun_under_lock();
+  std::map<std::string, bool> names;  ///< and whether there is more than a lock
   for (const fs::directory_entry& entry : fs::directory_iterator(series)) {
     const std::string name = entry.path().filename();
     std::smatch parts;
-    if (std::regex_match(name, parts, form)) names.insert(parts[1]);
-    if (name.starts_with(kLatestBegun)) remove_forsaken(entry.path());
+    if (std::regex_match(name, parts, form)) names[parts[1]] |= parts[2] != "lock";
+    if (locked && name.starts_with(dead)) {
+      std::error_code gone;
+      fs::remove(entry.path(), gone);
+    } else if (name.starts_with(kLatestBegun)) {
+      remove_forsaken(entry.path());
+    }
   }
-  for (const std::string& name : names) {
+  for (const auto& [name, more] : names) {
+    if (!more) {
+      remove_dead_lock(series / name);
+      continue;
+    }
     try {
       const StagingDirectory cleans(series / name);
     } catch (const Error&) {
@@ -227,9 +246,9 @@ void publish_step(const fs::path& series, int64_t step, int keep,
                   const std::function<void()>& commit) try {
   const FolderLock others_wait(series);
   commit();
-  write_latest(series, name_of(step));
+  write_latest(series, name_of(step), others_wait.held());
   if (keep <= 0) return;
-  clean_up_after_the_dead(series);
+  clean_up_after_the_dead(series, others_wait.held());
   int kept = 0;
   for (const Step& each : by_history(steps_in(series), step)) {
     if (each.linked) continue;

@@ -16,9 +16,10 @@ FolderLock::FolderLock(const std::filesystem::path& folder)
   constexpr auto kMost = std::chrono::seconds(10);
   constexpr auto kPause = std::chrono::milliseconds(5);
   const auto end = std::chrono::steady_clock::now() + kMost;
-  while (fd_ >= 0 && ::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const bool held = errno == EWOULDBLOCK || errno == EINTR;
-    if (!held || std::chrono::steady_clock::now() > end) return;
+  while (fd_ >= 0) {
+    held_ = ::flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    const bool may_come = errno == EWOULDBLOCK || errno == EINTR;
+    if (held_ || !may_come || std::chrono::steady_clock::now() > end) return;
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -14,8 +14,12 @@ class FolderLock {
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
+  /// Whether nobody else on this host has it.
+  bool held() const { return held_; }
+
  private:
   int fd_ = -1;
+  bool held_ = false;
 };
 
 }  // namespace oslo

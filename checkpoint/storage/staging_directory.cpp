@@ -13,25 +13,19 @@
 #include <regex>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/format.h"
-#include "checkpoint/storage/hash.h"
+#include "checkpoint/storage/host_digits.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
-#include "mpu/transport/presence/host_identity.h"
 
 namespace oslo {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// In the names of folders: eight digits that other hosts do not have.
-std::string this_host() {
-  constexpr size_t kDigits = 8;
-  return sha256(shared_memory::host_identity()).substr(0, kDigits);
-}
 
 /// Absolute, links followed, without a trailing slash.
 fs::path resolve(const fs::path& path) {
@@ -87,7 +81,7 @@ Owner owner_of(const std::string& name, const std::string& prefix) {
   const std::string rest = name.substr(prefix.size());
   if (!std::regex_match(rest, parts, form)) return Owner::nobody;
   // Without a host: of a version that wrote none.
-  return !parts[1].matched || parts[1] == this_host() ? Owner::this_host : Owner::another_host;
+  return !parts[1].matched || parts[1] == host_digits() ? Owner::this_host : Owner::another_host;
 }
 
 /// Whether nothing in the folder was written for a day: a save that lives writes more often, and
@@ -115,6 +109,15 @@ void remove_beside_others(const fs::path& folder) {
 void rename_or_fail(const fs::path& from, const fs::path& to) {
   OSLO_CHECK_AS(file, ::rename(from.c_str(), to.c_str()) == 0, "cannot rename ", from.string(),
                 " to ", to.string(), ": ", std::strerror(errno));
+}
+
+/// Whether the open file still has this name: its holder before may have removed it between our
+/// open and our lock.
+bool is_named(int file, const fs::path& name) {
+  struct stat held = {};
+  struct stat named = {};
+  return ::fstat(file, &held) == 0 && ::stat(name.c_str(), &named) == 0 &&
+         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
 }
 
 /// Syncs all files and folders below `folder` and itself, the contents before the names.
@@ -145,7 +148,7 @@ StagingDirectory::StagingDirectory(const fs::path& final_path, Replace replace)
     check_replaceable(final_path_);
     int number = 0;
     do {
-      path_ = sibling(final_path_, c10::str(".tmp-", this_host(), "-", owner_, "-", number++));
+      path_ = sibling(final_path_, c10::str(".tmp-", host_digits(), "-", owner_, "-", number++));
     } while (::mkdir(path_.c_str(), 0777) != 0 && errno == EEXIST);
     OSLO_CHECK_AS(file, is_there(path_), "cannot create the folder ", path_.string(), ": ",
                   std::strerror(errno));
@@ -174,12 +177,19 @@ StagingDirectory::~StagingDirectory() {
 
 void StagingDirectory::lock() {
   const fs::path file = sibling(final_path_, ".lock");
+  // Who clears away what the dead left holds a lock for a moment.
+  constexpr auto kMoment = std::chrono::milliseconds(200);
+  const auto end = std::chrono::steady_clock::now() + kMoment;
   while (true) {
     lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     OSLO_CHECK_AS(file, lock_ >= 0, "cannot create ", file.string(), ": ", std::strerror(errno));
     if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       ::close(std::exchange(lock_, -1));
+      if (error == EWOULDBLOCK && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
       OSLO_CHECK_AS(file, error != EWOULDBLOCK, "another save into ", final_path_.string(),
                     " is running; wait for it or save into another folder");
       if (error == EINTR) {
@@ -187,11 +197,11 @@ void StagingDirectory::lock() {
       }
       return;  // No locks here: work without, and leave what others left.
     }
-    // The holder before may have removed the file between our open and our lock.
-    struct stat held = {};
-    struct stat named = {};
-    if (::fstat(lock_, &held) == 0 && ::stat(file.c_str(), &named) == 0 &&
-        held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
+    if (is_named(lock_, file)) {
+      const std::string host = host_digits();
+      // For `remove_dead_lock`, as far as the file can be written.
+      [[maybe_unused]] const bool told =
+          ::ftruncate(lock_, 0) == 0 && ::pwrite(lock_, host.data(), host.size(), 0) > 0;
       return;
     }
     ::close(lock_);
@@ -283,7 +293,7 @@ fs::path find_committed(const fs::path& final_path) {
 
 void remove_at_once(const fs::path& folder) {
   const fs::path whole = resolve(folder);
-  const std::string dead = c10::str(".tmp-", this_host(), "-", ::getpid(), "-");
+  const std::string dead = c10::str(".tmp-", host_digits(), "-", ::getpid(), "-");
   fs::path gone;
   for (int number = 0; gone.empty() || is_there(gone); ++number) {
     gone = sibling(whole, dead + std::to_string(number));
@@ -294,6 +304,20 @@ void remove_at_once(const fs::path& folder) {
     return;  // another job has removed it
   }
   remove_beside_others(gone);
+}
+
+void remove_dead_lock(const fs::path& final_path) {
+  const fs::path file = sibling(resolve(final_path), ".lock");
+  const int lock = ::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (lock < 0) return;
+  const std::string ours = host_digits();
+  std::string host(ours.size(), '\0');
+  const bool of_another = ::pread(lock, host.data(), host.size(), 0) > 0 && host != ours;
+  if (!of_another && ::flock(lock, LOCK_EX | LOCK_NB) == 0 && is_named(lock, file)) {
+    ::unlink(file.c_str());
+  }
+  ::close(lock);
+  if (of_another) remove_forsaken(file);
 }
 
 void remove_forsaken(const fs::path& path) try {

@@ -73,6 +73,10 @@ std::filesystem::path find_committed(const std::filesystem::path& final_path);
 /// it.
 void remove_at_once(const std::filesystem::path& folder);
 
+/// Removes the lock file that a killed save into `final_path` left; nothing where the save lives,
+/// or another host's may.
+void remove_dead_lock(const std::filesystem::path& final_path);
+
 /// Removes what was not written to for a day, if it can be.
 void remove_forsaken(const std::filesystem::path& path);
 

@@ -12,6 +12,8 @@
 
 #include "checkpoint/directory/checkpoint_series.h"
 #include "checkpoint/load/load_state.h"
+#include "checkpoint/storage/host_digits.h"
+#include "checkpoint/storage/staging_directory.h"
 #include "tests/parallel_checkpoint_test/two_by_two.h"
 #include "tests/support/files.h"
 
@@ -269,6 +271,31 @@ TEST_F(Series, WhatKilledSavesLeftGoesAndWhatNoSaveWroteStays) {
   test::write_contents(target_ + "/notes.txt", "mine");
   save_step(30, 1);
   EXPECT_EQ(names_in(target_), (Names{"latest", "notes.txt", "step-000005", "step-000030"}));
+}
+
+// Killed between writing `latest` and giving it its name, and between naming a step and giving back
+// its lock. Of other hosts, and of those who did not get the series' lock, nobody here can tell.
+TEST_F(Series, WhatIsLeftOfADeadSaveGoesAtOnceWhereALockSaysThatItIsDead) {
+  save_step(10);
+  const std::string here = host_digits(), elsewhere = here == "01234567" ? "12345678" : "01234567";
+  const auto latest_of = [](const std::string& host) { return ".latest.tmp-" + host + "-77"; };
+  const auto leave = [&](const std::string& name, const std::string& bytes) {
+    test::write_contents(target_ + "/" + name, bytes);
+  };
+  leave(latest_of(here), "step-000020\n");
+  leave(latest_of(elsewhere), "step-000020\n");
+  leave(".latest.tmp-78", "step-000020\n");
+  leave(".step-000020.lock", here);
+  leave(".step-000021.lock", "");
+  leave(".step-000022.lock", elsewhere);
+  save_step(30, 2);
+  Names left = {"latest",         "step-000010",      "step-000030", latest_of(elsewhere),
+                ".latest.tmp-78", ".step-000022.lock"};
+  EXPECT_EQ(names_in(target_), left);
+  const StagingDirectory lives(target_ + "/step-000040");
+  remove_dead_lock(lives.final_path());
+  left.merge(Names{".step-000040.lock", lives.path().filename()});
+  EXPECT_EQ(names_in(target_), left);
 }
 
 // Each removes steps of the other, and names its own as the latest.
