@@ -6,15 +6,19 @@
 //   bench_recomputation --form whole         every operator of a block runs again
 //   bench_recomputation --form needed        those that backward needs (the default of checkpoint)
 //   bench_recomputation --form selective     products of matrices and attention are kept
+//   bench_recomputation --form half          of these so many that half of the bytes are left
 //   bench_recomputation --autocast bfloat16  any of them under LibTorch's autocast
+//   bench_recomputation --beside none        steps of another form in turn with its own
 //
 // Prints one line of JSON: the first loss and gradient, by which the two are known to compute the
-// same, the milliseconds of every timed step, and in bytes what forward leaves for backward and the
+// same, the milliseconds of every timed step (with `--beside` also of the other form's, as
+// "beside"), and in bytes what forward leaves for backward, what of it the blocks leave, and the
 // most that a step took on top of what it found.
 #include <ATen/autocast_mode.h>
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -27,7 +31,7 @@
 namespace {
 
 struct Options {
-  std::string form = "none", autocast;
+  std::string form = "none", beside, autocast;
   int64_t hidden = 256, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
   int warm_up = 3, steps = 20;
 };
@@ -35,8 +39,9 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Times forward and backward of a GPT whose blocks are computed again");
-  app.add_option("--form", options.form)
-      ->check(CLI::IsMember({"none", "whole", "needed", "selective"}));
+  const CLI::IsMember forms({"none", "whole", "needed", "selective", "half"});
+  app.add_option("--form", options.form)->check(forms);
+  app.add_option("--beside", options.beside)->check(forms);
   app.add_option("--autocast", options.autocast)->check(CLI::IsMember({"bfloat16", "float16"}));
   app.add_option("--hidden", options.hidden);
   app.add_option("--layers", options.layers);
@@ -80,42 +85,57 @@ void run(const Options& options) {
   const auto place = torch::arange(options.batch * options.positions) * 7;
   const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
   const auto targets = (place + 3).remainder(options.vocabulary);
-  oslo::CheckpointOptions how;
-  how.whole(options.form == "whole");
-  if (options.form == "selective") how.keep({"matmul", "attention"});
-
-  const auto forward = [&] {
+  const auto forward = [&](const std::string& form,
+                           const std::function<void()>& after_blocks = {}) {
+    oslo::CheckpointOptions how;
+    how.whole(form == "whole");
+    if (form == "selective" || form == "half") how.keep({"matmul", "attention"});
+    if (form == "half") how.keep_at_most(0.5);
     const Autocast autocast(options.autocast);
     auto x = model->wte(tokens) + model->wpe(torch::arange(tokens.size(1), tokens.options()));
     for (const auto& each : *model->h) {
       bench::Block block(std::dynamic_pointer_cast<bench::BlockImpl>(each));
-      x = options.form == "none" ? block->forward(x) : oslo::checkpoint(how, block, x);
+      x = form == "none" ? block->forward(x) : oslo::checkpoint(how, block, x);
     }
+    if (after_blocks) after_blocks();
     const auto logits = torch::matmul(model->lnf(x), model->wte->weight.t());
     return torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
   };
-  const auto step = [&] {
+  const auto step = [&](const std::string& form) {
     model->zero_grad();
-    const auto loss = forward();
+    const auto loss = forward(form);
     loss.backward();
     return loss;
   };
 
   nlohmann::json result;
-  result["loss"] = step().item<double>();
+  result["loss"] = step(options.form).item<double>();
   result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
   {
     model->zero_grad();
     const auto memory = std::make_shared<bench::TensorMemory>(c10::kCPU);
     const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
-    const auto loss = forward();
+    const auto loss = forward(options.form, [&] { result["kept_by_blocks"] = memory->held(); });
     result["kept"] = memory->held();
     loss.backward();
     result["most"] = memory->most();
   }
-  for (int i = 0; i < options.warm_up; ++i) step();
-  result["milliseconds"] = bench::timed_steps(
-      options.steps, [] {}, step);
+  const auto timed = [&](const std::string& form, int steps) {
+    return bench::timed_steps(
+        steps, [] {}, [&] { step(form); });
+  };
+  timed(options.form, options.warm_up);
+  if (options.beside.empty()) {
+    result["milliseconds"] = timed(options.form, options.steps);
+  } else {
+    timed(options.beside, options.warm_up);
+    for (int i = 0; i < options.steps; ++i) {
+      for (const bool own : {i % 2 == 0, i % 2 != 0}) {
+        const double taken = timed(own ? options.form : options.beside, 1)[0];
+        result[own ? "milliseconds" : "beside"].push_back(taken);
+      }
+    }
+  }
   std::cout << result << std::endl;
 }
 

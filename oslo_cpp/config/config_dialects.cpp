@@ -61,6 +61,7 @@ void read_activation_checkpoint(const Json& object, ConfigValues& values) {
   values.activation_every = value_or(object, "every", 1);
   values.activation_modules = value_or(object, "modules", std::vector<std::string>());
   values.activation_keep = value_or(object, "keep", std::vector<std::string>());
+  values.activation_keep_at_most = value_or(object, "keep_at_most", 1.0);
   values.activation_memory = maybe<std::string>(object, "memory");
 }
 

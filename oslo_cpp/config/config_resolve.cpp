@@ -175,6 +175,17 @@ void check_engine(const ConfigValues& values) {
                 values.clip_grad_norm, "); in front of optimizer.step()");
 }
 
+void check_share(const ConfigValues& values, const char* below) {
+  const double share = values.activation_keep_at_most;
+  OSLO_CHECK_AS(config, share > 0 && share <= 1, "'", below,
+                "activation_checkpoint.keep_at_most' = ", share,
+                ": give the share of bytes that may be kept, above 0 and up to 1");
+  OSLO_CHECK_AS(config, share == 1 || !values.activation_keep.empty(), "'", below,
+                "activation_checkpoint.keep_at_most' = ", share,
+                " beside no 'keep': say what is to be kept, as in \"keep\": [\"matmul\", "
+                "\"attention\"]");
+}
+
 void check_features(const ConfigValues& values) {
   auto refuse = [](bool asked, const char* key, const char* seen, const char* instead) {
     OSLO_CHECK_AS(config, !asked, "'train.", key, "' = ", seen, " is not there yet: set it to ",
@@ -190,6 +201,7 @@ void check_features(const ConfigValues& values) {
       values.activation_memory.value_or(""),
       "\" is not there yet: set 'every', 'modules' or 'keep' in its place, which say what "
       "is computed again");
+  check_share(values, below);
   OSLO_CHECK_AS(
       config, !values.activation_checkpoint || !values.kernel_fusion, "'", below,
       "activation_checkpoint.enabled' = true beside 'kernel_fusion' is not there yet: set "

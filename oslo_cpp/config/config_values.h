@@ -77,6 +77,7 @@ struct ConfigValues {
   int activation_every = 1;                     ///< layers a segment
   std::vector<std::string> activation_modules;  ///< patterns of what counts as a layer
   std::vector<std::string> activation_keep;     ///< kinds of operators (kept_kinds.h)
+  double activation_keep_at_most = 1;           ///< of the bytes that layers save
   std::optional<std::string> activation_memory;
   bool zero_optimization = false;
   int zero_stage = 1;

@@ -183,7 +183,7 @@ TEST(Config, PlanKeepsItsOrder) {
 
 TEST(Config, RecomputationInEveryDialect) {
   const std::string asked = R"("activation_checkpoint": {"enabled": true, "every": 3,
-      "modules": ["h.*", "encoder.layer.*"], "keep": ["matmul"]})";
+      "modules": ["h.*", "encoder.layer.*"], "keep": ["matmul"], "keep_at_most": 0.5})";
   for (const std::string& text :
        {"{" + asked + "}", R"({"train": {)" + asked + "}}", R"({"parallel": {}, )" + asked + "}"}) {
     const Config config = Config::parse(text);
@@ -192,6 +192,7 @@ TEST(Config, RecomputationInEveryDialect) {
     EXPECT_EQ(config.values().activation_modules,
               (std::vector<std::string>{"h.*", "encoder.layer.*"}));
     EXPECT_EQ(config.values().activation_keep, std::vector<std::string>{"matmul"});
+    EXPECT_EQ(config.values().activation_keep_at_most, 0.5);
     EXPECT_EQ(config.resolve(2).data, 2);
   }
   EXPECT_FALSE(Config().values().activation_checkpoint);

@@ -3,6 +3,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -16,7 +17,7 @@ class CountedMemory {
  public:
   CountedMemory() : before_(c10::GetCPUAllocator()) {
     counting().inner = before_;
-    counting().bytes = 0;
+    counting().bytes = counting().most = 0;
     c10::SetCPUAllocator(&counting(), /*priority=*/100);
   }
   ~CountedMemory() { c10::SetCPUAllocator(before_, /*priority=*/100); }
@@ -24,6 +25,8 @@ class CountedMemory {
   CountedMemory& operator=(const CountedMemory&) = delete;
 
   int64_t bytes() const { return counting().bytes; }
+  /// The most that it has been.
+  int64_t most() const { return counting().most; }
 
  private:
   struct Counting final : c10::Allocator {
@@ -32,6 +35,7 @@ class CountedMemory {
       const std::lock_guard<std::mutex> lock(mutex);
       if (data != nullptr) sizes[data] = static_cast<int64_t>(size);
       bytes += static_cast<int64_t>(size);
+      most = std::max<int64_t>(most, bytes);
       return {data, data, &give_back, c10::Device(c10::kCPU)};
     }
     c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
@@ -51,7 +55,7 @@ class CountedMemory {
     c10::Allocator* inner = nullptr;
     std::mutex mutex;
     std::unordered_map<void*, int64_t> sizes;
-    std::atomic<int64_t> bytes = 0;
+    std::atomic<int64_t> bytes = 0, most = 0;
   };
 
   static Counting& counting() {

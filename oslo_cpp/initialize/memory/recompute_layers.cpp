@@ -73,6 +73,7 @@ std::vector<SegmentLayers> segments_of(const ModelView& model, const ConfigValue
 std::shared_ptr<LayerSegments> layer_segments(const ModelView& model, const ConfigValues& values) {
   CheckpointOptions options;
   if (!values.activation_keep.empty()) options.keep(values.activation_keep);
+  options.keep_at_most(values.activation_keep_at_most);
   return std::make_shared<LayerSegments>(segments_of(model, values), options);
 }
 

@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include "mpu/base/error.h"
 #include "parallelizers/memory/recompute/kept_kinds.h"
 #include "parallelizers/memory/recompute/recording_scopes.h"
 
@@ -16,6 +17,13 @@ CheckpointOptions& CheckpointOptions::keep(const std::vector<std::string>& kinds
 
 CheckpointOptions& CheckpointOptions::keep_if(KeepIf keep_if) {
   keep_if_ = std::move(keep_if);
+  return *this;
+}
+
+CheckpointOptions& CheckpointOptions::keep_at_most(double share) {
+  OSLO_CHECK(share > 0 && share <= 1, "keep_at_most(", share,
+             "): give the share of bytes that may be kept, above 0 and up to 1");
+  keep_at_most_ = share;
   return *this;
 }
 
@@ -34,6 +42,7 @@ Recording::Recording(const CheckpointOptions& options, std::function<void()> aga
   if (OperatorTap::current() != nullptr || !c10::GradMode::is_enabled()) return;
   auto segment = std::make_shared<Segment>();
   segment->whole = options.whole();
+  segment->keep_at_most = options.keep_at_most();
   segment->again = std::move(again);
   segment->state.emplace();
   scopes_ = std::make_unique<Scopes>(std::move(segment), options.keep_if());

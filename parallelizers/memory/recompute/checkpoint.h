@@ -27,15 +27,23 @@ class CheckpointOptions {
   CheckpointOptions& keep(const std::vector<std::string>& kinds);
   /// The same by a function.
   CheckpointOptions& keep_if(KeepIf keep_if);
+  /// Of what is asked to be kept as much as leaves, of all bytes that the function would leave for
+  /// backward if nothing ran again, at most this share; its inputs count with both, parameters do
+  /// not. What is cheapest to compute again for its bytes is given up first, by the multiplications
+  /// that operators make: of a GPT-2 block half may stay for a twentieth of a step's products
+  /// (docs/recomputation.md). Throws outside of (0, 1].
+  CheckpointOptions& keep_at_most(double share);
   /// Also operators that backward needs nothing of are computed again, as `torch.utils.checkpoint`
   /// does. By default they are not: the last product of a function is mostly one.
   CheckpointOptions& whole(bool whole = true);
 
   const KeepIf& keep_if() const { return keep_if_; }
+  double keep_at_most() const { return keep_at_most_; }
   bool whole() const { return whole_; }
 
  private:
   KeepIf keep_if_;
+  double keep_at_most_ = 1;
   bool whole_ = false;
 };
 

@@ -62,6 +62,7 @@ void LayerSegments::begin(int number, const at::Tensor& parameter) {
   }
   auto segment = std::make_shared<recompute::Segment>();
   segment->whole = options_.whole();
+  segment->keep_at_most = options_.keep_at_most();
   segment->state.emplace();
   open() = std::make_unique<Open>(Open{
       shared_from_this(), number, parameter.unsafeGetTensorImpl(), layout(parameter)->context(),

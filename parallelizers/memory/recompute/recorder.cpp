@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "mpu/base/error.h"
+#include "parallelizers/memory/recompute/operator_flops.h"
 #include "parallelizers/memory/recompute/record/needs.h"
 #include "parallelizers/memory/recompute/take_saved.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -48,6 +49,16 @@ bool updates_statistics(const OperatorEntry& op, c10::ArrayRef<c10::IValue> argu
   return !arguments[5].isBool() || arguments[5].toBool();
 }
 
+/// Attention counts as random whether it drops something or not.
+bool drops_nothing(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (op.schema->arguments()[i].name() == "dropout_p") {
+      return arguments[i].isDouble() && arguments[i].toDouble() == 0;
+    }
+  }
+  return false;
+}
+
 /// Whether a program may fill the result by its pointer.
 bool makes_memory(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   if (op.random || op.in_place || op.writes_out) return false;
@@ -81,6 +92,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     makes_memory_ = makes_memory(op, arguments);
     record.always = makes_memory_ || op.handle.hasTag(at::Tag::inplace_view);
     record.to_keep = keep_if_ && keep_if_(op.name, arguments);
+    const bool weighed = record.to_keep && segment_->keep_at_most < 1;
     const OperatorTap::Lifted lifted;
     in_operator_ = true;
     try {
@@ -91,7 +103,9 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
       throw;
     }
     in_operator_ = false;
-    note_results(record, number, c10::ArrayRef<c10::IValue>(stack).slice(first));
+    const auto results = c10::ArrayRef<c10::IValue>(stack).slice(first);
+    if (weighed) record.flops = flops_of(op, arguments, results);
+    note_results(record, number, results);
   }
   for (const auto& slot : of_operator_) {
     settle(*slot);
@@ -160,6 +174,7 @@ void Recorder::note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue>
 }
 
 void Recorder::note_outside(const at::Tensor& tensor, int storage) {
+  segment_->storages[storage].leaf |= tensor.is_leaf();
   const auto* const impl = tensor.unsafeGetTensorImpl();
   if (tensor.is_inference()) return;
   const c10::VariableVersion& version = impl->version_counter();
@@ -197,6 +212,7 @@ void Recorder::note_random(OperatorRecord& record, c10::ArrayRef<c10::IValue> ar
   }
   if (!record.op->random && generators.empty()) return;
   if (generators.empty()) {
+    if (drops_nothing(*record.op, arguments)) return;
     add(at::globalContext().defaultGenerator(at::kCPU));
     for_each_tensor(arguments, [&](const at::Tensor& tensor) {
       if (tensor.is_cuda()) add(at::globalContext().defaultGenerator(tensor.device()));
@@ -254,6 +270,7 @@ void Recorder::note_results(OperatorRecord& record, int number,
           storage.constant |= !segment_->again && makes_memory_ && storage.makers.size() == 1;
           if ((decides || record.to_keep || storage.constant) && !storage.outside) {
             storage.may_keep |= decides || record.to_keep;
+            storage.asked |= record.to_keep && !decides;
             if (met.plain) {
               storage.content = tensor.storage();
             } else if (placed_impl(tensor) != nullptr) {

@@ -1,9 +1,13 @@
 #include "parallelizers/memory/recompute/record/needs.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "mpu/base/error.h"
+#include "parallelizers/memory/recompute/record/given_up.h"
+#include "parallelizers/memory/recompute/record/segment_bytes.h"
 
 namespace oslo::recompute {
 namespace {
@@ -110,6 +114,45 @@ class Needs {
   bool good_ = true;
 };
 
+/// Gives up some of what is kept where that is more than was asked for; false where it is not.
+class Share {
+ public:
+  explicit Share(const Segment& segment)
+      : segment_(segment), bytes_(segment), allowed_(segment.keep_at_most * bytes_.saved()) {}
+
+  bool give_up(const Needs& needs, std::vector<bool>& may_keep) const {
+    const double left = bytes_.left(
+        needs.kept(), [&](int number) { return needs.cannot_run(segment_.operators[number]); });
+    // What one operator computed stays or goes together.
+    std::vector<std::vector<int>> storages;
+    std::vector<Weighed> things;
+    std::unordered_map<int, size_t> thing_of;  // an operator
+    for (int i = 0; i < static_cast<int>(segment_.storages.size()); ++i) {
+      const MetStorage& storage = segment_.storages[i];
+      if (!needs.kept()[i] || !storage.asked) continue;
+      const auto [found, is_new] = thing_of.emplace(storage.makers.front(), things.size());
+      if (is_new) {
+        storages.emplace_back();
+        things.emplace_back();
+        for (const int maker : storage.makers)
+          things.back().cost += segment_.operators[maker].flops;
+      }
+      storages[found->second].push_back(i);
+      things[found->second].bytes += bytes_.of(i);
+    }
+    const std::vector<int> given_up = least_to_give_up(things, left - allowed_);
+    for (const int each : given_up) {
+      for (const int storage : storages[each]) may_keep[storage] = false;
+    }
+    return !given_up.empty();
+  }
+
+ private:
+  const Segment& segment_;
+  const SegmentBytes bytes_;
+  const double allowed_;
+};
+
 }  // namespace
 
 void decide_needs(Segment& segment) {
@@ -117,9 +160,12 @@ void decide_needs(Segment& segment) {
   for (const MetStorage& storage : segment.storages) {
     may_keep.push_back(storage.may_keep || (storage.constant && storage.writes == 0));
   }
+  std::optional<Share> share;
+  if (segment.keep_at_most < 1) share.emplace(segment);
   while (true) {
     Needs needs(segment, may_keep);
     if (!needs.decide()) continue;
+    if (share && share->give_up(needs, may_keep)) continue;
     segment.needed = needs.needed();
     for (size_t i = 0; i < segment.storages.size(); ++i) {
       MetStorage& storage = segment.storages[i];
@@ -136,6 +182,7 @@ void decide_needs(Segment& segment) {
       if (!slot.kept) slot.value.reset();
     });
     for (OperatorRecord& record : segment.operators) {
+      if (needs.cannot_run(record)) record.random.clear();
       for (MetTensor& result : record.results) {
         if (result.storage != kNone && !may_keep[result.storage]) result.kept.reset();
       }

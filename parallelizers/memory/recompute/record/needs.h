@@ -15,6 +15,11 @@ namespace oslo::recompute {
 /// Operators on placed tensors all run again, but those that are kept: their collectives must be
 /// the same on every rank, whose parts may share memory in other ways.
 ///
+/// With `Segment::keep_at_most` below 1 some of what was asked to be kept is given up, the cheapest
+/// to compute again for its bytes (given_up.h), until what is left after the segment is at most
+/// that share of what would be left if nothing ran again: its inputs, parameters not among them,
+/// and what its operators save. By shapes alone where tensors are cut, so that ranks decide alike.
+///
 /// Throws where an operator that runs again read an input that the segment wrote afterwards.
 void decide_needs(Segment& segment);
 

@@ -71,6 +71,7 @@ struct OperatorRecord {
   bool rebuildable = true;  ///< its results are tensors and lists of them, or no tensors at all
   bool always = false;      ///< costs nothing, or content may come to its results by other means
   bool to_keep = false;     ///< what it computes is asked to be kept
+  double flops = 0;         ///< of what is asked to be kept (operator_flops.h)
   bool makes_statistics = false;  ///< updates running statistics, which do not count as written
 
   /// It gives values to the program (`item`, `equal`) and no tensor.
@@ -81,7 +82,9 @@ struct OperatorRecord {
 struct MetStorage {
   c10::weak_intrusive_ptr<c10::StorageImpl> impl{c10::intrusive_ptr<c10::StorageImpl>()};
   bool outside = false;     ///< it was there before
+  bool leaf = false;        ///< of a parameter, or of data that the program holds
   bool may_keep = false;    ///< it decides values or shapes, or its operator is to be kept
+  bool asked = false;       ///< for the second of these alone, so that it may be given up
   bool constant = false;    ///< made from no tensor; the program may have filled it by a pointer
   bool kept = false;        ///< `content` is there when operators run again
   uint32_t writes = 0;      ///< by operators of the segment

@@ -22,7 +22,8 @@ struct Segment {
   std::function<void()> again;
   std::string no_replay;  ///< why records cannot be replayed; empty where they can
   std::optional<CallState> state;
-  bool whole = false;  ///< operators that nobody needs run again, too
+  bool whole = false;       ///< operators that nobody needs run again, too
+  double keep_at_most = 1;  ///< of what it would save, as a share (needs.h)
   bool ended = false;
   std::vector<bool> needed;  ///< operators that run again; of a segment that has ended
   std::mutex mutex;          ///< of those who use what was saved
