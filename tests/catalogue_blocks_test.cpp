@@ -4,6 +4,7 @@
 #include "tests/models/vit.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
+#include "tests/support/recomputation_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -60,6 +61,10 @@ INSTANTIATE_TEST_SUITE_P(Blocks, OnStages,
 
 INSTANTIATE_TEST_SUITE_P(BlocksInThreeDimensions, OnStages,
                          testing::ValuesIn(in_three_dimensions({vit})), stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Blocks, Recomputed,
+                         testing::ValuesIn(recomputed({vit, conformer, diffusion}, 16)),
+                         recomputed_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -11,6 +11,7 @@
 #include "tests/models/wavenet.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
+#include "tests/support/recomputation_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -156,6 +157,17 @@ INSTANTIATE_TEST_SUITE_P(Misc, OnStages,
                                                       adaptive, wavenet, linear_attention,
                                                       lstm_tagger_padded})),
                          stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Misc, Recomputed,
+                         testing::ValuesIn(recomputed({lstm_tagger_padded, gru_attention, dlrm,
+                                                       graph_convolution, adaptive, wavenet,
+                                                       linear_attention},
+                                                      19)),
+                         recomputed_case_name);
+INSTANTIATE_TEST_SUITE_P(
+    MiscOnOneStage, Recomputed,
+    testing::ValuesIn(recomputed({lstm_tagger_packed, own_functions, in_place_views}, 1, false)),
+    recomputed_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -10,6 +10,7 @@
 #include "tests/models/t5.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
+#include "tests/support/recomputation_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -159,6 +160,13 @@ INSTANTIATE_TEST_SUITE_P(Transformers, OnStages,
 
 INSTANTIATE_TEST_SUITE_P(TransformersInThreeDimensions, OnStages,
                          testing::ValuesIn(in_three_dimensions({bert, t5})), stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Transformers, Recomputed,
+                         testing::ValuesIn(recomputed({gpt2, gpt2_by_hand, llama, bert, gpt_neox,
+                                                       roberta, t5, bart, mixture_of_experts,
+                                                       cached_decoder},
+                                                      0)),
+                         recomputed_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -9,6 +9,7 @@
 #include "tests/models/vocoder.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
+#include "tests/support/recomputation_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -119,6 +120,11 @@ INSTANTIATE_TEST_SUITE_P(Unseen, OnStages,
                          testing::ValuesIn(on_stages({pointnet, mamba, rwkv, detr, clip,
                                                       deepseek_mla, vocoder})),
                          stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Unseen, Recomputed,
+    testing::ValuesIn(recomputed({mamba, rwkv, detr, pointnet, clip, deepseek_mla, vocoder}, 29)),
+    recomputed_case_name);
 
 }  // namespace
 }  // namespace catalogue

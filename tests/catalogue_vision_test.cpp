@@ -7,6 +7,7 @@
 #include "tests/models/vae.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
+#include "tests/support/recomputation_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -94,6 +95,11 @@ INSTANTIATE_TEST_SUITE_P(Vision, Catalogue,
 INSTANTIATE_TEST_SUITE_P(
     Vision, OnStages, testing::ValuesIn(on_stages({swin, mlp_mixer, convnext, unet, vae, siamese})),
     stages_case_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Vision, Recomputed,
+    testing::ValuesIn(recomputed({swin, mlp_mixer, convnext, unet, vae, siamese}, 10)),
+    recomputed_case_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -206,10 +206,6 @@ void check_features(const ConfigValues& values) {
       config, !values.activation_checkpoint || !values.kernel_fusion, "'", below,
       "activation_checkpoint.enabled' = true beside 'kernel_fusion' is not there yet: set "
       "one of the two to false");
-  OSLO_CHECK_AS(config, !values.activation_checkpoint || (!values.amp && !values.master_weights),
-                "'", below,
-                "activation_checkpoint.enabled' = true beside mixed precision ('amp', 'fp16', "
-                "'master_weights') is not there yet: set one of the two to false");
 }
 
 }  // namespace

@@ -337,6 +337,7 @@ std::shared_ptr<const ForwardSurveys> Initialization::surveys() const {
 }  // namespace
 
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
+  LayerSegments::end_open();  // of another model, whose parameters were looked at
   OSLO_CHECK(model, "initialize: the model is null");
   Initialization made(std::move(model), config, options);
   made.agree();

@@ -11,6 +11,7 @@
 #include "oslo_cpp/step/check_forward.h"
 #include "oslo_cpp/step/check_step.h"
 #include "oslo_cpp/step/stray_parameter.h"
+#include "parallelizers/memory/recompute/layer_segments.h"
 #include "parallelizers/pipeline/crossing/share_parameter.h"
 #include "parallelizers/pipeline/run/recorded_step.h"
 #include "parallelizers/plan/dry/example_run.h"
@@ -125,6 +126,7 @@ void Step::start_recorder() {
 at::Tensor Step::loss_of(int micro_batch) {
   const StepCounts::Scope scope(&history_, &*counts_, micro_batch);
   at::Tensor loss = loss_(micro_batches_.tensors[micro_batch]);
+  LayerSegments::end_open();  // what follows is the schedule's
   const bool graph_is_whole = !context()->pipeline() && loss.defined();
   if (graph_is_whole && gradients_ && gradients_->averages()) {
     check_learns_only(loss, gradients_->own());

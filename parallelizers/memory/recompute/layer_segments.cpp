@@ -43,6 +43,8 @@ std::vector<SegmentReport> LayerSegments::report() const {
 }
 
 void LayerSegments::about_to_use(const at::Tensor& parameter) {
+  // Of what the program made of a parameter, a cast, nobody knows whose it was.
+  if (!parameter.is_leaf()) return;
   const auto found = segment_of_.find(parameter.unsafeGetTensorImpl());
   const int number = found == segment_of_.end() ? -1 : found->second;
   const std::unique_ptr<Open>& in = open();

@@ -33,6 +33,13 @@ bool is_divided(const at::Tensor& tensor) {
   return lies && (!lies->whole() || lies->resident());
 }
 
+/// Of a placed tensor that nothing cuts, and all ranks hold; null of any other tensor.
+LayoutPtr layout_of_whole(const at::Tensor& tensor) {
+  const PlacedTensorImpl* const impl = placed_impl(tensor);
+  if (impl == nullptr || is_divided(tensor) || !is_plain(impl->value().local)) return nullptr;
+  return impl->value().layout;
+}
+
 /// What a batch normalization in training updates beside its results. Their schemas do not all say
 /// so, and count no write.
 bool updates_statistics(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
@@ -138,6 +145,11 @@ void Recorder::note_call(OperatorRecord& record, std::vector<c10::IValue> argume
       if (made != makers_.end()) {
         met.maker = made->second.first;
         met.place = made->second.second;
+        const MetTensor& result = segment_->operators[met.maker].results[met.place];
+        if (tensor.requires_grad() && tensor.is_leaf() && !result.requires_grad) {
+          segment_->no_replay =
+              "the program makes a leaf that it asks a gradient of, for " + record.op->name;
+        }
       } else if (inside) {
         segment_->no_replay =
             "the program makes a tensor without an operator, for " + record.op->name;
@@ -148,7 +160,7 @@ void Recorder::note_call(OperatorRecord& record, std::vector<c10::IValue> argume
     });
   }
   record.call = ReplayedCall{std::move(arguments), c10::impl::tls_local_dispatch_key_set(),
-                             c10::AutogradState::get_tls_state()};
+                             c10::AutogradState::get_tls_state(), AutocastState()};
 }
 
 void Recorder::note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments) {
@@ -252,9 +264,11 @@ void Recorder::note_results(OperatorRecord& record, int number,
         met.requires_grad = tensor.requires_grad();
         met.plain = is_plain(tensor);
         met.storage = memory_.meet(tensor, /*outside=*/false);
-        record.placed |= is_divided(tensor);
+        met.whole = layout_of_whole(tensor);
+        // A marked one (a weight's cast) costs less than to be remembered.
+        record.placed |= tensor.key_set().has(kPlacedKey) && !met.whole;
         if (!segment_->again) note_maker(tensor, number, static_cast<int>(record.results.size()));
-        if (met.plain) met.geometry = geometry_of(tensor);
+        if (met.plain || met.whole) met.geometry = geometry_of(local_of(tensor));
         if (met.storage == kNone) {
           record.always = true;
         } else {
@@ -271,8 +285,8 @@ void Recorder::note_results(OperatorRecord& record, int number,
           if ((decides || record.to_keep || storage.constant) && !storage.outside) {
             storage.may_keep |= decides || record.to_keep;
             storage.asked |= record.to_keep && !decides;
-            if (met.plain) {
-              storage.content = tensor.storage();
+            if (met.plain || met.whole) {
+              storage.content = local_of(tensor).storage();
             } else if (placed_impl(tensor) != nullptr) {
               met.kept = at::detach(tensor);
             }

@@ -14,7 +14,7 @@ struct RecordingScopes {
 
   std::shared_ptr<Segment> segment;
   Recorder recorder;
-  NoCastCache no_cast_cache;
+  CastsOfModelOnly casts;
   SavedTensorScope saving{[this](const at::Tensor& saved) { return recorder.pack(saved); }};
   OperatorTap::Scope tapped{recorder};
 };

@@ -65,6 +65,7 @@ void Rerun::replay() {
       const auto own = c10::AutogradState::get_tls_state();
       c10::AutogradState::set_tls_state(record.call->gradients);
       const auto restored = c10::make_scope_exit([&] { c10::AutogradState::set_tls_state(own); });
+      const AutocastState::Scope autocast(record.call->autocast);
       run_needed(record, stack);
     }
     results.set(number_, stack);

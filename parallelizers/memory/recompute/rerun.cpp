@@ -13,6 +13,7 @@
 #include "mpu/grid/random_states.h"
 #include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/tapped_call.h"
 
 namespace oslo::recompute {
@@ -141,6 +142,7 @@ at::Tensor Rerun::result_of_skipped(const MetTensor& result) const {
   } else {
     const MetStorage& storage = segment_.storages[result.storage];
     tensor = lay(result.geometry, storage.kept ? storage.content : c10::Storage());
+    if (result.whole) tensor = wrap_placed({tensor, result.whole});
   }
   // LibTorch hands histories to integers, too (masks of attention).
   if (result.requires_grad &&

@@ -35,7 +35,7 @@ void run_again(Segment& segment) {
   check_not_written(segment);
   const auto run = [&](std::vector<bool> needed) {
     const CallState::Scope as_in_forward(*segment.state);
-    const NoCastCache no_cast_cache;
+    const CastsOfModelOnly casts;
     Rerun rerun(segment, std::move(needed));
     const SavedTensorScope saving([&](const at::Tensor& saved) { return rerun.pack(saved); });
     if (!segment.again) {

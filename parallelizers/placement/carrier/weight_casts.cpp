@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <optional>
@@ -14,6 +15,7 @@
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/split_backward.h"
+#include "parallelizers/placement/operators/operator_tap.h"
 
 namespace oslo {
 namespace {
@@ -25,14 +27,15 @@ using torch::autograd::variable_list;
 /// the cast once more: with the graph they go.
 class CastBack final : public Node {
  public:
-  CastBack(at::ScalarType type, at::Tensor copy, const std::shared_ptr<SplitBackward>& split)
-      : type_(type), copy_(std::move(copy)), has_halves_(split != nullptr), split_(split) {}
+  CastBack(at::ScalarType type, const std::shared_ptr<SplitBackward>& split)
+      : type_(type), has_halves_(split != nullptr), split_(split) {}
 
   std::string name() const override { return "OsloCastBack"; }
 
   variable_list apply(variable_list&& gradients) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
+      over_ = true;
       copy_.reset();
     }
     if (!gradients[0].defined()) return {at::Tensor()};
@@ -47,17 +50,41 @@ class CastBack final : public Node {
   }
 #endif
 
-  /// Undefined after a backward pass, and where the pass has other halves than `split`.
-  at::Tensor copy(const std::shared_ptr<SplitBackward>& split) {
+  /// False after a backward pass, and where the pass has other halves than `split`.
+  bool serves(const std::shared_ptr<SplitBackward>& split) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const bool same = has_halves_ == (split != nullptr) && split == split_.lock();
-    return same ? copy_ : at::Tensor();
+    return !over_ && has_halves_ == (split != nullptr) && split == split_.lock();
+  }
+
+  /// What it had last; undefined where nobody keeps that any more.
+  at::Tensor copy() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (copy_.defined()) return copy_;
+    const auto memory = memory_.lock();
+    if (!memory) return {};
+    const BelowDoor below;
+    return at::empty({0}, like_).set_(c10::Storage(memory), 0, sizes_, strides_);
+  }
+
+  /// `keeps`: until the pass; else as long as the graph's products do.
+  void set(const at::Tensor& copy, bool keeps) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (over_) return;
+    like_ = copy.options();
+    sizes_ = copy.sizes().vec();
+    strides_ = copy.strides().vec();
+    memory_ = copy.storage().getWeakStorageImpl();
+    if (keeps) copy_ = copy;
   }
 
  private:
   const at::ScalarType type_;
   std::mutex mutex_;
+  bool over_ = false;
   at::Tensor copy_;
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory_{c10::intrusive_ptr<c10::StorageImpl>()};
+  at::TensorOptions like_;
+  std::vector<int64_t> sizes_, strides_;
   const bool has_halves_;
   const std::weak_ptr<SplitBackward> split_;
 };
@@ -93,6 +120,13 @@ at::Tensor marked_copy(const at::Tensor& local, const at::Tensor& parameter) {
   at::Tensor marked = marked_like(local, parameter);
   if (mark_of(parameter)->layout->resident()) set_made_like(marked);
   return marked;
+}
+
+at::Tensor numbers_of(const at::Tensor& parameter, at::ScalarType type) {
+  const BelowDoor below;
+  const c10::InferenceMode ordinary(false);  // others than this thread's may record with it
+  const c10::AutoGradMode no_grad(false);
+  return unmarked_alias(parameter).to(type);
 }
 
 /// Of a parameter that another pipeline stage holds.
@@ -142,27 +176,24 @@ at::Tensor WeightCasts::of(const at::Tensor& parameter, at::ScalarType type) {
   Entry& entry = found->second;
   const std::shared_ptr<SplitBackward>& split = SplitBackward::current();
   NodePtr node = records ? entry.recorded.lock() : NodePtr();
-  at::Tensor copy = node ? static_cast<CastBack&>(*node).copy(split) : at::Tensor();
-  if (!copy.defined()) {
-    node = NodePtr();
-    copy = entry.copy;
-  }
-  if (!copy.defined()) {
-    const BelowDoor below;
-    const c10::InferenceMode ordinary(false);  // others than this thread's may record with it
-    const c10::AutoGradMode no_grad(false);
-    copy = unmarked_alias(parameter).to(type);
-  }
+  if (node && !static_cast<CastBack&>(*node).serves(split)) node = NodePtr();
+  at::Tensor copy = node ? static_cast<CastBack&>(*node).copy() : at::Tensor();
+  if (!copy.defined()) copy = entry.copy;
+  if (!copy.defined()) copy = numbers_of(parameter, type);
   if (keeps_copies_) entry.copy = copy;
   at::Tensor cast = alias_of(copy);
   if (!records) return marked_copy(cast, parameter);
   if (!node) {
     const at::Tensor inside = value_of_marked(parameter, *mark).local;
-    node = make_node<CastBack>(parameter.scalar_type(), copy, split);
+    node = make_node<CastBack>(parameter.scalar_type(), split);
     node->set_next_edges(torch::autograd::collect_next_edges(inside));
     node->add_input_metadata(cast);
-    entry.recorded = WeakNodePtr(node);
+    // What a backward pass computes again is of no forward's graph.
+    const bool of_forward = torch::autograd::get_current_graph_task_id() == -1;
+    if (of_forward) entry.recorded = WeakNodePtr(node);
   }
+  // What is computed again has its own.
+  static_cast<CastBack&>(*node).set(copy, !OperatorTap::Lifted::active());
   at::Tensor recorded = marked_copy(cast, parameter);
   torch::autograd::impl::set_gradient_edge(recorded, {node, 0});
   return recorded;

@@ -11,7 +11,6 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/weight_casts.h"
-#include "parallelizers/placement/door/autocast_state.h"
 
 namespace oslo {
 namespace {
@@ -24,6 +23,12 @@ thread_local bool forward_again = false;
 /// That it is on by the model's precision, and whether that keeps casts.
 thread_local bool on_by_model = false;
 thread_local bool model_keeps_casts = false;
+/// That it does although LibTorch's cache is off.
+thread_local bool keeps_without_cache = false;
+
+bool keeps_casts() {
+  return keeps_without_cache || at::autocast::is_autocast_cache_enabled();
+}
 
 /// One operator under autocast. What its kernel runs is past autocast, as in LibTorch.
 class KernelScope {
@@ -37,7 +42,7 @@ class KernelScope {
     if (!by_model_) return;
     type_ = at::autocast::get_autocast_dtype(device_);
     caches_ = at::autocast::is_autocast_cache_enabled();
-    may_keep_casts = on_by_model ? model_keeps_casts : caches_;
+    may_keep_casts = on_by_model ? model_keeps_casts : keeps_casts();
     at::autocast::set_autocast_dtype(device_, *type);
     // Its cache is one for the process, and nobody would clear it.
     at::autocast::set_autocast_cache_enabled(false);
@@ -126,7 +131,7 @@ AutocastOfParts::AutocastOfParts(const OperatorEntry& op, c10::ArrayRef<c10::IVa
   device_ = device;
   type_ = at::autocast::get_autocast_dtype(*device);
   caches_ = at::autocast::is_autocast_cache_enabled();
-  outer_keeps_ = std::exchange(model_keeps_casts, caches_);
+  outer_keeps_ = std::exchange(model_keeps_casts, keeps_casts());
   outer_by_model_ = std::exchange(on_by_model, true);
   at::autocast::set_autocast_dtype(*device, *type);
   at::autocast::set_autocast_cache_enabled(false);
@@ -155,6 +160,29 @@ bool take_kept_cast(const OperatorEntry& op, torch::jit::Stack& stack) {
   torch::jit::drop(stack, op.arguments);
   stack.emplace_back(std::move(kept));
   return true;
+}
+
+bool is_inside_autocast() {
+  return inside_kernel;
+}
+
+AutocastState::AutocastState()
+    : inside_kernel_(inside_kernel),
+      may_keep_casts_(may_keep_casts),
+      on_by_model_(on_by_model),
+      model_keeps_casts_(model_keeps_casts) {}
+
+void AutocastState::set() const {
+  types_.set();
+  inside_kernel = inside_kernel_;
+  may_keep_casts = may_keep_casts_;
+  on_by_model = on_by_model_;
+  model_keeps_casts = model_keeps_casts_;
+}
+
+CastsOfModelOnly::CastsOfModelOnly() : outer_(std::exchange(keeps_without_cache, keeps_casts())) {}
+CastsOfModelOnly::~CastsOfModelOnly() {
+  keeps_without_cache = outer_;
 }
 
 ForwardAgain::ForwardAgain() : outer_(std::exchange(forward_again, true)) {}

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "parallelizers/placement/door/autocast_state.h"
 #include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo {
@@ -37,6 +38,52 @@ class AutocastOfParts {
 /// Takes a cast that autocast asks for out of the weights that the model keeps in that type
 /// (carrier/weight_casts.h). False of every other call.
 bool take_kept_cast(const OperatorEntry& op, torch::jit::Stack& stack);
+
+/// Whether this thread is within an operator that runs under autocast: what its kernel calls, the
+/// casts first, is no call of the program's.
+bool is_inside_autocast();
+
+/// Where a thread is in a call under autocast, and the types that it casts to: what decides how an
+/// operator runs that such a call is made of.
+class AutocastState {
+ public:
+  /// That of this thread.
+  AutocastState();
+
+  /// While alive the thread is there; where it was comes back afterwards.
+  class Scope;
+
+ private:
+  void set() const;
+
+  AutocastTypes types_;
+  bool inside_kernel_, may_keep_casts_, on_by_model_, model_keeps_casts_;
+};
+
+class AutocastState::Scope {
+ public:
+  explicit Scope(const AutocastState& state) { state.set(); }
+  ~Scope() { before_.set(); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  const AutocastState before_;
+};
+
+/// While alive LibTorch remembers no casts, and a model's weights are kept in its type as if it
+/// did (carrier/weight_casts.h).
+class CastsOfModelOnly {
+ public:
+  CastsOfModelOnly();
+  ~CastsOfModelOnly();
+  CastsOfModelOnly(const CastsOfModelOnly&) = delete;
+  CastsOfModelOnly& operator=(const CastsOfModelOnly&) = delete;
+
+ private:
+  const bool outer_;
+  const NoCastCache no_cast_cache_;
+};
 
 /// While alive, what this thread runs in a backward pass is a forward that is computed again: the
 /// model's precision holds in it.

@@ -12,6 +12,7 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
+#include "parallelizers/placement/door/autocast_of_shapes.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/part_operators.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
@@ -76,6 +77,25 @@ void run_rule(Call& call) {
   run_own_rule(call);
 }
 
+/// Where shapes do not tell what the operator gives, as it has no kernel for them or autocast has
+/// none, it runs on zeros.
+void run_or_restart(Call& call) {
+  std::optional<AutocastMet> autocast;
+  if (may_autocast_shapes(call)) autocast.emplace();
+  const auto tells_types = [&] { return !autocast || !autocast->any(); };
+  try {
+    run_rule(call);
+    if (tells_types()) return;
+  } catch (const c10::NotImplementedError&) {
+    if (call.place().on_zeros || !call.place().elsewhere) throw;
+  } catch (const c10::Error&) {
+    if (tells_types()) throw;
+  }
+  autocast.reset();
+  call.restart_on_zeros();
+  run_rule(call);
+}
+
 /// What no rank holds more of than another must be the same on all of them. What an operator writes
 /// to may be memory that nobody wrote before, and so may be what a process group's collective does.
 void check_plain_operands(const Call& call) {
@@ -117,12 +137,7 @@ void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   const AutocastOfParts autocast(op, call.arguments());
   const ForeignScope foreign(call.place().elsewhere && call.residence()->imagined() == nullptr);
   try {
-    try {
-      run_rule(call);
-    } catch (const c10::NotImplementedError&) {
-      if (!call.restart_on_zeros()) throw;
-      run_rule(call);
-    }
+    run_or_restart(call);
   } catch (const ShapeMismatch&) {
     call.check_shapes();  // throws the operator's own message
     throw;
@@ -218,7 +233,8 @@ void tell_of_parameters(const OperatorEntry& op, const torch::jit::Stack& stack)
 
 void enter(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OperatorEntry& op = entry_of(handle);
-  if (!OperatorTap::Lifted::active()) tell_of_parameters(op, *stack);
+  const bool of_program = !OperatorTap::Lifted::active() && !is_inside_autocast();
+  if (of_program) tell_of_parameters(op, *stack);
   if (OperatorTap* const tap = OperatorTap::current()) return tap->run(op, keys, *stack);
   door(op, *stack);
 }

@@ -4,6 +4,7 @@
 
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/door.h"
 
 namespace oslo {
@@ -35,7 +36,7 @@ bool is_run_by_definition(const OperatorEntry& op, c10::DispatchKeySet keys) {
 
 bool run_by_definition(const OperatorEntry& op, c10::DispatchKeySet keys,
                        torch::jit::Stack& stack) {
-  if (meets_placed(op, stack)) return false;
+  if (meets_placed(op, stack)) return op.autocasts && run_under_autocast(op, stack);
   for (const auto device : {at::kCPU, at::kCUDA}) {
     const auto autocast = at::autocast::get_autocast_dispatch_key_from_device_type(device);
     if (!keys.has(autocast) || !op.handle.hasKernelForDispatchKey(autocast)) continue;

@@ -16,6 +16,8 @@
 
 #include "parallelizers/memory/recompute/record/geometry.h"
 #include "parallelizers/memory/recompute/record/logged_carrier.h"
+#include "parallelizers/placement/door/autocast.h"
+#include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo::recompute {
@@ -35,6 +37,7 @@ struct MetTensor {
   // Of results.
   Geometry geometry;
   bool plain = false;  ///< an ordinary dense tensor, which `geometry` says all of
+  LayoutPtr whole;     ///< of a placed one that nothing cuts, whose inside `geometry` says all of
   bool requires_grad = false;
   at::Tensor kept;  ///< a placed one that is not computed again
 };
@@ -54,6 +57,7 @@ struct ReplayedCall {
   std::vector<c10::IValue> arguments;  ///< undefined tensors for what the segment made
   c10::impl::LocalDispatchKeySet keys;
   c10::AutogradState gradients;
+  AutocastState autocast;
 };
 
 /// One operator of a segment, in the order in which they ran.

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Reduction.h>
 #include <c10/core/GradMode.h>
 
@@ -54,10 +55,18 @@ int axes_cutting_classes(c10::ArrayRef<Value> operands, int64_t class_dim) {
   return static_cast<int>(axes.size());
 }
 
+/// Whether autocast, which would meet what the operator is defined by, runs that in fp32.
+bool is_widened(const Call& call) {
+  return call.op().composite && at::isReducedFloatingType(call.value(0).local.scalar_type()) &&
+         (at::autocast::is_autocast_enabled(at::kCPU) ||
+          at::autocast::is_autocast_enabled(at::kCUDA));
+}
+
 /// nll_loss(self, target, weight, reduction, ignore_index) with the classes in dimension 1 (0 for a
 /// single row): classes that are cut are looked up by the rank that holds them and summed.
 void nll_loss(Call& call) {
   c10::SmallVector<Value, 3> operands{call.value(0), call.value(1)};
+  if (is_widened(call)) operands[0].local = operands[0].local.to(at::kFloat);
   const int64_t dims = operands[0].dim(), class_dim = dims == 1 ? 0 : 1;
   if (operands[1].dim() != dims - 1) return call.gather("targets of another shape");
   if (const Value weight = call.value(2); weight.defined())

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/recomputed_training.h"
+
+// The catalogue's models with recomputation in the config.
+namespace catalogue {
+
+using RecomputedParameter = std::tuple<Entry (*)(), RecomputedCase>;
+
+/// A case for each model, all of them under OSLO_TEST_PAIRS. `first`: so many models of other
+/// programs have had theirs. `stages`: whether they run on pipeline stages.
+inline std::vector<RecomputedParameter> recomputed(const std::vector<Entry (*)()>& entries,
+                                                   size_t first, bool stages = true) {
+  std::vector<RecomputedCase> cases = recomputed_cases();
+  if (!stages) std::erase_if(cases, [](const auto& each) { return each.grid.pipeline > 1; });
+  std::vector<RecomputedParameter> chosen;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (std::getenv("OSLO_TEST_PAIRS") == nullptr) {
+      // Each form, type and grid comes as often as the others.
+      chosen.emplace_back(entries[i], cases[(first + i) * 29 % cases.size()]);
+      continue;
+    }
+    for (const RecomputedCase& each : cases) chosen.emplace_back(entries[i], each);
+  }
+  return chosen;
+}
+
+/// INSTANTIATE_TEST_SUITE_P(Family, Recomputed, ValuesIn(recomputed({entries...}, first)),
+///                          recomputed_case_name);
+class Recomputed : public testing::TestWithParam<RecomputedParameter> {};
+
+TEST_P(Recomputed, TrainsAsThePlainModel) {
+  expect_recomputed(std::get<0>(GetParam())(), std::get<1>(GetParam()));
+}
+
+inline std::string recomputed_case_name(const testing::TestParamInfo<RecomputedParameter>& info) {
+  return std::get<0>(info.param)().name + "_" + std::get<1>(info.param).name();
+}
+
+}  // namespace catalogue
