@@ -10,9 +10,8 @@ namespace oslo {
 
 CheckpointOptions& CheckpointOptions::keep(const std::vector<std::string>& kinds) {
   for (const std::string& kind : kinds) recompute::check_kind(kind);
-  return keep_if([kinds](const std::string& op, c10::ArrayRef<c10::IValue>) {
-    return recompute::is_of_kinds(op, kinds);
-  });
+  return keep_if([of_kinds = recompute::OfKinds(kinds)](
+                     const std::string& op, c10::ArrayRef<c10::IValue>) { return of_kinds(op); });
 }
 
 CheckpointOptions& CheckpointOptions::keep_if(KeepIf keep_if) {

@@ -27,11 +27,6 @@ const std::vector<Kind>& kinds() {
   return all;
 }
 
-bool is_named(std::string_view op, std::string_view name) {
-  if (name.ends_with('*')) return op.starts_with(name.substr(0, name.size() - 1));
-  return op == name || (op.starts_with(name) && op[name.size()] == '.');
-}
-
 }  // namespace
 
 std::vector<std::string> kinds_to_keep() {
@@ -49,12 +44,28 @@ void check_kind(const std::string& kind) {
       "activations are computed again: \"matmul\", \"convolution\" and \"attention\" are");
 }
 
+OfKinds::OfKinds(const std::vector<std::string>& asked) {
+  for (const Kind& kind : kinds()) {
+    if (std::find(asked.begin(), asked.end(), kind.name) == asked.end()) continue;
+    for (const std::string_view name : kind.operators) {
+      if (name.ends_with('*')) {
+        beginnings_.emplace_back(name.substr(0, name.size() - 1));
+      } else {
+        names_.emplace(name);
+      }
+    }
+  }
+}
+
+bool OfKinds::operator()(const std::string& op) const {
+  const size_t overload = op.find('.');
+  return names_.count(overload == std::string::npos ? op : op.substr(0, overload)) != 0 ||
+         std::any_of(beginnings_.begin(), beginnings_.end(),
+                     [&](const std::string& beginning) { return op.starts_with(beginning); });
+}
+
 bool is_of_kinds(const std::string& op, const std::vector<std::string>& asked) {
-  return std::any_of(kinds().begin(), kinds().end(), [&](const Kind& kind) {
-    return std::find(asked.begin(), asked.end(), kind.name) != asked.end() &&
-           std::any_of(kind.operators.begin(), kind.operators.end(),
-                       [&](std::string_view name) { return is_named(op, name); });
-  });
+  return OfKinds(asked)(op);
 }
 
 }  // namespace oslo::recompute

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 namespace oslo::recompute {
@@ -10,6 +11,17 @@ void check_kind(const std::string& kind);
 
 /// All of them.
 std::vector<std::string> kinds_to_keep();
+
+/// The same question for many operators.
+class OfKinds {
+ public:
+  explicit OfKinds(const std::vector<std::string>& kinds);
+  bool operator()(const std::string& op) const;
+
+ private:
+  std::unordered_set<std::string> names_;
+  std::vector<std::string> beginnings_;
+};
 
 /// Whether an operator ("aten::mm") is of one of these kinds.
 bool is_of_kinds(const std::string& op, const std::vector<std::string>& kinds);

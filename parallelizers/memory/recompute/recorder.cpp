@@ -78,7 +78,12 @@ bool makes_memory(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)
 }  // namespace
 
 Recorder::Recorder(std::shared_ptr<Segment> segment, KeepIf keep_if)
-    : segment_(std::move(segment)), keep_if_(std::move(keep_if)), memory_(*segment_) {}
+    : segment_(std::move(segment)), keep_if_(std::move(keep_if)), memory_(*segment_) {
+  // A block's; records are large.
+  constexpr size_t kSome = 64;
+  segment_->operators.reserve(kSome);
+  segment_->storages.reserve(kSome);
+}
 
 void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   if (run_by_definition(op, keys, stack)) return;
@@ -164,6 +169,7 @@ void Recorder::note_call(OperatorRecord& record, std::vector<c10::IValue> argume
 }
 
 void Recorder::note_arguments(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments) {
+  record.arguments.reserve(arguments.size());
   record.makes_statistics = updates_statistics(*record.op, arguments);
   for (size_t i = 0; i < arguments.size(); ++i) {
     for_each_place(arguments[i], [&](const at::Tensor& tensor) {
@@ -248,6 +254,7 @@ void Recorder::note_results(OperatorRecord& record, int number,
     record.to_keep = memory_.find(results[0].toTensor()) == written;
     storage.may_keep = record.to_keep;
   }
+  record.results.reserve(results.size());
   for (const c10::IValue& result : results) {
     const bool list = result.isTensorList();
     if (!list && !result.isTensor()) {

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "mpu/base/error.h"
@@ -41,7 +42,7 @@ std::string shape_of(const MetTensor& met) {
 Rerun::Rerun(Segment& segment, std::vector<bool> needed)
     : segment_(segment),
       needed_(std::move(needed)),
-      observed_(at::isRecordFunctionEnabled()),
+      observed_(at::hasCallbacks() ? std::optional(at::isRecordFunctionEnabled()) : std::nullopt),
       memory_(segment.storages.size()) {}
 
 void Rerun::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
@@ -95,7 +96,8 @@ void Rerun::run_needed(const OperatorRecord& record, torch::jit::Stack& stack) {
   running_ = number_;
   saved_ = 0;
   try {
-    const at::RecordFunctionGuard observed(observed_);
+    std::optional<at::RecordFunctionGuard> observed;
+    if (observed_) observed.emplace(*observed_);
     std::optional<ReplayedCarrier> carrier;
     if (record.carried) carrier.emplace(*record.carried);
     const StageCarrier::Scope carried(carrier ? &*carrier : StageCarrier::current());
@@ -181,18 +183,18 @@ void Rerun::skip(const OperatorRecord& record, torch::jit::Stack& stack) const {
 
 UnpackSavedTensor Rerun::pack(const at::Tensor& saved) {
   if (saved.is_meta()) return {};
-  const std::vector<std::weak_ptr<SavedSlot>>* slots = nullptr;
+  c10::ArrayRef<std::weak_ptr<SavedSlot>> slots;
   size_t place = 0;
   if (running_ != kNone) {
-    slots = &segment_.operators[running_].saved;
+    slots = segment_.operators[running_].saved;
     place = saved_++;
   } else {
     const auto found = segment_.saved_between.find(number_);
-    if (found != segment_.saved_between.end()) slots = &found->second;
+    if (found != segment_.saved_between.end()) slots = found->second;
     place = saved_between_[number_]++;
   }
-  if (slots == nullptr || place >= slots->size()) return {};  // the count is compared later
-  if (const auto slot = (*slots)[place].lock(); slot && !slot->kept) slot->value = saved;
+  if (place >= slots.size()) return {};  // the count is compared later
+  if (const auto slot = slots[place].lock(); slot && !slot->kept) slot->value = saved;
   return {};
 }
 

@@ -32,7 +32,8 @@ class Rerun final : public OperatorTap {
 
   Segment& segment_;
   const std::vector<bool> needed_;
-  const bool observed_;                            ///< by RecordFunction's observers, of the thread
+  /// By RecordFunction's observers, of the thread; nothing where there are none.
+  const std::optional<bool> observed_;
   int number_ = 0;                                 ///< of the next operator
   int running_ = kNone;                            ///< what saves tensors
   size_t saved_ = 0;                               ///< of these, so far

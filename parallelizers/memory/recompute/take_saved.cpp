@@ -2,6 +2,7 @@
 
 #include <ATen/record_function.h>
 
+#include <optional>
 #include <utility>
 
 #include "mpu/base/error.h"
@@ -41,7 +42,8 @@ void run_again(Segment& segment) {
     if (!segment.again) {
       rerun.replay();
     } else {
-      const at::RecordFunctionGuard not_observed(false);
+      std::optional<at::RecordFunctionGuard> not_observed;
+      if (at::hasCallbacks()) not_observed.emplace(false);
       const OperatorTap::Scope tapped(rerun);
       segment.again();
     }

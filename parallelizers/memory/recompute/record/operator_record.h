@@ -6,6 +6,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/DimVector.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -64,11 +65,11 @@ struct ReplayedCall {
 struct OperatorRecord {
   const OperatorEntry* op = nullptr;
   std::vector<MetTensor> arguments, results;
-  std::vector<int> written;          ///< storages
-  std::vector<c10::IValue> numbers;  ///< the results, where none is a tensor
-  std::vector<int> list_sizes;       ///< of each result: kNone for a tensor, else a list's size
+  c10::SmallVector<int, 2> written;     ///< storages
+  std::vector<c10::IValue> numbers;     ///< the results, where none is a tensor
+  c10::SmallVector<int, 4> list_sizes;  ///< of each result: kNone for a tensor, else a list's size
   std::vector<std::pair<at::Generator, at::Tensor>> random;  ///< states before it drew
-  std::vector<std::weak_ptr<SavedSlot>> saved;               ///< in order
+  c10::SmallVector<std::weak_ptr<SavedSlot>, 4> saved;       ///< in order
   std::shared_ptr<CarriedLog> carried;  ///< from other pipeline stages; null: no carrier
   std::optional<ReplayedCall> call;     ///< where records are replayed
   bool placed = false;                  ///< meets tensors that are cut, or on a pipeline stage
@@ -85,14 +86,14 @@ struct OperatorRecord {
 /// Memory that the segment's operators met.
 struct MetStorage {
   c10::weak_intrusive_ptr<c10::StorageImpl> impl{c10::intrusive_ptr<c10::StorageImpl>()};
-  bool outside = false;     ///< it was there before
-  bool leaf = false;        ///< of a parameter, or of data that the program holds
-  bool may_keep = false;    ///< it decides values or shapes, or its operator is to be kept
-  bool asked = false;       ///< for the second of these alone, so that it may be given up
-  bool constant = false;    ///< made from no tensor; the program may have filled it by a pointer
-  bool kept = false;        ///< `content` is there when operators run again
-  uint32_t writes = 0;      ///< by operators of the segment
-  std::vector<int> makers;  ///< operators whose results lie in it, or that write it
+  bool outside = false;   ///< it was there before
+  bool leaf = false;      ///< of a parameter, or of data that the program holds
+  bool may_keep = false;  ///< it decides values or shapes, or its operator is to be kept
+  bool asked = false;     ///< for the second of these alone, so that it may be given up
+  bool constant = false;  ///< made from no tensor; the program may have filled it by a pointer
+  bool kept = false;      ///< `content` is there when operators run again
+  uint32_t writes = 0;    ///< by operators of the segment
+  c10::SmallVector<int, 4> makers;  ///< operators whose results lie in it, or that write it
   c10::Storage content = {};
 };
 
