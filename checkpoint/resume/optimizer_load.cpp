@@ -42,7 +42,7 @@ at::Tensor read_like(const ModelState::Tensor& parameter, const std::string& key
   OSLO_CHECK(there != folder.index().tensors.end(), "the checkpoint ", where, " lacks '",
              printable(key), "' of the optimizer");
   OSLO_CHECK(there->second.shape == parameter.shape &&
-                 there->second.dtype == parameter.local.scalar_type(),
+                 is_type_of_state(there->second.dtype, parameter.local),
              "the checkpoint ", where, " has '", printable(key), "' as ", there->second.dtype, " ",
              c10::IntArrayRef(there->second.shape), ", its parameter is ",
              parameter.local.scalar_type(), " ", c10::IntArrayRef(parameter.shape));

@@ -43,11 +43,12 @@ ModelState with_registered(const ModelView& model) {
   return state;
 }
 
-int64_t sharing_mark(const OptimizerKind::State& state, const at::Tensor& parameter) {
-  const Mark* mark = mark_of(parameter);
-  int64_t count = 0;
-  for (const auto& [_, tensor] : state.tensors) count += mark != nullptr && mark_of(tensor) == mark;
-  return count;
+std::vector<at::Tensor> marked_in(const OptimizerKind::State& state) {
+  std::vector<at::Tensor> marked;
+  for (const auto& [_, tensor] : state.tensors) {
+    if (mark_of(tensor) != nullptr) marked.push_back(tensor);
+  }
+  return marked;
 }
 
 }  // namespace
@@ -85,8 +86,7 @@ StateTransfer::StateTransfer(torch::optim::Optimizer& optimizer, const ModelView
         }
         const auto here = optimizer.state().find(parameter.unsafeGetTensorImpl());
         if (here == optimizer.state().end()) continue;
-        holders_[parameter.unsafeGetTensorImpl()] =
-            sharing_mark(kind_->state(*here->second), parameter);
+        holders_[parameter.unsafeGetTensorImpl()] = marked_in(kind_->state(*here->second));
       }
     }
   });

@@ -28,7 +28,8 @@ class StateTransfer {
   /// optimizer that steps no parameter of the model.
   StateTransfer(torch::optim::Optimizer& optimizer, const ModelView& model, const MPU& mpu);
 
-  /// The states that have their parameter's mark: what `make_whole` finds beside the gradients.
+  /// The states that are parts as their parameters are: what `make_whole` finds beside the
+  /// gradients.
   const KnownHolders& holders() const { return holders_; }
 
   /// Puts each parameter's state where the parameter lies now, bit for bit; a parameter that had

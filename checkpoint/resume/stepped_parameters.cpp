@@ -9,6 +9,7 @@
 
 #include "checkpoint/index/checkpoint_index.h"
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -46,6 +47,10 @@ std::vector<std::vector<SteppedParameter>> stepped_parameters(
   return groups;
 }
 
+bool is_type_of_state(c10::ScalarType type, const at::Tensor& parameter) {
+  return type == parameter.scalar_type() || type == gradient_type(parameter);
+}
+
 at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& parameter,
                          const std::string& what) {
   const c10::AutoGradMode no_grad(false);
@@ -60,9 +65,10 @@ at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& par
   if (!cut && wanted && part.sizes() == c10::IntArrayRef(parameter.shape)) {
     part = local_part(part, *wanted);
   }
-  OSLO_CHECK(part.sizes() == like.sizes() && part.scalar_type() == like.scalar_type(), what, " is ",
-             part.scalar_type(), " ", part.sizes(), ", its parameter ", like.scalar_type(), " ",
-             like.sizes(), " on this rank; convert the model before the optimizer's first step");
+  const bool has_type = is_type_of_state(part.scalar_type(), parameter.local);
+  OSLO_CHECK(part.sizes() == like.sizes() && has_type, what, " is ", part.scalar_type(), " ",
+             part.sizes(), ", its parameter ", like.scalar_type(), " ", like.sizes(),
+             " on this rank; convert the model before the optimizer's first step");
   return part;
 }
 
@@ -73,7 +79,8 @@ at::Tensor state_like(const at::Tensor& part, const at::Tensor& parameter) {
   const at::Tensor like = blank_in(parameter, lies);
   const bool own = part.storage().use_count() == 1 && part.storage().nbytes() == part.nbytes();
   const bool fits = own && part.device() == like.device() && part.strides() == like.strides();
-  const at::Tensor values = fits ? part : at::empty_like(like).copy_(part);
+  const auto type = at::TensorOptions(part.dtype());
+  const at::Tensor values = fits ? part : at::empty_like(like, type).copy_(part);
   return lies ? marked_state(values, parameter) : values;
 }
 

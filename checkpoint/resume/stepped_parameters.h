@@ -27,9 +27,13 @@ std::vector<std::vector<SteppedParameter>> stepped_parameters(
     const torch::optim::Optimizer& optimizer, const ModelView& model, const ModelState& state,
     ForeignTensors foreign = ForeignTensors::refused);
 
+/// Whether an optimizer's operators make states in such a type: in the parameter's, which most are
+/// made like, or in its gradients' (SGD's momentum begins as a gradient).
+bool is_type_of_state(c10::ScalarType type, const at::Tensor& parameter);
+
 /// This rank's part of a tensor of a parameter's state, as an ordinary tensor. A whole one, as an
 /// optimizer has that was made before the parameter was cut, is cut as its states are. Throws
-/// `Error` naming `what` where it has not the parameter's shape and dtype.
+/// `Error` naming `what` where it has not the parameter's shape, or another dtype than such states.
 at::Tensor part_of_state(const at::Tensor& tensor, const ModelState::Tensor& parameter,
                          const std::string& what);
 

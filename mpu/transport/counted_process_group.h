@@ -1,9 +1,11 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
@@ -49,6 +51,10 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   const std::string& undivided_refused() const { return undivided_refused_; }
   void refuse_undivided(std::string why) { undivided_refused_ = std::move(why); }
 
+  /// The type that averages of wider gradients over this group travel in; unset: their own.
+  std::optional<c10::ScalarType> gradients_travel_in() const { return gradients_travel_in_; }
+  void let_gradients_travel_in(c10::ScalarType type) { gradients_travel_in_ = type; }
+
   void abort() override;
 
   /// LibTorch's keeps its tensor in a static variable, which ranks that are threads of one process
@@ -61,6 +67,7 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::shared_ptr<Presence> presence_;
   std::unique_ptr<DeviceMessages> device_messages_;
   std::string undivided_refused_;
+  std::optional<c10::ScalarType> gradients_travel_in_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 

@@ -192,8 +192,6 @@ void check_features(const ConfigValues& values) {
                   instead);
   };
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
-  OSLO_CHECK_AS(config, values.reduce_dtype == "float32", "'reduce_dtype' = ", values.reduce_dtype,
-                " is not there yet: set it to float32");
   check_engine(values);
   const char* const below = values.dialect == ConfigDialect::libai ? "train." : "";
   OSLO_CHECK_AS(
@@ -231,11 +229,14 @@ ParallelSizes Config::resolve(int world_size) const {
   sizes.timeout = values_.timeout;
   sizes.enabled = values_.enabled;
   if (!values_.enabled) {
-    OSLO_CHECK_AS(config, !values_.amp && !values_.master_weights && !values_.activation_checkpoint,
-                  values_.amp              ? "'amp.enabled'"
-                  : values_.master_weights ? "'master_weights'"
-                                           : "'activation_checkpoint.enabled'",
-                  " = true beside 'model_parallelism.enable' = false, which leaves the model as it "
+    const std::string asked =
+        values_.amp                         ? "'amp.enabled' = true"
+        : values_.master_weights            ? "'master_weights' = true"
+        : values_.activation_checkpoint     ? "'activation_checkpoint.enabled' = true"
+        : values_.reduce_dtype != "float32" ? "'reduce_dtype' = " + values_.reduce_dtype
+                                            : "";
+    OSLO_CHECK_AS(config, asked.empty(), asked,
+                  " beside 'model_parallelism.enable' = false, which leaves the model as it "
                   "is: set 'model_parallelism.enable' to true, which at size 1 cuts nothing");
     sizes.data = world_size;
     return sizes;

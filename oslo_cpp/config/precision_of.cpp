@@ -5,6 +5,7 @@
 #include <string>
 
 #include "mpu/base/error.h"
+#include "mpu/transport/counted_process_group.h"
 
 namespace oslo {
 namespace {
@@ -29,6 +30,12 @@ void check_precision(const Precision& precision, c10::Device device) {
              "initialize: 'amp.enabled' = true, and LibTorch has no autocast for ", device,
              ", which the model is on: move it to the CPU or to CUDA before initialize, or set "
              "'amp.enabled' to false");
+}
+
+void set_travel_type(Group& data, const Precision& precision) {
+  auto* group = dynamic_cast<CountedProcessGroup*>(data.process_group().get());
+  if (group == nullptr || precision.reduce == c10::kFloat) return;
+  group->let_gradients_travel_in(precision.reduce);
 }
 
 }  // namespace oslo

@@ -14,6 +14,7 @@
 #include "oslo_cpp/initialize/agreement.h"
 #include "oslo_cpp/initialize/check_devices.h"
 #include "oslo_cpp/initialize/find_rates.h"
+#include "oslo_cpp/initialize/initialize_again.h"
 #include "oslo_cpp/initialize/initialize_stages.h"
 #include "oslo_cpp/initialize/little_cut.h"
 #include "oslo_cpp/initialize/memory/memory_limit.h"
@@ -32,6 +33,7 @@
 #include "parallelizers/placement/operators/user_rule_registry.h"
 #include "parallelizers/plan/apply/apply_plan.h"
 #include "parallelizers/plan/apply/master_weights.h"
+#include "parallelizers/plan/apply/wide_gradients.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/dry/forward_survey.h"
 
@@ -44,10 +46,12 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 /// order in which they stand here; what one finds out, the next ones go on with.
 class Initialization {
  public:
-  Initialization(ModulePtr model, const Config& config, const InitializeOptions& options)
+  Initialization(ModulePtr model, const Config& config, const InitializeOptions& options,
+                 const AuthorTypes& types)
       : model_(std::move(model)),
         config_(config),
         options_(options),
+        types_(types),
         world_(options.world.defined() ? options.world : World::from_environment()),
         view_(model_) {}
 
@@ -84,6 +88,7 @@ class Initialization {
   ModulePtr model_;
   const Config& config_;
   const InitializeOptions& options_;
+  const AuthorTypes& types_;
   const World world_;
   const ModelView view_;
 
@@ -236,6 +241,7 @@ void Initialization::make_groups() {
   context_ = make_context(*mpu_, device_of(view_), config_.values());
   axes_.emplace(mpu_->grid());
   refuse_undivided_batches(*mpu_, config_.values());
+  set_travel_type(*mpu_->group("data"), context_->precision);
 }
 
 void Initialization::plan() {
@@ -277,9 +283,11 @@ void Initialization::cut() {
     take_from_first(taken_, *mpu_, view_, default_generators(view_));
   }
   if (context_->precision.master_weights) {
+    keep_in_fp32(types_, context_);
     const std::string kept = keep_in_fp32(view_, context_);
     if (leads() && !kept.empty()) std::cerr << kept << std::endl;
   }
+  if (context_->precision.reduce == c10::kFloat) widen_gradients(view_);
   const bool marks = divides() || context_->follows();
   if (marks) {
     cut_parameters(layers_, context_, stages_.tensors);
@@ -337,9 +345,14 @@ std::shared_ptr<const ForwardSurveys> Initialization::surveys() const {
 }  // namespace
 
 ParallelModel initialize(ModulePtr model, const Config& config, const InitializeOptions& options) {
+  return initialize_again(std::move(model), config, options, {});
+}
+
+ParallelModel initialize_again(ModulePtr model, const Config& config,
+                               const InitializeOptions& options, const AuthorTypes& types) {
   LayerSegments::end_open();  // of another model, whose parameters were looked at
   OSLO_CHECK(model, "initialize: the model is null");
-  Initialization made(std::move(model), config, options);
+  Initialization made(std::move(model), config, options, types);
   made.agree();
   if (made.enabled()) {
     made.plan();

@@ -4,7 +4,10 @@
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
 #include "oslo_cpp/initialize/initialize.h"
+#include "oslo_cpp/initialize/initialize_again.h"
 #include "oslo_cpp/model/parallel_model.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/plan/apply/wide_gradients.h"
 
 namespace oslo {
 namespace {
@@ -13,10 +16,22 @@ void give(std::vector<StateTransfer>& states) {
   for (StateTransfer& own : states) own.give();
 }
 
+AuthorTypes types_of(const ParallelModel& model) {
+  return author_types(context_of(model.mpu().tensor_mesh()));
+}
+
+/// In the types that its author had it in.
+void leave_ordinary(const ParallelModel& model, const AuthorTypes& types) {
+  give_types_back(types);
+  narrow_gradients(ModelView(model.module()));
+}
+
 }  // namespace
 
 void ParallelModel::deparallelize(const ReshardOptions& options) {
+  const AuthorTypes types = types_of(*this);
   std::vector<StateTransfer> states = make_ordinary(options);
+  leave_ordinary(*this, types);
   give(states);
 }
 
@@ -36,12 +51,18 @@ void ParallelModel::reshard(const Config& config, const InitializeOptions& how,
     OSLO_CHECK(sizes.enabled, "reshard: the config says \"enable\": false; use deparallelize()");
     if (!how.axes.empty()) MpuOptions().axes(how.axes).grid(world.size());
   });
+  const AuthorTypes types = types_of(*this);
   std::vector<StateTransfer> states = make_ordinary(options);
   InitializeOptions there = how;
   there.world = world;
+  const ConfigValues& values = config.values();
   try {
-    take_over(initialize(module(), config, there));
+    if (!values.master_weights) give_types_back(types);
+    if (values.reduce_dtype != "float32") narrow_gradients(ModelView(module()));
+    take_over(
+        initialize_again(module(), config, there, values.master_weights ? types : AuthorTypes()));
   } catch (const Error&) {  // on every rank, and the model is an ordinary one
+    leave_ordinary(*this, types);
     give(states);
     throw;
   }

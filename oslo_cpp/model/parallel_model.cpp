@@ -10,6 +10,7 @@
 #include "mpu/world/agreement.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "parallelizers/data/clip_grad_norm.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/memory/recompute/layer_segments.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -64,6 +65,13 @@ std::vector<GatherEntry> gathers_since(const std::vector<GatherEntry>& after,
     if (entry.calls > 0) entries.push_back(std::move(entry));
   }
   return entries;
+}
+
+bool has_wide_gradients(const torch::nn::Module& model) {
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (gradient_type(parameter) != parameter.scalar_type()) return true;
+  }
+  return false;
 }
 
 std::vector<PlanAxis> axes_of(const RankGrid& grid) {
@@ -162,6 +170,9 @@ Plan ParallelModel::plan() const {
   plan.axes = axes_of(state_->mpu.grid());
   const auto context = context_of(state_->mpu.tensor_mesh());
   plan.precision = to_string(context->precision);
+  if (plan.precision.empty() && has_wide_gradients(*state_->module)) {
+    plan.precision = "gradients of half parameters added up in float32";
+  }
   if (const auto* segments = dynamic_cast<const LayerSegments*>(context->observer.get())) {
     for (const SegmentReport& each : segments->report()) {
       plan.recomputed.push_back({each.name, each.not_cut});
@@ -232,10 +243,6 @@ std::vector<StateTransfer> ParallelModel::make_ordinary(const ReshardOptions& op
   check();
   state_->finish_last_save();
   const ModelView view(state_->module);
-  OSLO_CHECK(
-      !context_of(state_->mpu.tensor_mesh())->follows(),
-      "deparallelize and reshard of a model with 'amp' or 'master_weights' are not there yet: "
-      "save_parallelized, and load into a model that is initialized anew");
   agree_on_text(state_->mpu.world(), "ReshardOptions",
                 c10::str("optimizers: ", options.optimizers().size()),
                 "give the same optimizers on every rank, or none on any");
@@ -243,7 +250,10 @@ std::vector<StateTransfer> ParallelModel::make_ordinary(const ReshardOptions& op
   KnownHolders holders;
   for (torch::optim::Optimizer* optimizer : options.optimizers()) {
     const StateTransfer& own = states.emplace_back(*optimizer, view, state_->mpu);
-    for (const auto& [parameter, count] : own.holders()) holders[parameter] += count;
+    for (const auto& [parameter, states] : own.holders()) {
+      auto& all = holders[parameter];
+      all.insert(all.end(), states.begin(), states.end());
+    }
   }
   make_whole(view, state_->mpu, holders);
   clear_initialized(view);

@@ -1,4 +1,6 @@
 // What a config says of the types that a model computes in.
+#include <map>
+
 #include "tests/config_test/config_errors.h"
 
 namespace oslo::config_test {
@@ -17,6 +19,7 @@ TEST(ConfigPrecision, EachDialectSaysItInItsPlace) {
   EXPECT_TRUE(own.amp && own.master_weights);
   EXPECT_EQ(own.amp_dtype, "float16");
   EXPECT_EQ(own.reduce_dtype, "float32");
+  EXPECT_EQ(values_of(R"({"reduce_dtype": "float16"})").reduce_dtype, "float16");
   const ConfigValues libai = values_of(R"({"train": {"amp": {"enabled": true}}})");
   EXPECT_TRUE(libai.amp);
   EXPECT_EQ(libai.amp_dtype, "bfloat16");
@@ -41,8 +44,16 @@ TEST(ConfigPrecision, WhatMeansNothingIsRefused) {
   expect_contains(error(R"({"amp": {"enabled": true}, "model_parallelism": {"enable": false}})"),
                   {"'amp.enabled' = true", "'model_parallelism.enable' to true"});
   expect_contains(error(R"({"train": {}, "fp16": {}})"), {"fp16"});
-  expect_contains(error(R"({"reduce_dtype": "bfloat16"})"),
-                  {"'reduce_dtype' = bfloat16", "float32"});
+  for (const auto& [key, seen] : std::map<std::string, std::string>{
+           {R"("master_weights": true)", "'master_weights' = true"},
+           {R"("reduce_dtype": "bfloat16")", "'reduce_dtype' = bfloat16"},
+           {R"("activation_checkpoint": {"enabled": true})",
+            "'activation_checkpoint.enabled' = true"}}) {
+    expect_contains(error("{" + key + R"(, "model_parallelism": {"enable": false}})"),
+                    {seen + " beside 'model_parallelism.enable' = false",
+                     "'model_parallelism.enable' to true"});
+  }
+  expect_contains(error(R"({"reduce_dtype": "half"})"), {"float32, bfloat16, float16"});
 }
 
 }  // namespace

@@ -100,6 +100,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"KeptViews", DDPOptions().gradient_as_bucket_view(true), false},
                     Variant{"FindUnused", DDPOptions().find_unused_parameters(true)},
                     Variant{"Static", DDPOptions().static_graph(true)},
+                    Variant{"StaticSmallBuckets",
+                            DDPOptions().static_graph(true).bucket_cap_mb(1e-4)},
                     Variant{"StaticViews",
                             DDPOptions().static_graph(true).gradient_as_bucket_view(true), false}),
     [](const auto& info) { return info.param.name; });

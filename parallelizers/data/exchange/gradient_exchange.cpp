@@ -4,14 +4,26 @@
 #include <c10/core/GradMode.h>
 
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
+#include "mpu/transport/counted_process_group.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
+namespace {
+
+/// The type that the config has gradients exchanged in; unset: their own.
+std::optional<c10::ScalarType> travel_type(Group& group) {
+  const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.process_group().get());
+  return counted == nullptr ? std::nullopt : counted->gradients_travel_in();
+}
+
+}  // namespace
 
 Pending GradientExchange::start(const GradientBucket& bucket, bool awaited) const {
   // Parts of more ranks than rows; Gloo takes no empty tensor.
@@ -22,7 +34,13 @@ Pending GradientExchange::start(const GradientBucket& bucket, bool awaited) cons
   at::Tensor addends = bucket.flat;
   addends.div_(
       group_.size());  // before the sum, as LibTorch's DDP does: a half type would overflow
-  return strategy_.start(group_, bucket, awaited);
+  const c10::ScalarType type = addends.scalar_type();
+  const auto travels_in = travel_type(group_);
+  if (!travels_in || c10::elementSize(*travels_in) >= c10::elementSize(type)) {
+    return strategy_.start(group_, bucket, awaited);
+  }
+  return strategy_.start(group_, {addends.to(*travels_in), bucket.parameters}, awaited)
+      .then([type](at::Tensor sum) { return sum.to(type); });
 }
 
 void GradientExchange::keep(const at::Tensor& parameter) const {
@@ -50,9 +68,10 @@ std::vector<std::vector<size_t>> gradient_buckets(const std::vector<at::Tensor>&
   for (size_t i = parameters.size(); i-- > 0;) {
     const at::Tensor& parameter = parameters[i];
     const c10::Device device = parameter.device();
-    Open& bucket = open[{parameter.scalar_type(), device.type(), device.index()}];
+    const c10::ScalarType type = gradient_type(parameter);
+    Open& bucket = open[{type, device.type(), device.index()}];
     bucket.numbers.push_back(i);
-    bucket.bytes += parameter.numel() * static_cast<int64_t>(parameter.element_size());
+    bucket.bytes += parameter.numel() * static_cast<int64_t>(c10::elementSize(type));
     if (bucket.bytes < (bucket.first ? first_bytes : bytes)) continue;
     full.push_back(std::move(bucket.numbers));
     bucket = {.first = false};

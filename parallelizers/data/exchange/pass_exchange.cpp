@@ -41,6 +41,7 @@ PassExchange::PassExchange(std::shared_ptr<Group> group, std::vector<NamedTensor
       trained_(std::move(parameters)),
       options_(options),
       exchange_(*group_, tensors_of(trained_), kRule),
+      reduced_(std::make_shared<StandIns>(tensors_of(trained_))),
       came_(trained_.size(), 0) {
   hand_out_plain_gradients();
   make_reducer();
@@ -55,14 +56,20 @@ PassExchange::~PassExchange() = default;
 /// which are ordinary tensors. This hook is added before the reducer's and so runs before it;
 /// `settle_gradients` marks the gradient again.
 void PassExchange::hand_out_plain_gradients() {
-  for (const NamedTensor& parameter : trained_) {
-    if (mark_of(parameter.tensor) == nullptr) continue;
-    watch_.add(parameter.tensor, [&parameter] { unmark_gradient(parameter.tensor); });
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const at::Tensor& parameter = trained_[i].tensor;
+    if (reduced_->stands_in(i)) {
+      // With the first gradient of a pass the reducer looks at those that are unused.
+      watch_.add(parameter,
+                 [this, i] { end_awaited_ ? reduced_->hand_out(i) : reduced_->hand_out(); });
+    } else if (mark_of(parameter) != nullptr) {
+      watch_.add(parameter, [&parameter] { unmark_gradient(parameter); });
+    }
   }
 }
 
 void PassExchange::make_reducer() {
-  const std::vector<at::Tensor> tensors = tensors_of(trained_);
+  const std::vector<at::Tensor>& tensors = reduced_->tensors();
   std::unordered_map<size_t, std::string> names;
   for (size_t i = 0; i < trained_.size(); ++i) names[i] = trained_[i].name;
   const auto cap = static_cast<int64_t>(options_.bucket_cap_mb() * 1024 * 1024);
@@ -74,7 +81,7 @@ void PassExchange::make_reducer() {
       first_cap, /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
   reducer_->register_comm_hook(
-      std::make_unique<ReducerHook>(group_, exchange_, [this] { last_bucket_left(); }));
+      std::make_unique<ReducerHook>(group_, exchange_, reduced_, [this] { last_bucket_left(); }));
   logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
   if (options_.static_graph()) reducer_->set_static_graph();
@@ -103,6 +110,7 @@ void PassExchange::backward_ended() {
   end_awaited_ = false;
   if (first_of_static()) {
     reducer_->delay_all_reduce();
+    if (!complete_) last_bucket_left();  // of several it calls none the last
     counted_uses_ = true;
   }
   // Callbacks run in the order in which they were queued: after the reducer's, which waits for the
@@ -113,7 +121,9 @@ void PassExchange::backward_ended() {
 /// The reducer makes gradients of its own: views of its buckets, and those of parameters that only
 /// other ranks used.
 void PassExchange::settle_gradients() {
-  for (const NamedTensor& parameter : trained_) {
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const NamedTensor& parameter = trained_[i];
+    reduced_->take_back(i);
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     // `zero_grad` detaches gradients in place, which autograd forbids for a view.
     if (gradient.defined() && gradient.is_view()) gradient = unmarked_alias(gradient);
@@ -143,6 +153,7 @@ void PassExchange::forward_begins(bool exchanges) {
   end_awaited_ = false;  // a backward that threw never came to its end
   check_finished();
   if (exchanges || first_of_static()) reducer_->prepare_for_forward();
+  reduced_->hand_out();  // the program may have let go of gradients
   if (reducer_->rebuild_buckets()) settle_gradients();
 }
 

@@ -11,6 +11,7 @@
 #include "parallelizers/data/exchange/ddp_options.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/exchange/gradient_watch.h"
+#include "parallelizers/data/exchange/stand_ins.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace c10d {
@@ -58,6 +59,7 @@ class PassExchange {
   std::vector<NamedTensor> trained_;
   DDPOptions options_;
   GradientExchange exchange_;
+  std::shared_ptr<StandIns> reduced_;  ///< what the reducer knows of `trained_`
   std::shared_ptr<c10d::Reducer> reducer_;
   /// The reducer tells it when other parameters than before are unused, and takes for granted that
   /// it is there.

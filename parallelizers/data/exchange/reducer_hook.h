@@ -6,6 +6,7 @@
 
 #include "mpu/group/group.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
+#include "parallelizers/data/exchange/stand_ins.h"
 
 namespace oslo {
 
@@ -14,11 +15,12 @@ namespace oslo {
 class ReducerHook final : public c10d::CommHookInterface {
  public:
   /// Calls `last_bucket_left` when the last bucket of a backward pass sets out. `exchange` is over
-  /// `group`.
+  /// `group`. `reduced` are what the reducer was given.
   ReducerHook(std::shared_ptr<Group> group, const GradientExchange& exchange,
-              std::function<void()> last_bucket_left)
+              std::shared_ptr<const StandIns> reduced, std::function<void()> last_bucket_left)
       : group_(std::move(group)),
         exchange_(exchange),
+        reduced_(std::move(reduced)),
         last_bucket_left_(std::move(last_bucket_left)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
@@ -27,6 +29,7 @@ class ReducerHook final : public c10d::CommHookInterface {
  private:
   std::shared_ptr<Group> group_;  ///< lives as long as the reducer
   GradientExchange exchange_;
+  std::shared_ptr<const StandIns> reduced_;
   std::function<void()> last_bucket_left_;
 };
 

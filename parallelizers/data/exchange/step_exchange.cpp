@@ -11,6 +11,7 @@
 #include "mpu/transport/presence/pending.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/exchange/gradient_watch.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 
@@ -34,7 +35,7 @@ at::Tensor flat_gradient(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (!gradient.defined()) {
     return at::zeros({parameter.numel()},
-                     at::TensorOptions(parameter.dtype()).device(parameter.device()));
+                     at::TensorOptions(gradient_type(parameter)).device(parameter.device()));
   }
   return (gradient.is_sparse() ? gradient.to_dense() : plain_gradient(gradient)).reshape({-1});
 }
@@ -56,7 +57,7 @@ at::Tensor packed(const std::vector<at::Tensor>& parameters) {
     flat.push_back(flat_gradient(parameter));
     have.push_back(parameter.grad().defined() ? 1 : 0);
   }
-  flat.push_back(at::tensor(have, flat.front().options()));
+  flat.push_back(at::tensor(have).to(flat.front().options()));  // which it makes no halves of
   return at::cat(flat);
 }
 

@@ -28,7 +28,7 @@ class AccumulateMarked final : public Node {
         mark_(mark) {
     const auto sizes = layout_->global_sizes(parameter.sizes());
     add_input_metadata(parameter.options(), c10::fromIntArrayRefSlow(sizes),
-                       /*is_tensor_subclass=*/false, /*is_nested=*/false, parameter.scalar_type());
+                       /*is_tensor_subclass=*/false, /*is_nested=*/false, parameter.grad_dtype());
   }
 
   std::string name() const override { return "OsloAccumulate"; }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 namespace oslo {
 
 /// How many tensors beside `tensor`, which is marked, carry its mark: gradients, an optimizer's
@@ -9,8 +11,9 @@ namespace oslo {
 int64_t others_with_mark_of(const at::Tensor& tensor);
 
 /// Whether a graph that is still alive, or an accumulator hook, waits for gradients of a marked
-/// parameter.
-bool awaits_gradients(const at::Tensor& tensor);
+/// parameter; or tensors beside its gradient and states `beside` have marks of their own that say
+/// what they belong to, as those of followed parameters have.
+bool awaits_gradients(const at::Tensor& tensor, const std::vector<at::Tensor>& beside);
 
 /// Makes a marked tensor an ordinary one, in place: it keeps its identity and whether it requires
 /// gradients, and takes over the memory of `whole`, an ordinary tensor that nobody else writes. Its

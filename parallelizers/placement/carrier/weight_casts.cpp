@@ -236,6 +236,15 @@ void WeightCasts::set_type(const at::Tensor& parameter, at::ScalarType type) {
                           Type{Weak(parameter.getIntrusivePtr()), type});
 }
 
+std::vector<std::pair<at::Tensor, at::ScalarType>> WeightCasts::types() {
+  std::vector<std::pair<at::Tensor, at::ScalarType>> all;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [_, type] : types_) {
+    if (auto impl = type.parameter.lock()) all.emplace_back(at::Tensor(std::move(impl)), type.type);
+  }
+  return all;
+}
+
 at::Tensor WeightCasts::read(const at::Tensor& tensor) {
   std::optional<at::ScalarType> type;
   {

@@ -36,6 +36,8 @@ class WeightCasts {
   /// The model's author had `parameter`, which is kept in fp32, in a narrower `type`: there
   /// operators of the forward read it in that.
   void set_type(const at::Tensor& parameter, at::ScalarType type);
+  /// All of which something was said, with that type.
+  std::vector<std::pair<at::Tensor, at::ScalarType>> types();
   /// What they read in the place of `tensor`: the tensor itself where nothing else was said.
   at::Tensor read(const at::Tensor& tensor);
 

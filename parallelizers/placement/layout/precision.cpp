@@ -21,8 +21,12 @@ std::string to_string(const Precision& precision) {
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (precision.autocast) add("forward under autocast of " + name_of(*precision.autocast));
   if (precision.master_weights) add("parameters kept in float32 (master weights)");
-  if (!text.empty() || precision.reduce != c10::kFloat) {
-    add("gradients and partial sums added up in " + name_of(precision.reduce));
+  if (precision.reduce != c10::kFloat) {
+    add("gradients of half parameters added up in their type, gradients averaged over replicas "
+        "in " +
+        name_of(precision.reduce));
+  } else if (!text.empty()) {
+    add("gradients and partial sums added up in float32");
   }
   return text;
 }

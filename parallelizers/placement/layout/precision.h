@@ -16,7 +16,9 @@ struct Precision {
   /// Parameters are kept in fp32; what operators read in a narrower type is one copy of each, made
   /// once after each write.
   bool master_weights = false;
-  /// What partial sums and gradients over ranks are added up in.
+  /// `kFloat`: half parameters that stay half get gradients in fp32 (plan/apply/wide_gradients.h),
+  /// and gradients are averaged over data replicas in their type. A half type: half parameters keep
+  /// gradients in their own, and wider gradients are averaged in this one.
   c10::ScalarType reduce = c10::kFloat;
 
   bool operator==(const Precision&) const = default;

@@ -46,6 +46,21 @@ std::string keep_in_fp32(const ModelView& model, const ContextPtr& context) {
       "); its forward reads copies in the type that they had");
 }
 
+AuthorTypes author_types(const ContextPtr& context) {
+  return context->weight_casts ? context->weight_casts->types() : AuthorTypes();
+}
+
+void keep_in_fp32(const AuthorTypes& types, const ContextPtr& context) {
+  for (const auto& [parameter, type] : types) context->weight_casts->set_type(parameter, type);
+}
+
+void give_types_back(const AuthorTypes& types) {
+  const c10::AutoGradMode no_grad(false);
+  for (const auto& [parameter, type] : types) {
+    if (parameter.scalar_type() != type) parameter.set_data(parameter.detach().to(type));
+  }
+}
+
 void check_kept_in_fp32(const ModelView& model) {
   for (const NamedTensor& parameter : model.in_use()) {
     OSLO_CHECK(!is_narrow(parameter.tensor) || !is_deferred(parameter.tensor),

@@ -10,6 +10,8 @@
 
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
+#include "parallelizers/libtorch/gradient_type.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/unmark.h"
@@ -42,14 +44,21 @@ std::vector<MarkedTensor> marked_tensors(const ModelView& model) {
 
 void check_alone(const std::vector<MarkedTensor>& marked, const KnownHolders& known) {
   for (const auto& [name, tensor, _] : marked) {
-    OSLO_CHECK(
-        !awaits_gradients(tensor), "parameter ", name,
-        " is part of an autograd graph that is still alive (an output kept from before, or a "
-        "DistributedDataParallel); let go of it first");
-    const at::Tensor& gradient = tensor.grad();
-    int64_t own = gradient.defined() && mark_of(gradient) != nullptr ? 1 : 0;
+    std::vector<at::Tensor> beside;
     const auto held = known.find(tensor.unsafeGetTensorImpl());
-    if (held != known.end()) own += held->second;
+    if (held != known.end()) beside = held->second;
+    if (tensor.grad().defined()) beside.push_back(tensor.grad());
+    const bool followed = mark_of(tensor)->layout->followed();
+    OSLO_CHECK(
+        !awaits_gradients(tensor, beside), "parameter ", name,
+        " is part of an autograd graph that is still alive (an output kept from before, or a "
+        "DistributedDataParallel)",
+        followed ? ", or an optimizer has states of it that were not given by "
+                   "ReshardOptions().optimizer(&optimizer)"
+                 : "",
+        "; let go of it first");
+    int64_t own = 0;
+    for (const at::Tensor& each : beside) own += mark_of(each) == mark_of(tensor) ? 1 : 0;
     OSLO_CHECK(
         others_with_mark_of(tensor) <= own, "something beside its gradient has a part of ", name,
         ", as the states of an optimizer that has stepped: take them along with "
@@ -88,7 +97,9 @@ at::Tensor gathered(const at::Tensor& marked) {
 
 /// The shape of a gradient that ranks of other stages have.
 at::Tensor gradient_elsewhere(const at::Tensor& parameter) {
-  return marked_gradient(blank_in(parameter, layouts_of(parameter).gradient), parameter);
+  const at::Tensor shape = blank_in(parameter, layouts_of(parameter).gradient);
+  const BelowDoor below;
+  return marked_gradient(shape.to(gradient_type(parameter)), parameter);
 }
 
 void restore_padding(const ModelView& model) {

@@ -1,18 +1,20 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 
 #include <cstdint>
 #include <unordered_map>
+#include <vector>
 
 #include "mpu/grid/mpu.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {
 
-/// Of marked tensors, how many others with the same mark the caller answers for, beside the
-/// gradient.
-using KnownHolders = std::unordered_map<const c10::TensorImpl*, int64_t>;
+/// Of marked tensors, what else is a part of the same, beside the gradient, that the caller answers
+/// for.
+using KnownHolders = std::unordered_map<const c10::TensorImpl*, std::vector<at::Tensor>>;
 
 /// Makes every parameter and buffer of a model whole and ordinary on every rank, gradients with
 /// them, in place: the tensors stay the objects that typed members, ties and optimizers hold.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/variable_hooks.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/graph/set_data.h"
@@ -61,7 +62,10 @@ class FrontHooks final : public VariableHooks {
   void set_data(const TensorBase& self, const TensorBase& data) const override {
     const std::optional<Tensor> taken =
         data_to_take(*at::OptionalTensorRef(self), *at::OptionalTensorRef(data));
-    if (taken) VariableHooks::set_data(self, *taken);
+    if (!taken) return;
+    const std::optional<c10::ScalarType> gradients = grad_dtype(self);
+    VariableHooks::set_data(self, *taken);
+    keep_gradients_wide(self, gradients);
   }
   void _backward(const Tensor& self, at::TensorList inputs, const std::optional<Tensor>& gradient,
                  std::optional<bool> retain_graph, bool create_graph) const override {
@@ -70,6 +74,13 @@ class FrontHooks final : public VariableHooks {
   }
 
  private:
+  /// A parameter that gets a wider type than was set for its gradients, `before`, has them in that.
+  void keep_gradients_wide(const TensorBase& self, std::optional<c10::ScalarType> before) const {
+    if (!before || !self.is_floating_point() || grad_dtype(self) != before) return;
+    if (c10::elementSize(self.scalar_type()) <= c10::elementSize(*before)) return;
+    unset_gradient_type(*at::OptionalTensorRef(self));
+  }
+
   /// Of a parameter that casts are kept of.
   static void count_writes(const TensorBase& data, const TensorBase& self) {
     if (!self.defined() || !self.key_set().has(kPlacedKey)) return;
