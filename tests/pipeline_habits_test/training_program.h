@@ -107,7 +107,8 @@ inline void expect_program(const TrainingProgram& program, const Grid& grid, con
             const Tensor own = mine.grad().is_sparse() ? mine.grad().to_dense()
                                                        : pipeline_parity::whole_here(mine.grad());
             // Gradients of half parameters are in fp32.
-            parity::expect_close(own, gradient.to(own.scalar_type()), "gradient of " + name, program.tolerance);
+            parity::expect_close(own, gradient.to(own.scalar_type()), "gradient of " + name,
+                                 program.tolerance);
           }
         });
     parity::expect_weights(*net, *reference, program.weights);
