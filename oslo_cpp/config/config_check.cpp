@@ -1,9 +1,11 @@
 // The checks of a document against the schema, and their messages.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "checkpoint/storage/outside_text.h"
+#include "mpu/base/bytes.h"
 #include "mpu/base/error.h"
 #include "oslo_cpp/config/config_json.h"
 #include "oslo_cpp/config/config_schema.h"
@@ -86,6 +88,9 @@ std::string expected(const ConfigKey& key) {
     case Kind::text:
       text = "a string";
       break;
+    case Kind::bytes:
+      text = "a number of bytes, or a text such as \"2GB\" or \"1.5GiB\"";
+      break;
     case Kind::plan:
     case Kind::where:
       text = "an object of module path patterns";
@@ -121,6 +126,9 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
       return value.is_array();
     case Kind::text:
       return value.is_string();
+    case Kind::bytes:
+      return is_integer(value, 1, std::numeric_limits<int64_t>::max()) ||
+             (value.is_string() && parse_bytes(value.get_ref<const std::string&>()));
     case Kind::flag:
       return value.is_boolean();
     case Kind::count:

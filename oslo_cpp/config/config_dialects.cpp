@@ -1,5 +1,6 @@
 #include "oslo_cpp/config/config_dialects.h"
 
+#include "mpu/base/bytes.h"
 #include "mpu/base/error.h"
 #include "oslo_cpp/config/config_schema.h"
 
@@ -56,13 +57,20 @@ void read_oslo(const Json& model_parallelism, ConfigValues& values) {
   values.pipeline_schedule = maybe<std::string>(model_parallelism, "pipeline_schedule");
 }
 
+/// A number of bytes, or a text of one.
+std::optional<int64_t> bytes_at(const Json& object, const char* key) {
+  const Json& value = at(object, key);
+  if (value.is_string()) return parse_bytes(value.get_ref<const std::string&>());
+  return value.is_null() ? std::nullopt : std::optional(value.get<int64_t>());
+}
+
 void read_activation_checkpoint(const Json& object, ConfigValues& values) {
-  values.activation_checkpoint = value_or(object, "enabled", false);
+  values.activation_memory = bytes_at(object, "memory");
+  values.activation_checkpoint = value_or(object, "enabled", values.activation_memory.has_value());
   values.activation_every = value_or(object, "every", 1);
   values.activation_modules = value_or(object, "modules", std::vector<std::string>());
   values.activation_keep = value_or(object, "keep", std::vector<std::string>());
   values.activation_keep_at_most = value_or(object, "keep_at_most", 1.0);
-  values.activation_memory = maybe<std::string>(object, "memory");
 }
 
 void read_libai(const Json& train, ConfigValues& values) {

@@ -194,11 +194,11 @@ void check_features(const ConfigValues& values) {
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
   check_engine(values);
   const char* const below = values.dialect == ConfigDialect::libai ? "train." : "";
-  OSLO_CHECK_AS(
-      config, !values.activation_memory, "'", below, "activation_checkpoint.memory' = \"",
-      values.activation_memory.value_or(""),
-      "\" is not there yet: set 'every', 'modules' or 'keep' in its place, which say what "
-      "is computed again");
+  OSLO_CHECK_AS(config, !values.activation_memory || values.activation_checkpoint, "'", below,
+                "activation_checkpoint.memory' is kept by computing activations again, and '",
+                below,
+                "activation_checkpoint.enabled' is false: set it to true, or leave 'memory' "
+                "out");
   check_share(values, below);
   OSLO_CHECK_AS(
       config, !values.activation_checkpoint || !values.kernel_fusion, "'", below,

@@ -61,7 +61,7 @@ ConfigKey activation_checkpoint() {
                  {.name = "modules", .kind = Kind::words},
                  {.name = "keep", .kind = Kind::words, .choices = recompute::kinds_to_keep()},
                  {.name = "keep_at_most", .kind = Kind::amount},
-                 {.name = "memory", .kind = Kind::text}});
+                 {.name = "memory", .kind = Kind::bytes}});
 }
 
 ConfigKey oslo_keys() {

@@ -23,6 +23,7 @@ struct ConfigKey {
     plan,    ///< an object of module path patterns, each a style (plan/layers/style.h)
     words,   ///< an array of strings, each one of `choices`, or a module path pattern
     text,    ///< a string
+    bytes,   ///< an integer from 1, or a text such as "2GB" (parse_bytes)
     where,   ///< an object of module path patterns, each a stage or an array of stages
   };
 

@@ -78,7 +78,7 @@ struct ConfigValues {
   std::vector<std::string> activation_modules;  ///< patterns of what counts as a layer
   std::vector<std::string> activation_keep;     ///< kinds of operators (kept_kinds.h)
   double activation_keep_at_most = 1;           ///< of the bytes that layers save
-  std::optional<std::string> activation_memory;
+  std::optional<int64_t> activation_memory;     ///< bytes of a rank (segment_budget.h)
   bool zero_optimization = false;
   int zero_stage = 1;
   bool amp = false;                    ///< the forward runs under autocast

@@ -17,8 +17,10 @@
 #include "oslo_cpp/initialize/initialize_again.h"
 #include "oslo_cpp/initialize/initialize_stages.h"
 #include "oslo_cpp/initialize/little_cut.h"
+#include "oslo_cpp/initialize/memory/memory_budget.h"
 #include "oslo_cpp/initialize/memory/memory_limit.h"
 #include "oslo_cpp/initialize/memory/recompute_layers.h"
+#include "oslo_cpp/initialize/memory/survey_memory.h"
 #include "oslo_cpp/initialize/never_seeded.h"
 #include "oslo_cpp/initialize/plan_entries.h"
 #include "oslo_cpp/initialize/plan_layers.h"
@@ -76,11 +78,14 @@ class Initialization {
   /// Whether any rank has less than all of the model.
   bool divides() const { return cuts_layers() || in_stages(); }
   SearchLimits limits() const {
-    return {options_.memory_limit, options_.rates, options_.example_inputs};
+    // Where activations are computed again the limit is a budget, which is kept while training.
+    const bool budget = config_.values().activation_checkpoint;
+    return {budget ? 0 : options_.memory_limit, options_.rates, options_.example_inputs};
   }
 
   void check_asked();
   void make_groups();
+  void check_budget();
   void plan_together(const Rates& rates);
   void tell_little_cut(const std::vector<PlanEntry>& entries) const;
   std::shared_ptr<const ForwardSurveys> surveys() const;
@@ -262,7 +267,8 @@ void Initialization::plan_together(const Rates& rates) {
   if (config_.values().activation_checkpoint) check_markable(view_);
   if (!divides()) {
     if (context_->follows()) check_free_of_graphs(view_);
-    return check_memory_of_one_rank(view_, layers_, limits());
+    check_memory_of_one_rank(view_, layers_, limits());
+    return check_budget();
   }
   check_divides(layers_, context_);
   if (cuts_layers() && has_example()) {
@@ -274,7 +280,18 @@ void Initialization::plan_together(const Rates& rates) {
       stages_, {view_, config_, options_.stages, layers_, *axes_, options_.example_inputs, rates},
       leads());
   check_cuttable(layers_, view_, stages_.tensors);
+  if (!in_stages()) check_budget();
   if (context_->follows()) check_free_of_graphs(view_);
+}
+
+/// Of a budget of memory; what each pipeline stage needs its own first step shows.
+void Initialization::check_budget() {
+  const int64_t bytes = memory_budget(config_.values(), options_.memory_limit);
+  if (bytes == 0) return;
+  const std::vector<SegmentLayers> segments = segments_of(view_, config_.values());
+  const StepProfile foreseen =
+      survey_memory(view_, layers_, *axes_, segments, options_.example_inputs, options_.optimizer);
+  forecast_.memory = check_memory_budget(bytes, foreseen, segments.size());
 }
 
 void Initialization::cut() {
@@ -317,7 +334,8 @@ ParallelModel Initialization::tell() {
   }
   std::shared_ptr<const ForwardSurveys> seen = surveys();
   if (enabled() && config_.values().activation_checkpoint) {
-    context_of(mpu_->tensor_mesh())->observer = layer_segments(view_, config_.values());
+    context_of(mpu_->tensor_mesh())->observer =
+        layer_segments(view_, config_.values(), options_.memory_limit, device_of(view_));
   }
   Config saved = enabled() ? saved_config(config_, pipeline) : config_;
   ParallelModel parallel(std::move(model_), std::move(*mpu_), std::move(saved), std::move(entries),

@@ -16,6 +16,10 @@
 #include "parallelizers/plan/layers/explicit_plan.h"
 #include "parallelizers/stages/stage_assignment.h"
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace oslo {
 
 /// What `initialize` may be told beside the config.
@@ -51,6 +55,10 @@ struct InitializeOptions {
   /// rank too. Refused where nothing shows what a rank needs: without `example_inputs`, with one
   /// that cannot be run on shapes, and over pipeline stages.
   int64_t memory_limit = 0;
+
+  /// The optimizer that will train the model, for a budget of memory: what its states take is
+  /// foreseen by its class and options. Null: AdamW. It is looked at, and not kept.
+  const torch::optim::Optimizer* optimizer = nullptr;
 
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the
   /// structural plan; the config's "plan" overrides them.

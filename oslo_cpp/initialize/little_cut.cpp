@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "mpu/base/bytes.h"
 #include "parallelizers/plan/layers/role.h"
 
 namespace oslo {

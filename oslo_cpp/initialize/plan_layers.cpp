@@ -43,7 +43,7 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
     }
     const DryCost& cost = search.found;
     return {cost.seconds,    cost.waiting,        search.one_device, cost.parameter_bytes,
-            cost.kept_bytes, limits.memory_limit, rates.machine};
+            cost.kept_bytes, limits.memory_limit, rates.machine,     {}};
   } catch (const PlanMismatch& error) {
     fail_as(ErrorKind::config, "initialize: example_inputs: ", error.what());
   } catch (const std::exception& error) {

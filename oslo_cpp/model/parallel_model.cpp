@@ -175,7 +175,13 @@ Plan ParallelModel::plan() const {
   }
   if (const auto* segments = dynamic_cast<const LayerSegments*>(context->observer.get())) {
     for (const SegmentReport& each : segments->report()) {
-      plan.recomputed.push_back({each.name, each.not_cut});
+      plan.recomputed.push_back({each.name, each.not_cut, each.kept});
+    }
+    plan.memory = plan.forecast.memory;
+    if (const SegmentBudget* budget = segments->budget()) {
+      plan.memory.budget = budget->bytes();
+      const KeptSegments decided = budget->decided();
+      if (decided.peak > 0) plan.memory = {budget->bytes(), decided.peak, decided.at};
     }
   }
   if (state_->counted) {

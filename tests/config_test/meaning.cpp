@@ -205,5 +205,28 @@ TEST(Config, RecomputationInEveryDialect) {
   expect_contains(error(R"("every": 0)"), {"'activation_checkpoint.every'", "from 1"});
 }
 
+TEST(Config, ABudgetOfMemory) {
+  const auto bytes = [](const std::string& memory) {
+    const Config config = Config::parse(R"({"activation_checkpoint": {"memory": )" + memory + "}}");
+    EXPECT_TRUE(config.values().activation_checkpoint);  // it switches it on
+    return config.values().activation_memory;
+  };
+  EXPECT_EQ(bytes(R"("2GB")"), 2000000000);
+  EXPECT_EQ(bytes(R"("1.5 GiB")"), 1610612736);
+  EXPECT_EQ(bytes("4096"), 4096);
+  Config set;
+  set.set("activation_checkpoint.memory=3MB");
+  EXPECT_EQ(set.values().activation_memory, 3000000);
+  for (const std::string wrong : {R"("2 XB")", R"("")", R"("0")", "0", "-1", "1.5", "true", "[]"}) {
+    expect_contains(parse_error(R"({"activation_checkpoint": {"memory": )" + wrong + "}}"),
+                    {"'activation_checkpoint.memory'", "a number of bytes", "\"2GB\""});
+  }
+  expect_contains(
+      resolve_error(R"({"train": {"activation_checkpoint": {"enabled": false, "memory": "2GB"}}})",
+                    2),
+      {"'train.activation_checkpoint.memory'", "'train.activation_checkpoint.enabled' is false",
+       "true"});
+}
+
 }  // namespace
 }  // namespace oslo::config_test

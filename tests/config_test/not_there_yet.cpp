@@ -48,12 +48,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
                 2,
                 {"'train.zero_optimization.enabled' = true", "false"}},
-        Refused{R"({"train": {"activation_checkpoint": {"enabled": true, "memory": "2GB"}}})",
-                2,
-                {"'train.activation_checkpoint.memory' = \"2GB\"", "'every'"}},
-        Refused{R"({"activation_checkpoint": {"memory": "2GB"}})",
-                2,
-                {"'activation_checkpoint.memory' = \"2GB\"", "'every'"}},
         Refused{R"({"activation_checkpoint": {"enabled": true}, "kernel_fusion": true})",
                 2,
                 {"beside 'kernel_fusion'", "false"}}));

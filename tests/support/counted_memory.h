@@ -27,6 +27,8 @@ class CountedMemory {
   int64_t bytes() const { return counting().bytes; }
   /// The most that it has been.
   int64_t most() const { return counting().most; }
+  /// The same since the last call, or the construction.
+  int64_t take_peak() { return counting().most.exchange(counting().bytes); }
 
  private:
   struct Counting final : c10::Allocator {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "mpu/base/bytes.h"
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
 #include "parallelizers/plan/dry/dry_run.h"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "mpu/base/error.h"
+#include "oslo_cpp/initialize/memory/memory_budget.h"
 #include "parallelizers/modules/path_components.h"
 #include "parallelizers/stages/model_layers.h"
 
@@ -70,11 +71,15 @@ std::vector<SegmentLayers> segments_of(const ModelView& model, const ConfigValue
   return segments;
 }
 
-std::shared_ptr<LayerSegments> layer_segments(const ModelView& model, const ConfigValues& values) {
+std::shared_ptr<LayerSegments> layer_segments(const ModelView& model, const ConfigValues& values,
+                                              int64_t memory_limit, at::Device device) {
   CheckpointOptions options;
   if (!values.activation_keep.empty()) options.keep(values.activation_keep);
   options.keep_at_most(values.activation_keep_at_most);
-  return std::make_shared<LayerSegments>(segments_of(model, values), options);
+  const std::vector<SegmentLayers> segments = segments_of(model, values);
+  const int64_t bytes = memory_budget(values, memory_limit);
+  return std::make_shared<LayerSegments>(
+      segments, options, bytes == 0 ? nullptr : segment_budget(bytes, segments, model, device));
 }
 
 }  // namespace oslo

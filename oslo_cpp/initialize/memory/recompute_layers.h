@@ -16,6 +16,7 @@ namespace oslo {
 std::vector<SegmentLayers> segments_of(const ModelView& model, const ConfigValues& values);
 
 /// What finds them while the model runs.
-std::shared_ptr<LayerSegments> layer_segments(const ModelView& model, const ConfigValues& values);
+std::shared_ptr<LayerSegments> layer_segments(const ModelView& model, const ConfigValues& values,
+                                              int64_t memory_limit, at::Device device);
 
 }  // namespace oslo

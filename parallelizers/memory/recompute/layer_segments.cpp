@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/memory/recompute/record/work.h"
 #include "parallelizers/memory/recompute/recording_scopes.h"
 #include "parallelizers/memory/recompute/try_segment.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -27,8 +28,9 @@ std::unique_ptr<LayerSegments::Open>& LayerSegments::open() {
   return one;
 }
 
-LayerSegments::LayerSegments(const std::vector<SegmentLayers>& segments, CheckpointOptions options)
-    : options_(std::move(options)), tried_(segments.size()) {
+LayerSegments::LayerSegments(const std::vector<SegmentLayers>& segments, CheckpointOptions options,
+                             std::shared_ptr<SegmentBudget> budget)
+    : options_(std::move(options)), budget_(std::move(budget)), tried_(segments.size()) {
   for (size_t i = 0; i < segments.size(); ++i) {
     reports_.push_back({segments[i].name, false, {}});
     for (const at::Tensor& parameter : segments[i].parameters) {
@@ -39,7 +41,11 @@ LayerSegments::LayerSegments(const std::vector<SegmentLayers>& segments, Checkpo
 
 std::vector<SegmentReport> LayerSegments::report() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return reports_;
+  std::vector<SegmentReport> reports = reports_;
+  if (!budget_) return reports;
+  const std::vector<bool> kept = budget_->decided().kept;
+  for (size_t i = 0; i < reports.size(); ++i) reports[i].kept = kept[i];
+  return reports;
 }
 
 void LayerSegments::about_to_use(const at::Tensor& parameter) {
@@ -57,18 +63,20 @@ void LayerSegments::about_to_use(const at::Tensor& parameter) {
 }
 
 void LayerSegments::begin(int number, const at::Tensor& parameter) {
+  const ContextPtr context = layout(parameter)->context();
+  const bool keeps = budget_ && budget_->begin(number, *context);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     reports_[number].used = true;
-    if (!reports_[number].not_cut.empty()) return;
+    if (keeps || !reports_[number].not_cut.empty()) return;
   }
   auto segment = std::make_shared<recompute::Segment>();
   segment->whole = options_.whole();
   segment->keep_at_most = options_.keep_at_most();
   segment->state.emplace();
-  open() = std::make_unique<Open>(Open{
-      shared_from_this(), number, parameter.unsafeGetTensorImpl(), layout(parameter)->context(),
-      std::make_unique<recompute::RecordingScopes>(std::move(segment), options_.keep_if())});
+  open() = std::make_unique<Open>(
+      Open{shared_from_this(), number, parameter.unsafeGetTensorImpl(), context,
+           std::make_unique<recompute::RecordingScopes>(std::move(segment), options_.keep_if())});
   before_next_backward([] { end_open(); });
 }
 
@@ -94,10 +102,20 @@ void LayerSegments::end(Open& ending) {
     first = !tried_[ending.number];
     tried_[ending.number] = true;
   }
+  if (budget_) budget_->ended(ending.number, first, recompute::outside_memory(segment));
+  const int64_t held = budget_ ? budget_->held() : 0;
   const std::string not_cut = recompute::end_segment(segment, *ending.context, first);
-  if (not_cut.empty()) return;
+  if (not_cut.empty()) {
+    if (budget_) watch(segment, ending.number, held - budget_->held());
+    return;
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   reports_[ending.number].not_cut = not_cut;
+}
+
+void LayerSegments::watch(recompute::Segment& segment, int number, int64_t let_go) const {
+  const size_t run = budget_->let_go(number, let_go, recompute::work_of(segment));
+  segment.about_to_rerun = [budget = budget_, run] { budget->about_to_rerun(run); };
 }
 
 }  // namespace oslo

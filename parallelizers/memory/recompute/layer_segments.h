@@ -5,8 +5,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "parallelizers/memory/budget/segment_budget.h"
 #include "parallelizers/memory/recompute/checkpoint.h"
 #include "parallelizers/placement/operators/call_observer.h"
+
+namespace oslo::recompute {
+struct Segment;
+}
 
 namespace oslo {
 
@@ -21,6 +26,7 @@ struct SegmentReport {
   std::string name;
   bool used = false;    ///< forward came to it
   std::string not_cut;  ///< why it is kept as it is; empty where it is computed again
+  bool kept = false;    ///< as the budget of memory allows
 };
 
 /// Finds the segments of a model that nobody wrote for it, while its forward runs: a segment begins
@@ -39,7 +45,9 @@ struct SegmentReport {
 class LayerSegments final : public CallObserver,
                             public std::enable_shared_from_this<LayerSegments> {
  public:
-  LayerSegments(const std::vector<SegmentLayers>& segments, CheckpointOptions options);
+  /// `budget` decides which of them are kept; null: none are.
+  LayerSegments(const std::vector<SegmentLayers>& segments, CheckpointOptions options,
+                std::shared_ptr<SegmentBudget> budget = nullptr);
 
   bool follows_calls() const override { return false; }
   void called(const OperatorEntry&, c10::ArrayRef<c10::IValue>) override {}
@@ -47,6 +55,7 @@ class LayerSegments final : public CallObserver,
   void about_to_use(const at::Tensor& parameter) override;
 
   std::vector<SegmentReport> report() const;
+  const SegmentBudget* budget() const { return budget_.get(); }
 
   /// Ends the segment that this thread is in, if any.
   static void end_open();
@@ -56,8 +65,10 @@ class LayerSegments final : public CallObserver,
   static std::unique_ptr<Open>& open();
   void begin(int number, const at::Tensor& parameter);
   void end(Open& ending);
+  void watch(recompute::Segment& segment, int number, int64_t let_go) const;
 
   const CheckpointOptions options_;
+  const std::shared_ptr<SegmentBudget> budget_;
   std::unordered_map<const c10::TensorImpl*, int> segment_of_;
   mutable std::mutex mutex_;
   std::vector<SegmentReport> reports_;

@@ -39,11 +39,26 @@ std::string shape_of(const MetTensor& met) {
 
 }  // namespace
 
-Rerun::Rerun(Segment& segment, std::vector<bool> needed)
+Rerun::Rerun(Segment& segment, std::vector<bool> needed, TakeSlot take)
     : segment_(segment),
       needed_(std::move(needed)),
       observed_(at::hasCallbacks() ? std::optional(at::isRecordFunctionEnabled()) : std::nullopt),
-      memory_(segment.storages.size()) {}
+      take_(std::move(take)),
+      wanted_(segment.storages.size()),
+      memory_(segment.storages.size()) {
+  segment_.for_each_slot([&](SavedSlot& slot, int number) {
+    if (slot.kept || number == kNone || needed_[number]) return;
+    if (slot.storage != kNone) wanted_[slot.storage] = true;
+  });
+}
+
+void Rerun::fill(SavedSlot& slot, const at::Tensor& again) const {
+  if (take_) {
+    take_(slot, again);
+  } else {
+    slot.value = again;
+  }
+}
 
 void Rerun::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   if (run_by_definition(op, keys, stack)) return;
@@ -130,7 +145,7 @@ void Rerun::note_results(const OperatorRecord& record, torch::jit::Stack& stack,
       // Views of what is kept are views of it again.
       const bool made_it = storage.makers.front() == number_;
       if (storage.kept && made_it) return result_of_skipped(result);
-      if (!storage.outside) memory_[result.storage] = local_of(tensor).storage();
+      if (wanted_[result.storage]) memory_[result.storage] = local_of(tensor).storage();
       return tensor;
     });
   }
@@ -193,9 +208,11 @@ UnpackSavedTensor Rerun::pack(const at::Tensor& saved) {
     if (found != segment_.saved_between.end()) slots = found->second;
     place = saved_between_[number_]++;
   }
-  if (place >= slots.size()) return {};  // the count is compared later
-  if (const auto slot = slots[place].lock(); slot && !slot->kept) slot->value = saved;
-  return {};
+  // Nobody goes back through the graph that is recorded now, so that it need not hold anything.
+  const UnpackSavedTensor nothing = [] { return at::Tensor(); };
+  if (place >= slots.size()) return nothing;  // the count is compared later
+  if (const auto slot = slots[place].lock(); slot && !slot->kept) fill(*slot, saved);
+  return nothing;
 }
 
 void Rerun::end() {
@@ -222,7 +239,7 @@ void Rerun::end() {
                                                    lies.offset) <= memory.nbytes(),
         "checkpoint: what operator ", number + 1, ", ", segment_.operators[number].op->name,
         ", had saved was not computed when the function ran again");
-    slot.value = lay(lies, memory);
+    fill(slot, lay(lies, memory));
   });
 }
 

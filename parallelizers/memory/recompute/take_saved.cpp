@@ -7,7 +7,6 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/memory/recompute/record/needs.h"
-#include "parallelizers/memory/recompute/rerun.h"
 
 namespace oslo::recompute {
 namespace {
@@ -32,12 +31,12 @@ void check_not_written(const Segment& segment) {
 
 }  // namespace
 
-void run_again(Segment& segment) {
+void run_again(Segment& segment, const TakeSlot& take) {
   check_not_written(segment);
   const auto run = [&](std::vector<bool> needed) {
     const CallState::Scope as_in_forward(*segment.state);
     const CastsOfModelOnly casts;
-    Rerun rerun(segment, std::move(needed));
+    Rerun rerun(segment, std::move(needed), take);
     const SavedTensorScope saving([&](const at::Tensor& saved) { return rerun.pack(saved); });
     if (!segment.again) {
       rerun.replay();
@@ -76,6 +75,7 @@ at::Tensor take_saved(Segment& segment, SavedSlot& slot) {
   if (slot.kept || !segment.ended) return slot.value;
   if (!slot.value.defined()) {
     if (auto held = slot.taken.lock()) return at::Tensor(std::move(held));
+    if (segment.about_to_rerun) segment.about_to_rerun();
     run_again(segment);
     OSLO_CHECK(slot.value.defined(),
                "checkpoint: a saved tensor did not come when its operators "

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "parallelizers/memory/recompute/record/segment.h"
+#include "parallelizers/memory/recompute/rerun.h"
 
 namespace oslo::recompute {
 
@@ -8,7 +8,7 @@ namespace oslo::recompute {
 /// calling thread stays as it is.
 at::Tensor take_saved(Segment& segment, SavedSlot& slot);
 
-/// Runs what is needed, and fills all slots.
-void run_again(Segment& segment);
+/// Runs what is needed, and fills all slots, or has `take` do so.
+void run_again(Segment& segment, const TakeSlot& take = {});
 
 }  // namespace oslo::recompute

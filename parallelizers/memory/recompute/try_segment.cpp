@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <exception>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "mpu/base/error.h"
@@ -31,18 +33,27 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
 
 /// Why it cannot run again; empty where it can.
 std::string try_to_run(Segment& segment, const std::vector<Original>& saved) {
+  std::unordered_map<const SavedSlot*, const at::Tensor*> before;
+  for (const Original& original : saved) before.emplace(original.slot, &original.value);
+  std::unordered_set<const SavedSlot*> alike;
   try {
-    run_again(segment);
+    // Compared one by one, so that no second copy of all that was saved is held.
+    run_again(segment, [&](SavedSlot& slot, const at::Tensor& again) {
+      if (same(again, *before.at(&slot))) {
+        alike.insert(&slot);
+      } else {
+        alike.erase(&slot);
+      }
+    });
   } catch (const std::exception& error) {
     if (kind_of(error) == ErrorKind::peer) throw;
     return error.what();
   }
   for (const Original& original : saved) {
-    if (!original.of_statistics && !same(original.slot->value, original.value)) {
-      return "its operators do not give the same when they run again (" + original.op +
-             " had saved something else): the program fills memory by a pointer, or an operator is "
-             "not deterministic";
-    }
+    if (original.of_statistics || original.slot->kept || alike.contains(original.slot)) continue;
+    return "its operators do not give the same when they run again (" + original.op +
+           " had saved something else): the program fills memory by a pointer, or an operator is "
+           "not deterministic";
   }
   return {};
 }

@@ -10,6 +10,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -36,6 +37,21 @@ bool cut_beyond_rows(const Layout& layout) {
     if (layout[axis].dim > 0) return true;
   }
   return false;
+}
+
+/// Whether that is a place in LibTorch's `index_put_` by slices. Looking a place's function up
+/// takes milliseconds, and DistributedDataParallel writes every gradient from the same few: each
+/// thread remembers those that it has met.
+bool in_index_put(void* place) {
+  static thread_local std::unordered_map<void*, bool> met;
+  const auto [known, added] = met.emplace(place, false);
+  if (!added) return known->second;
+  constexpr std::string_view kIndexPut =
+      "_ZN2at6Tensor10index_put_EN3c108ArrayRefINS_8indexing11TensorIndexE";
+  Dl_info found{};
+  known->second = dladdr(place, &found) != 0 && found.dli_sname != nullptr &&
+                  std::string_view(found.dli_sname).starts_with(kIndexPut);
+  return known->second;
 }
 
 }  // namespace
@@ -66,14 +82,10 @@ void refuse_initializers_of_parts(const at::Tensor& target) {
 void refuse_index_put_of_parts(const at::Tensor& target) {
   const Mark* mark = placed_impl(target) != nullptr ? nullptr : mark_of(target);
   if (mark == nullptr || mark->layout->whole()) return;
-  constexpr std::string_view kIndexPut =
-      "_ZN2at6Tensor10index_put_EN3c108ArrayRefINS_8indexing11TensorIndexE";
   std::array<void*, kFrames> frames{};
   const int count = backtrace(frames.data(), static_cast<int>(frames.size()));
   for (int i = 0; i < count; ++i) {
-    Dl_info found{};
-    if (dladdr(frames[i], &found) == 0 || found.dli_sname == nullptr) continue;
-    if (!std::string_view(found.dli_sname).starts_with(kIndexPut)) continue;
+    if (!in_index_put(frames[i])) continue;
     fail("index_put_ of parallel parameter ", mark->name,
          " by slices or \"...\": LibTorch has compared them with the sizes of this rank's part, ",
          target.sizes(), " of ", c10::IntArrayRef(mark->layout->global_sizes(target.sizes())),

@@ -181,8 +181,9 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
   if (const auto known = shapes.results.find(op.name); known != shapes.results.end()) {
     const auto found = known->second.find(signature(arguments));
     if (found != known->second.end()) {
-      if (shapes.on_known) shapes.on_known(op, arguments, found->second);
-      return fresh(found->second, requires_grad);
+      auto again = fresh(found->second, requires_grad);
+      if (shapes.on_known) shapes.on_known(op, arguments, again);
+      return again;
     }
   }
   if (op.name == "aten::scaled_dot_product_attention") return {shape_of_attention(arguments)};
@@ -211,9 +212,10 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
     op.handle.callBoxed(&results);
     results = with_tensors(results, shape_of);
   }
-  if (shapes.on_known) shapes.on_known(op, arguments, results);
-  shapes.results[op.name].emplace(signature(arguments), results);
-  return fresh(results, requires_grad);
+  auto again = fresh(results, requires_grad);
+  if (shapes.on_known) shapes.on_known(op, arguments, again);
+  shapes.results[op.name].emplace(signature(arguments), std::move(results));
+  return again;
 }
 
 }  // namespace oslo

@@ -19,8 +19,8 @@ namespace oslo {
 struct KnownShapes {
   /// Results of operators without a kernel for meta tensors, by operator, then by arguments.
   std::map<std::string, std::map<std::string, std::vector<c10::IValue>>> results;
-  /// Told of operators whose results are in `results`, or come to be: nothing of theirs runs on
-  /// shapes.
+  /// Told of operators whose results are like those in `results`, or come to be: nothing of theirs
+  /// runs on shapes.
   std::function<void(const OperatorEntry& op, const std::vector<c10::IValue>& arguments,
                      const std::vector<c10::IValue>& results)>
       on_known;

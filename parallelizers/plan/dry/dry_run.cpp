@@ -225,9 +225,17 @@ DryCost DryRun::run_once() {
           calls_, [&] { return meter.work().seconds + collectives().seconds; });
       const auto observed = c10::make_scope_exit([&] { context_->observer = calls_; });
       if (!stages_.empty()) context_->observer = by_stage;
+      if (tape_) {
+        tape_->begin(calls_);
+        context_->observer = tape_;
+      }
+      const auto taped = c10::make_scope_exit([&] {
+        if (tape_) tape_->end();
+      });
       residence_->shapes().on_known = [&](const auto& op, const auto& arguments,
                                           const auto& results) {
         meter.note(op, arguments, results);
+        if (tape_) tape_->note(op, arguments, results);
       };
       run_watched(model_, example_, writes_);
       residence_->shapes().on_known = nullptr;
@@ -238,6 +246,16 @@ DryCost DryRun::run_once() {
   } while (residence_->shapes().on_zeros.size() > known || writes_.open());
   writes_.check();
   return cost_of(work);
+}
+
+DryRun::ModelBytes DryRun::model_bytes() const {
+  ModelBytes bytes;
+  for (const auto& [impl, held] : held_) {
+    const auto each = static_cast<int64_t>(held.tensor.numel() * held.tensor.element_size());
+    bytes.all += each;
+    if (held.tensor.requires_grad()) bytes.trained.emplace(impl, each);
+  }
+  return bytes;
 }
 
 DryRun::Collectives DryRun::collectives() const {
@@ -262,11 +280,9 @@ DryCost DryRun::cost_of(const Work& work) const {
   cost.waiting = moved.seconds;
   cost.seconds = work.seconds + cost.waiting;
   cost.kept_bytes = work.kept_bytes;
-  for (const auto& [impl, held] : held_) {
-    const bool trains = held.tensor.requires_grad();
-    const auto element = static_cast<int64_t>(held.tensor.element_size());
-    cost.parameter_bytes += held.tensor.numel() * element * (trains ? 2 : 1);
-  }
+  const ModelBytes model = model_bytes();
+  cost.parameter_bytes = model.all;
+  for (const auto& [impl, bytes] : model.trained) cost.parameter_bytes += bytes;
   return cost;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/dry/call_digest.h"
 #include "parallelizers/plan/dry/dry_residence.h"
+#include "parallelizers/plan/dry/memory_tape.h"
 #include "parallelizers/plan/dry/work_meter.h"
 #include "parallelizers/plan/dry/write_watch.h"
 #include "parallelizers/plan/layers/layer_plan.h"
@@ -72,6 +74,17 @@ class DryRun {
   /// set of stages that compute something together. Without what sending between stages takes.
   const std::vector<UnitCost>& stage_work() const { return stage_work_; }
 
+  /// Bytes of rank 0's parts of parameters and buffers, as the last run had them; those that are
+  /// trained one by one.
+  struct ModelBytes {
+    int64_t all = 0;
+    std::unordered_map<const c10::TensorImpl*, int64_t> trained;
+  };
+  ModelBytes model_bytes() const;
+
+  /// Notes what the next runs do with memory; null: nothing. Must outlive them.
+  void set_tape(std::shared_ptr<MemoryTape> tape) { tape_ = std::move(tape); }
+
   /// Layers whose weight the forward computed so far.
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
@@ -125,6 +138,7 @@ class DryRun {
   /// By axis and parameter name.
   std::map<std::pair<std::string, std::string>, std::shared_ptr<CutOrigin>> origins_;
   StageMap stages_;
+  std::shared_ptr<MemoryTape> tape_;
   std::vector<UnitCost> stage_work_;
   int64_t runs_ = 0;
 };

@@ -105,20 +105,6 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
   return roles;
 }
 
-std::string byte_text(int64_t bytes) {
-  if (bytes < 10000) return c10::str(bytes, " B");
-  double value = static_cast<double>(bytes) / 1e3;
-  const char* unit = "KB";
-  for (const char* larger : {"MB", "GB", "TB"}) {
-    if (value < 1e4) break;
-    value /= 1e3;
-    unit = larger;
-  }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %s", value, unit);
-  return text;
-}
-
 std::string time_text(double seconds) {
   const char* unit = " s";
   if (seconds < 1) {

@@ -38,9 +38,6 @@ struct Role {
 /// tables that the first plan leaves whole, recurrent layers and parameters may stay whole as well.
 std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks);
 
-/// "9999 B", "12.3 KB".
-std::string byte_text(int64_t bytes);
-
 /// "1.23 ms", "45 us", "2.5 s".
 std::string time_text(double seconds);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "mpu/base/bytes.h"
 #include "parallelizers/plan/layers/role.h"
 #include "parallelizers/plan/report/text_table.h"
 

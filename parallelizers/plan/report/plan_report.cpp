@@ -97,8 +97,12 @@ nlohmann::json Plan::to_json() const {
   if (!recomputed.empty()) {
     json["recomputation"] = nlohmann::json::array();
     for (const PlanSegment& each : recomputed) {
-      json["recomputation"].push_back({{"layers", each.layers}, {"not_cut", each.not_cut}});
+      json["recomputation"].push_back(
+          {{"layers", each.layers}, {"not_cut", each.not_cut}, {"kept", each.kept}});
     }
+  }
+  if (memory.budget > 0) {
+    json["memory"] = {{"budget", memory.budget}, {"peak", memory.peak}, {"at", memory.at}};
   }
   json["counted"] = counted;
   json["gathers"] = nlohmann::json::array();

@@ -42,6 +42,13 @@ struct PlanAxis {
   std::vector<std::vector<int>> groups;
 };
 
+/// The most that a rank holds in a step, where there is a budget (memory/budget/).
+struct PlanMemory {
+  int64_t budget = 0;  ///< bytes; 0: there is none
+  int64_t peak = 0;    ///< that is expected; 0: nothing is known yet
+  std::string at;      ///< when: "backward of h.3"
+};
+
 /// What the plan expects of a step, from its example's shapes and the machine's rates (rates.h).
 /// Made only where the search ran.
 struct PlanForecast {
@@ -52,6 +59,7 @@ struct PlanForecast {
   int64_t kept_bytes = 0;       ///< at most, of results that wait for backward on a rank
   int64_t memory_limit = 0;     ///< that the user gave, in bytes; 0: none
   std::string rates;            ///< what the rates were measured on
+  PlanMemory memory;
 };
 
 /// A layer of a pipeline: the stage that LiBai's rule gives it, and the one that it has.
@@ -77,6 +85,7 @@ struct PlanPipeline {
 struct PlanSegment {
   std::string layers;   ///< "h.0 to h.2"
   std::string not_cut;  ///< why it is kept after all; empty where it is not
+  bool kept = false;    ///< as the budget of memory allows
 };
 
 /// What `initialize` made of a model, and what running it cost so far.
@@ -87,7 +96,8 @@ struct Plan {
   PlanPipeline pipeline;
   PlanForecast forecast;
   std::vector<PlanSegment> recomputed;  ///< empty where nothing is
-  std::vector<GatherEntry> gathers;     ///< operators that had to gather, and why
+  PlanMemory memory;
+  std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;
   /// The types that the model computes in, where the config says so (docs/mixed-precision.md).
   std::string precision;

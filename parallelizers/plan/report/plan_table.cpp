@@ -6,6 +6,7 @@
 #include <ostream>
 #include <sstream>
 
+#include "mpu/base/bytes.h"
 #include "parallelizers/plan/layers/role.h"
 #include "parallelizers/plan/report/fold.h"
 #include "parallelizers/plan/report/pipeline_table.h"
@@ -169,7 +170,18 @@ std::string Plan::to_string() const {
     out << "  computed again in backward: " << recomputed.size() << " segments\n";
     for (const PlanSegment& each : recomputed) {
       if (!each.not_cut.empty()) out << "    but " << each.layers << ": " << each.not_cut << "\n";
+      if (each.kept)
+        out << "    but " << each.layers << ": the budget of memory allows to keep it\n";
     }
+  }
+  if (memory.budget > 0) {
+    out << "  budget of memory: " << byte_text(memory.budget);
+    if (memory.peak > 0) {
+      out << "; a rank holds " << byte_text(memory.peak) << " at the most, in " << memory.at;
+    } else {
+      out << "; what a rank holds is measured in the first step";
+    }
+    out << "\n";
   }
   if (gathers.empty()) {
     out << "  no gathers " << counted << "\n";

@@ -1,5 +1,7 @@
 #include "parallelizers/plan/search/choice_text.h"
 
+#include "mpu/base/bytes.h"
+
 #include <c10/util/StringUtil.h>
 
 #include <cmath>

@@ -4,6 +4,7 @@
 
 #include <exception>
 
+#include "mpu/base/bytes.h"
 #include "parallelizers/plan/search/choice_text.h"
 
 namespace oslo {

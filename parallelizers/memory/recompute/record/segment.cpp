@@ -15,4 +15,13 @@ void Segment::for_each_slot(const std::function<void(SavedSlot&, int)>& visit) c
   }
 }
 
+std::vector<c10::Storage> outside_memory(const Segment& segment) {
+  std::vector<c10::Storage> memory;
+  for (const MetStorage& storage : segment.storages) {
+    if (!storage.outside) continue;
+    if (auto impl = storage.impl.lock()) memory.emplace_back(std::move(impl));
+  }
+  return memory;
+}
+
 }  // namespace oslo::recompute

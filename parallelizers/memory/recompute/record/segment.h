@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "parallelizers/memory/recompute/record/call_state.h"
 #include "parallelizers/memory/recompute/record/operator_record.h"
@@ -20,7 +21,8 @@ struct Segment {
   std::unordered_map<int, std::vector<std::weak_ptr<SavedSlot>>> saved_between;
   /// Runs all operators of the segment, in order; empty: the records are replayed (replay.h).
   std::function<void()> again;
-  std::string no_replay;  ///< why records cannot be replayed; empty where they can
+  std::function<void()> about_to_rerun;  ///< told in backward, where somebody wants to know
+  std::string no_replay;                 ///< why records cannot be replayed; empty where they can
   std::optional<CallState> state;
   bool whole = false;       ///< operators that nobody needs run again, too
   double keep_at_most = 1;  ///< of what it would save, as a share (needs.h)
@@ -32,5 +34,8 @@ struct Segment {
   /// operators).
   void for_each_slot(const std::function<void(SavedSlot&, int)>& visit) const;
 };
+
+/// What it met that was there before, and still is.
+std::vector<c10::Storage> outside_memory(const Segment& segment);
 
 }  // namespace oslo::recompute
