@@ -11,6 +11,7 @@
 #include "mpu/world/agreement.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "oslo_cpp/verify/recorded_run.h"
+#include "oslo_cpp/verify/same_precision.h"
 #include "parallelizers/modules/model_view.h"
 
 namespace oslo {
@@ -59,6 +60,7 @@ class Verifier {
         view_(model_),
         reference_view_(reference_),
         sharded_(parallel.mpu().random().sharded()),
+        precision_(context_of(parallel.mpu().tensor_mesh())->precision),
         run_(run),
         options_(options) {}
 
@@ -71,7 +73,7 @@ class Verifier {
     RecordedRun expected;
     agree_on_success(world_, "verify: the reference", [&] {
       expected = run_recorded(
-          reference_, run_, options_.gradients,
+          reference_, run_as_with(precision_, device(), run_), options_.gradients,
           [&](RecordedOperation operation) {
             for (at::Tensor& result : operation.results) result = result.clone();
             expected_.push_back(std::move(operation));
@@ -92,19 +94,30 @@ class Verifier {
   }
 
  private:
+  at::DeviceType device() const {
+    const auto parameters = reference_view_.in_use();
+    return parameters.empty() ? at::kCPU : parameters.front().tensor.device().type();
+  }
+
+  double tolerance(Comparison::Of of) const {
+    if (options_.tolerance > 0 || of == Comparison::Of::weight) return options_.tolerance;
+    return tolerance_under(precision_);
+  }
+
   void add(Comparison::Of of, const std::string& name, const std::string& layer, size_t index,
            const at::Tensor& actual, const at::Tensor& expected, double least_scale = 0,
            double noise = 0) {
     Comparison comparison{of, name, layer, static_cast<int64_t>(index), 0, 0, ""};
-    compare(comparison, actual, expected, options_.tolerance, least_scale, noise);
+    compare(comparison, actual, expected, tolerance(of), least_scale, noise);
     result_.add(std::move(comparison));
   }
 
   void compare_weights() {
     const auto ours = view_.in_use(), theirs = reference_view_.in_use();
     for (size_t i = 0; i < ours.size(); ++i) {
-      add(Comparison::Of::weight, ours[i].name, "", i, detached_whole(ours[i].tensor),
-          theirs[i].tensor.detach());
+      const at::Tensor one = theirs[i].tensor.detach();
+      add(Comparison::Of::weight, ours[i].name, "", i,
+          as_rounded(detached_whole(ours[i].tensor), one), one);
     }
   }
 
@@ -159,7 +172,8 @@ class Verifier {
       const at::Tensor &a = actual.values[i], &b = expected.values[i];
       if (!a.defined() && !b.defined()) continue;
       if (a.defined() && b.defined()) {
-        add(Comparison::Of::gradient, actual.names[i], "", i, a, b, kSmallGradient * largest);
+        add(Comparison::Of::gradient, actual.names[i], "", i, as_rounded(a, b), b,
+            kSmallGradient * largest);
         continue;
       }
       result_.add({Comparison::Of::gradient, actual.names[i], "", static_cast<int64_t>(i), 0, 0,
@@ -194,6 +208,7 @@ class Verifier {
   torch::nn::Module& reference_;
   const ModelView view_, reference_view_;
   const at::Generator sharded_;  ///< of cut values with RandomMode::per_rank
+  const Precision precision_;
   const detail::RunModel& run_;
   const VerifyOptions& options_;
   std::vector<RecordedOperation> expected_;
