@@ -164,10 +164,10 @@ INSTANTIATE_TEST_SUITE_P(Misc, Recomputed,
                                                        linear_attention},
                                                       19)),
                          recomputed_case_name);
-INSTANTIATE_TEST_SUITE_P(
-    MiscOnOneStage, Recomputed,
-    testing::ValuesIn(recomputed({lstm_tagger_packed, own_functions, in_place_views}, 1, false)),
-    recomputed_case_name);
+INSTANTIATE_TEST_SUITE_P(MiscOnOneStage, Recomputed,
+                         testing::ValuesIn(recomputed(
+                             {lstm_tagger_packed, own_functions, in_place_views}, 1, on_one_stage)),
+                         recomputed_case_name);
 
 }  // namespace
 }  // namespace catalogue

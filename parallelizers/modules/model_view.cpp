@@ -9,7 +9,9 @@
 namespace oslo {
 
 const at::Tensor& ParameterSlot::in_use() const {
-  return member != nullptr && member->defined() && member->is_leaf() ? *member : registered;
+  // Without gradients what forward computed is a leaf, too.
+  const bool is_own = member != nullptr && member->defined() && member->is_leaf();
+  return is_own && !is_computed(registered) ? *member : registered;
 }
 
 bool ParameterSlot::computed() const {

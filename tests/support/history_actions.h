@@ -70,6 +70,7 @@ inline const std::vector<Action>& actions() {
          s.model->eval();
          {
            const torch::NoGradGuard no_grad;
+           const auto autocast = s.guard();
            const Tensor logits = s.forward(s.device.part(s.batch(40)));
            s.device.note_rows("evaluated", logits);
            s.device.note_rows("softmax", torch::softmax(logits, -1));
@@ -199,6 +200,27 @@ inline const std::vector<Action>& actions() {
          s.device.note("norm", torch::cat(flat).norm());
          for (const Tensor& p : s.model->parameters()) p.mutable_grad().reset();
        }},
+      {"a backward that throws on its way to parameter %0; zero_grad", 5,
+       [](S s, N n) {
+         s.optimizer->zero_grad();
+         Tensor p = s.parameter(n[0]);
+         if (!p.requires_grad()) return;
+         const auto handle = p.register_hook([](const Tensor& gradient) {
+           if (gradient.defined()) throw std::runtime_error("on its way");
+           return gradient;
+         });
+         bool threw = false;
+         try {
+           s.loss_of(++s.steps, 0, 1).backward();
+         } catch (const std::exception&) {
+           threw = true;
+         }
+         p.remove_hook(handle);
+         s.device.note("threw", threw ? 1.0 : 0.0);
+         s.optimizer->zero_grad(n[1] % 2 == 0);
+       },
+       true},
+      {"a loss that nobody asks the gradient of", 2, [](S s, N) { s.loss_of(++s.steps, 0, 1); }},
       {"words one after the other, each the likeliest", 3,
        [](S s, N) {
          const torch::NoGradGuard no_grad;
@@ -221,6 +243,17 @@ inline const std::vector<Action>& actions() {
        }},
   };
   return table;
+}
+
+/// Whether what it computes outside of a forward and its loss is no operator of those: under a
+/// guard around them on one device it is none either.
+inline bool keeps_to_forwards(const Action& action) {
+  for (const char* others : {"loss + 0.01", "words one", "penalty on", "sharpness", "save in",
+                             "keep the weights", "the average", "model->to", "a step of the user",
+                             "norms and means", "descend by hand", "parameters_to_vector"}) {
+    if (std::string(action.text).starts_with(others)) return false;
+  }
+  return true;
 }
 
 }  // namespace history

@@ -21,8 +21,9 @@ inline void clip(Session& s, int64_t how) {
     case 3:
       return torch::nn::utils::clip_grad_value_(parameters, 0.01);
     case 4:
-      return note(s.parallel ? s.parallel->clip_grad_norm_(0.3)
-                             : torch::nn::utils::clip_grad_norm_(parameters, 0.3));
+      return note(s.parallel && !s.setting.amp  // which adds up in double
+                      ? s.parallel->clip_grad_norm_(0.3)
+                      : torch::nn::utils::clip_grad_norm_(parameters, 0.3));
     default: {
       Tensor total = torch::zeros({});
       for (const Tensor& p : parameters) {

@@ -7,6 +7,7 @@
 
 #include "tests/support/history_model.h"
 #include "tests/support/training_device.h"
+#include "tests/support/under_autocast.h"
 
 // A history's model, optimizer and whatever else a user has in scope, and one training step.
 namespace history {
@@ -28,6 +29,8 @@ struct Setting {
   bool average_model = false;  ///< a second model follows the first
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
+  std::string recomputed;           ///< the value of "activation_checkpoint"; empty: nothing is
+  std::optional<torch::Dtype> amp;  ///< in fp32 then; one device has a guard around it
 };
 
 constexpr int64_t kRows = 12;
@@ -55,14 +58,32 @@ struct Session {
   }
 
   Net make(uint64_t seed) const {
-    return Device::make(seed, [&] { return Net(setting.net); });
+    Net net = Device::make(seed, [&] { return Net(setting.net); });
+    if (setting.amp) net->to(torch::kFloat);
+    return net;
   }
 
   std::shared_ptr<oslo::ParallelModel> initialize(Net& which) {
     const std::function<void()> example = [&] { which->forward(device.part(batch(0))); };
     return device.initialize(
         which, setting.example ? example : std::function<void()>(),
-        [&](oslo::InitializeOptions& how) { how.cut_own_parameters = setting.cut_own; });
+        [&](oslo::InitializeOptions& how) { how.cut_own_parameters = setting.cut_own; }, keys());
+  }
+
+  std::string keys() const {
+    std::string keys;
+    if (!setting.recomputed.empty()) keys += R"(, "activation_checkpoint": )" + setting.recomputed;
+    if (setting.amp) {
+      keys += c10::str(R"(, "amp": {"enabled": true, "dtype": ")",
+                       *setting.amp == torch::kHalf ? "float16" : "bfloat16", "\"}");
+    }
+    return keys;
+  }
+
+  /// What the config says of a model that has one.
+  std::unique_ptr<oslo::test::UnderAutocast> guard() const {
+    if (!setting.amp || device.is_parallel()) return nullptr;
+    return std::make_unique<oslo::test::UnderAutocast>(*setting.amp);
   }
 
   /// DistributedDataParallel is made again after what was frozen changed.
@@ -77,7 +98,8 @@ struct Session {
   Tensor batch(int64_t step) const {
     const NetOptions& net = setting.net;
     if (net.tokens) return training::classes({kRows, net.length}, net.inputs, step);
-    return training::numbers({kRows, net.length, net.inputs}, 1.7 * double(step));
+    const Tensor features = training::numbers({kRows, net.length, net.inputs}, 1.7 * double(step));
+    return setting.amp ? features.to(torch::kFloat) : features;
   }
   Tensor labels(int64_t step) const {
     return training::classes({kRows, setting.net.length}, setting.net.inputs, 3 * step + 1);
@@ -156,6 +178,7 @@ struct Session {
   Tensor loss_of(int64_t step, int64_t micro, int64_t of) {
     const Tensor x = device.part(batch(step).chunk(of)[micro]);
     const Tensor y = device.part(labels(step).chunk(of)[micro]);
+    const auto autocast = guard();
     const Tensor logits = forward(x);
     if (of == 1) device.note_rows("logits", logits);
     Tensor loss = loss_between(logits, y);

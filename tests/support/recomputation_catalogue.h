@@ -12,14 +12,25 @@
 // The catalogue's models with recomputation in the config.
 namespace catalogue {
 
+using RunsIn = bool (*)(const RecomputedCase&);
+
+/// Of models that pipeline stages refuse.
+inline bool on_one_stage(const RecomputedCase& how) {
+  return how.grid.pipeline == 1;
+}
+/// Of models whose batch has one size.
+inline bool in_one_part(const RecomputedCase& how) {
+  return how.parts() == 1;
+}
+
 using RecomputedParameter = std::tuple<Entry (*)(), RecomputedCase>;
 
 /// A case for each model, all of them under OSLO_TEST_PAIRS. `first`: so many models of other
-/// programs have had theirs. `stages`: whether they run on pipeline stages.
+/// programs have had theirs. `runs`: the cases that they can run in.
 inline std::vector<RecomputedParameter> recomputed(const std::vector<Entry (*)()>& entries,
-                                                   size_t first, bool stages = true) {
+                                                   size_t first, RunsIn runs = nullptr) {
   std::vector<RecomputedCase> cases = recomputed_cases();
-  if (!stages) std::erase_if(cases, [](const auto& each) { return each.grid.pipeline > 1; });
+  std::erase_if(cases, [&](const RecomputedCase& each) { return runs && !runs(each); });
   std::vector<RecomputedParameter> chosen;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (std::getenv("OSLO_TEST_PAIRS") == nullptr) {

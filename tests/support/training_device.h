@@ -73,11 +73,12 @@ class Device {
     return oslo::test::make_seeded(seed, make);
   }
 
-  /// Nothing on one device.
+  /// Nothing on one device. `more`: further keys of the config, each behind a comma.
   template <typename Model>
   std::shared_ptr<oslo::ParallelModel> initialize(
       const Model& model, const std::function<void()>& example = {},
-      const std::function<void(oslo::InitializeOptions&)>& tweak = {}) {
+      const std::function<void(oslo::InitializeOptions&)>& tweak = {},
+      const std::string& more = "") {
     if (!is_parallel()) return nullptr;
     oslo::InitializeOptions how;
     how.world = world_;
@@ -85,7 +86,7 @@ class Device {
     if (tweak) tweak(how);
     const std::string config =
         R"({"model_parallelism": {"enable": true, "tensor_parallel_size": )" +
-        std::to_string(mesh_.tensor) + "}}";
+        std::to_string(mesh_.tensor) + "}" + more + "}";
     auto parallel = std::make_shared<oslo::ParallelModel>(
         oslo::initialize(model, oslo::Config::parse(config), how));
     if (!mpu_) mpu_.emplace(parallel->mpu());

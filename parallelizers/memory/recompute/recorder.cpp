@@ -274,7 +274,9 @@ void Recorder::note_results(OperatorRecord& record, int number,
         met.whole = layout_of_whole(tensor);
         // A marked one (a weight's cast) costs less than to be remembered.
         record.placed |= tensor.key_set().has(kPlacedKey) && !met.whole;
-        if (!segment_->again) note_maker(tensor, number, static_cast<int>(record.results.size()));
+        if (!segment_->again) {
+          note_maker(tensor, number, static_cast<int>(record.results.size()), record.op->in_place);
+        }
         if (met.plain || met.whole) met.geometry = geometry_of(local_of(tensor));
         if (met.storage == kNone) {
           record.always = true;
@@ -309,14 +311,15 @@ void Recorder::note_results(OperatorRecord& record, int number,
   }
 }
 
-void Recorder::note_maker(const at::Tensor& tensor, int number, int place) {
+void Recorder::note_maker(const at::Tensor& tensor, int number, int place, bool in_place) {
   auto* const impl = tensor.unsafeGetTensorImpl();
   const int storage = memory_.find(tensor);
   // What it was given, and views of what was there before, are there when it runs again.
   if (storage != kNone && segment_->storages[storage].outside) return;
-  if (makers_.emplace(impl, std::make_pair(number, place)).second) {
-    made_.emplace_back(tensor.getIntrusivePtr());
-  }
+  const auto [maker, is_new] = makers_.emplace(impl, std::make_pair(number, place));
+  if (is_new) made_.emplace_back(tensor.getIntrusivePtr());
+  // From then on it may have another shape, in which it is kept.
+  if (in_place) maker->second = {number, place};
 }
 
 UnpackSavedTensor Recorder::pack(const at::Tensor& saved) {

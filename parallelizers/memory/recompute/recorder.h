@@ -34,7 +34,7 @@ class Recorder final : public OperatorTap {
   void note_written(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
   void note_random(OperatorRecord& record, c10::ArrayRef<c10::IValue> arguments);
   void note_results(OperatorRecord& record, int number, c10::ArrayRef<c10::IValue> results);
-  void note_maker(const at::Tensor& tensor, int number, int place);
+  void note_maker(const at::Tensor& tensor, int number, int place, bool in_place);
   void note_outside(const at::Tensor& tensor, int storage);
   void settle(SavedSlot& slot);
 

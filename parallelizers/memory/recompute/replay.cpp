@@ -20,9 +20,8 @@ class Results {
     }
   }
 
-  const at::Tensor& of(const MetTensor& argument) const {
-    return tensors_[argument.maker][argument.place];
-  }
+  /// Undefined where its operator did not run, and nobody has had it.
+  at::Tensor& of(const MetTensor& argument) { return tensors_[argument.maker][argument.place]; }
   void used(const MetTensor& argument) {
     if (argument.maker != kNone && --uses_[argument.maker] == 0) tensors_[argument.maker].clear();
   }
@@ -54,9 +53,12 @@ void Rerun::replay() {
       const auto made = [&](const at::Tensor& tensor) {
         const MetTensor& met = record.arguments[next++];
         if (met.maker == kNone) return tensor;
-        const at::Tensor& again = results.of(met);
-        if (again.defined()) return again;
-        return result_of_skipped(segment_.operators[met.maker].results[met.place]);
+        // What an operator does to its place in memory (squeeze_) is for all who use it.
+        at::Tensor& again = results.of(met);
+        if (!again.defined()) {
+          again = result_of_skipped(segment_.operators[met.maker].results[met.place]);
+        }
+        return again;
       };
       stack.push_back(with_each_place(argument, made));
     }

@@ -144,14 +144,42 @@ void mark_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
   impl->shallow_copy_from(marked);
 }
 
-void mark_gradient_after_backward(c10::weak_intrusive_ptr<c10::TensorImpl> parameter) {
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = std::move(parameter)] {
-    auto impl = weak.lock();
+namespace {
+
+/// Marks a parameter's gradient when it is called, or else, after a pass that threw, when the pass
+/// lets go of it.
+class MarksGradient {
+ public:
+  explicit MarksGradient(c10::weak_intrusive_ptr<c10::TensorImpl> parameter)
+      : parameter_(std::move(parameter)) {}
+  ~MarksGradient() {
+    try {
+      run();
+    } catch (const std::exception&) {  // what the pass threw is on its way
+    }
+  }
+  MarksGradient(const MarksGradient&) = delete;
+  MarksGradient& operator=(const MarksGradient&) = delete;
+
+  void run() {
+    if (std::exchange(done_, true)) return;
+    auto impl = parameter_.lock();
     if (!impl) return;
     const at::Tensor parameter(std::move(impl));
     if (!parameter.is_leaf() && !parameter.retains_grad()) return;  // a clone of a parameter
     if (parameter.grad().defined()) mark_gradient(parameter.grad(), parameter);
-  });
+  }
+
+ private:
+  const c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+void mark_gradient_after_backward(c10::weak_intrusive_ptr<c10::TensorImpl> parameter) {
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [marks = std::make_shared<MarksGradient>(std::move(parameter))] { marks->run(); });
 }
 
 }  // namespace oslo
