@@ -32,6 +32,7 @@
 #include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/layers/embedding.h"
 #include "parallelizers/layers/linear.h"
+#include "parallelizers/memory/offload/offload_scope.h"
 #include "parallelizers/memory/recompute/checkpoint.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/engine/register_rule.h"

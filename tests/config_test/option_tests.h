@@ -69,6 +69,10 @@ inline OptionTests option_tests() {
       {"GradScalerOptions::growth_interval", scaler, "GradScaler.DoesWhatAProgramDoesByHand"},
       {"GradScalerOptions::enabled", scaler, "GradScaler.DisabledItDoesNothing"},
 
+      {"OffloadOptions::at_least", "lazy_device_test/offload.cpp",
+       "Offload.ParametersSmallTensorsAndSmallPartsStay"},
+      {"OffloadOptions::ahead", "lazy_device_test/offload.cpp",
+       "Offload.NeverHoldsMoreThanWithoutIt"},
       {"CheckpointOptions::keep", "recomputation_test/by_hand.cpp",
        "CheckpointByHand.TransformerBlockWithDropout"},
       {"CheckpointOptions::keep_at_most", "recomputation_test/selective.cpp",

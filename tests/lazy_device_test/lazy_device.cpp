@@ -38,6 +38,7 @@ struct Lines {
   int64_t pool = 0;
   std::map<const void*, std::set<int64_t>> told;
   std::set<const void*> pinned;
+  std::map<const void*, size_t> on_device;
 
   uint64_t add(int64_t stream, std::function<void()> step) {
     Line& line = of[stream];
@@ -124,15 +125,28 @@ class Memory final : public c10::Allocator {
     void* const data = std::malloc(bytes + 1);
     const std::lock_guard lock(lines().mutex);
     lines().told.erase(data);
-    pinned_ ? (void)lines().pinned.insert(data) : (void)lines().pinned.erase(data);
+    if (pinned_) {
+      lines().pinned.insert(data);
+    } else {
+      lines().pinned.erase(data);
+      lines().on_device[data] = bytes;
+    }
     return {data, data, raw_deleter(), pinned_ ? c10::Device(c10::kCPU) : kLazy};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return std::free; }
+  c10::DeleterFnPtr raw_deleter() const override { return give_back; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
 
  private:
+  static void give_back(void* data) {
+    {
+      const std::lock_guard lock(lines().mutex);
+      lines().on_device.erase(data);
+    }
+    std::free(data);
+  }
+
   bool pinned_;
 };
 
@@ -215,6 +229,18 @@ size_t undone_copies() {
 void finish_current_stream() {
   const std::lock_guard lock(lines().mutex);
   lines().run(current_stream, lines().of[current_stream].added);
+}
+
+void finish_all_streams() {
+  const std::lock_guard lock(lines().mutex);
+  for (const auto& [stream, line] : lines().of) lines().run(stream, line.added);
+}
+
+int64_t device_bytes() {
+  const std::lock_guard lock(lines().mutex);
+  int64_t sum = 0;
+  for (const auto& [data, bytes] : lines().on_device) sum += static_cast<int64_t>(bytes);
+  return sum;
 }
 
 size_t streams_told(const at::Tensor& tensor) {

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace oslo::test {
 
@@ -19,6 +20,12 @@ size_t undone_copies();
 
 /// The host waits for what this thread's current stream holds.
 void finish_current_stream();
+
+/// The host waits for all streams.
+void finish_all_streams();
+
+/// Bytes of the device's memory that somebody holds, copies that are not done among them.
+int64_t device_bytes();
 
 /// On how many streams the allocator has been told that the tensor's memory is used.
 size_t streams_told(const at::Tensor& tensor);
