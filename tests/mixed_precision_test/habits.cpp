@@ -364,5 +364,77 @@ TEST(MixedPrecisionHabits, ClippingAndAccumulation) {
       "clipping");
 }
 
+/// Forwards whose losses are added and go backward together are one region.
+TEST(MixedPrecisionHabits, SeveralForwardsBeforeOneBackward) {
+  expect_bits(
+      [](Side& side) {
+        const torch::Tensor words = tokens(1);
+        const torch::Tensor loss = side.region([&] {
+          const torch::Tensor a = side.model->forward(words),
+                              b = side.model->forward(words.flip(1));
+          return torch::cosine_embedding_loss(a.flatten(1), b.flatten(1), torch::ones(3)) +
+                 (a - b).square().mean();
+        });
+        loss.backward();
+        return Tensors{loss.detach()};
+      },
+      "siamese");
+}
+
+TEST(MixedPrecisionHabits, InferenceFirstAndTrainingThen) {
+  expect_bits(
+      [](Side& side) {
+        Tensors seen;
+        side.model->eval();
+        {
+          const c10::InferenceMode inference;
+          seen.push_back(side.loss(8).clone());
+        }
+        side.model->train();
+        torch::optim::RMSprop optimizer(side.model->parameters());
+        for (int step = 0; step < 2; ++step) {
+          optimizer.zero_grad();
+          side.loss(step).backward();
+          optimizer.step();
+          const c10::InferenceMode inference;
+          seen.push_back(side.loss(8).clone());
+        }
+        return seen;
+      },
+      "inference");
+}
+
+TEST(MixedPrecisionHabits, ThreadsAtTheSameTime) {
+  for (const char* const more : {"", R"("master_weights": true, )"}) {
+    run_as_threads(1, [&](World world) {
+      at::set_num_threads(1);
+      Side plain{make_seeded(2, [] { return Habit(); }), [](const auto& run) {
+                   const UnderAutocast guard(torch::kBFloat16);
+                   return run();
+                 }};
+      Side own{make_seeded(2, [] { return Habit(); }), [](const auto& run) { return run(); }};
+      initialize(own.model, Config::parse(amp_config(torch::kBFloat16, 1, 1, more)), in(world));
+      for (Side* each : {&plain, &own}) each->model->eval();
+      constexpr int kThreads = 4, kEach = 5;
+      Tensors seen(kThreads * kEach);
+      std::vector<std::thread> threads;
+      for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&, i] {
+          at::set_num_threads(1);
+          for (int k = 0; k < kEach; ++k) {
+            const torch::Tensor loss = own.loss(i * kEach + k);
+            if (k % 2 == 0) torch::autograd::grad({loss}, {own.model->up->weight});
+            seen[i * kEach + k] = loss.detach();
+          }
+        });
+      }
+      for (std::thread& each : threads) each.join();
+      for (int i = 0; i < kThreads * kEach; ++i) {
+        expect_same(seen[i], plain.loss(i).detach(), c10::str("thread ", i / kEach));
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace oslo::test

@@ -187,5 +187,97 @@ INSTANTIATE_TEST_SUITE_P(Grids, HalfOptimizers,
                          testing::Values(HalfGrid{1, 1, true}, HalfGrid{2, 1, true},
                                          HalfGrid{1, 2, false}, HalfGrid{3, 1, false}));
 
+/// Sparse gradients of an embedding add up in fp32, too.
+TEST(HalfModels, SparseGradients) {
+  run_as_threads(1, [](World world) {
+    at::set_num_threads(1);
+    const auto make = [] {
+      torch::nn::Embedding table(torch::nn::EmbeddingOptions(7, 5).sparse(true));
+      table->to(torch::kBFloat16);
+      return table;
+    };
+    torch::nn::Embedding model = make_seeded(3, make), plain = make_seeded(3, make);
+    initialize(model, Config::parse("{}"), in(world));
+    const auto optimize = [](torch::nn::Embedding of) {
+      torch::optim::SGD optimizer(of->parameters(), torch::optim::SGDOptions(0.5));
+      for (int step = 0; step < 2; ++step) {
+        optimizer.zero_grad();
+        of->forward(torch::tensor({1, 3, 1})).to(torch::kFloat).square().sum().backward();
+        optimizer.step();
+      }
+    };
+    optimize(model);
+    optimize(plain);
+    EXPECT_TRUE(model->weight.grad().is_sparse());
+    EXPECT_EQ(model->weight.grad().scalar_type(), torch::kFloat);
+    EXPECT_EQ(model->weight.scalar_type(), torch::kBFloat16);
+    EXPECT_TRUE(torch::allclose(model->weight, plain->weight, 1e-2, 1e-2));
+  });
+}
+
+/// A scaler is for what fp16 cannot hold; gradients in fp32 keep what it saves.
+TEST(HalfModels, OfFp16TrainWithAScaler) {
+  for (const int tensor : {1, 2}) {
+    run_as_threads(tensor, [&](World world) {
+      at::set_num_threads(1);
+      auto exact = make_gpt2_of_halves(torch::kHalf), model = make_gpt2_of_halves(torch::kHalf);
+      exact->to(torch::kFloat);
+      const auto parallel = initialize(model, Config::parse(half_config("", tensor)), in(world));
+      torch::optim::SGD optimizer(model->parameters(), 0.1);
+      GradScaler scaler(parallel, GradScalerOptions().init_scale(256));
+      const auto [tokens, labels] = words(0);
+      next_word(exact->forward(tokens), labels).backward();
+      scaler.scale(next_word(model->forward(tokens).to(torch::kFloat), labels)).backward();
+      scaler.unscale_(optimizer);
+      for (const auto& item : model->named_parameters()) {
+        EXPECT_EQ(item.value().grad().scalar_type(), torch::kFloat) << item.key();
+        const torch::Tensor one = exact->named_parameters()[item.key()].grad();
+        const torch::Tensor far = full_tensor(item.value().grad()) - one;
+        EXPECT_LE(far.norm().item<float>(), 0.02 * one.norm().item<float>() + 1e-4) << item.key();
+      }
+      EXPECT_TRUE(scaler.step(optimizer));
+      scaler.update();
+    });
+  }
+}
+
+/// Hooks of a parameter, gradients by `autograd::grad` and a gradient of gradients.
+TEST(HalfModels, HooksAndGradientsOfGradients) {
+  for (const int tensor : {1, 2}) {
+    run_as_threads(tensor, [&](World world) {
+      at::set_num_threads(1);
+      const auto make = [] {
+        torch::nn::Sequential made(torch::nn::Linear(5, 7), torch::nn::Tanh(),
+                                   torch::nn::Linear(7, 3));
+        made->to(torch::kBFloat16);
+        return made;
+      };
+      torch::nn::Sequential exact = make_seeded(3, make), plain = make_seeded(3, make),
+                            model = make_seeded(3, make);
+      exact->to(torch::kFloat);
+      initialize(model, Config::parse(half_config("", tensor)), in(world));
+      const torch::Tensor x = make_seeded(4, [] { return torch::randn({4, 5}); });
+      const auto run = [&](torch::nn::Sequential& of) {
+        const auto weights = of->parameters();
+        weights[0].register_hook([](const torch::Tensor& gradient) { return gradient * 2; });
+        const torch::Tensor y = of->forward(x.to(weights[0].scalar_type()));
+        const torch::Tensor loss = y.to(torch::kFloat).square().sum();
+        const auto gradients = torch::autograd::grad({loss}, {weights[2]}, {}, true, true);
+        (loss + gradients[0].to(torch::kFloat).square().sum() * 0.1).backward();
+      };
+      run(exact);
+      run(plain);
+      run(model);
+      for (const size_t i : {0, 1, 2, 3}) {
+        const torch::Tensor own = model->parameters()[i].grad(),
+                            one = plain->parameters()[i].grad();
+        EXPECT_EQ(own.scalar_type(), torch::kFloat);
+        expect_rounded_alike(own, one.to(torch::kFloat), exact->parameters()[i].grad(), tensor,
+                             c10::str("gradient ", i), 0.02);
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace oslo::test
