@@ -86,7 +86,7 @@ void run(const Options& options) {
   const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
   const auto targets = (place + 3).remainder(options.vocabulary);
   const auto forward = [&](const std::string& form,
-                           const std::function<void()>& after_blocks = {}) {
+                           const std::function<void(const torch::Tensor&)>& after_blocks = {}) {
     oslo::CheckpointOptions how;
     how.whole(form == "whole");
     if (form == "selective" || form == "half") how.keep({"matmul", "attention"});
@@ -97,7 +97,7 @@ void run(const Options& options) {
       bench::Block block(std::dynamic_pointer_cast<bench::BlockImpl>(each));
       x = form == "none" ? block->forward(x) : oslo::checkpoint(how, block, x);
     }
-    if (after_blocks) after_blocks();
+    if (after_blocks) after_blocks(x);
     const auto logits = torch::matmul(model->lnf(x), model->wte->weight.t());
     return torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
   };
@@ -115,7 +115,9 @@ void run(const Options& options) {
     model->zero_grad();
     const auto memory = std::make_shared<bench::TensorMemory>(c10::kCPU);
     const c10::DebugInfoGuard counted(c10::DebugInfoKind::PROFILER_STATE, memory);
-    const auto loss = forward(options.form, [&] { result["kept_by_blocks"] = memory->held(); });
+    const auto loss = forward(options.form, [&](const torch::Tensor& last) {
+      result["kept_by_blocks"] = memory->held() - static_cast<int64_t>(last.nbytes());
+    });
     result["kept"] = memory->held();
     loss.backward();
     result["most"] = memory->most();
