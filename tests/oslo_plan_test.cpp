@@ -43,6 +43,39 @@ TEST(OsloPlan, PrintsTheTableOfAnyMeshAndEndsTheProgram) {
                     HasSubstr("[192, 64]"), HasSubstr("[48, 64]"), Not(HasSubstr("training"))));
 }
 
+TEST(OsloPlan, SaysWhetherAStepFits) {
+  const auto ask = [](const std::string& memory, const std::string& config) {
+    oslo::test::ToolProcess tool(
+        {"plan", "-n", "4", "--json", "--memory", memory, MODEL_LIBRARY, config});
+    EXPECT_EQ(tool.finish(), 0) << tool.error();
+    return nlohmann::json::parse(tool.output()).at("memory");
+  };
+  const std::string tensor = "model_parallelism.tensor_parallel_size=4";
+  const nlohmann::json large = ask("1GB", tensor);
+  EXPECT_EQ(large.at("budget"), 1000000000);
+  ASSERT_EQ(large.at("stages").size(), 1);
+  const nlohmann::json stage = large.at("stages")[0];
+  EXPECT_EQ(stage.at("fits"), true);
+  EXPECT_EQ(stage.at("computed_again"), 0);
+  EXPECT_GT(stage.at("parameter_bytes"), 0);
+  EXPECT_EQ(stage.at("gradient_bytes"), stage.at("parameter_bytes"));
+  EXPECT_EQ(stage.at("optimizer_bytes").get<int64_t>(),
+            2 * stage.at("parameter_bytes").get<int64_t>());
+  EXPECT_GE(stage.at("peak"), stage.at("least"));
+  EXPECT_NE(stage.at("at"), "");
+  EXPECT_EQ(ask("1KB", tensor).at("stages")[0].at("fits"), false);
+  const nlohmann::json stages = ask("1GB", "model_parallelism.pipeline_parallel_size=2");
+  EXPECT_EQ(stages.at("stages").size(), 2);
+
+  oslo::test::ToolProcess table({"plan", "-n", "4", "--memory", "1GB", MODEL_LIBRARY, tensor});
+  EXPECT_EQ(table.finish(), 0) << table.error();
+  EXPECT_THAT(table.output(), AllOf(HasSubstr("memory of a rank in a step"), HasSubstr("all kept"),
+                                    HasSubstr("fits, with nothing computed again")));
+  oslo::test::ToolProcess wrong({"plan", "-n", "4", "--memory", "2 XB", MODEL_LIBRARY, tensor});
+  EXPECT_EQ(wrong.finish(), 1);
+  EXPECT_THAT(wrong.error(), AllOf(HasSubstr("2 XB"), HasSubstr("1.5GiB")));
+}
+
 TEST(OsloPlan, PrintsJson) {
   oslo::test::ToolProcess tool({"plan", "-n", "1024", "--json", "--", self(), "--model", "2"});
   EXPECT_EQ(tool.finish(), 0) << tool.error();

@@ -280,18 +280,26 @@ void Initialization::plan_together(const Rates& rates) {
       stages_, {view_, config_, options_.stages, layers_, *axes_, options_.example_inputs, rates},
       leads());
   check_cuttable(layers_, view_, stages_.tensors);
-  if (!in_stages()) check_budget();
+  check_budget();
   if (context_->follows()) check_free_of_graphs(view_);
 }
 
-/// Of a budget of memory; what each pipeline stage needs its own first step shows.
+/// Of a budget of memory; what each pipeline stage needs its own first step shows. `oslo plan
+/// --memory` only asks.
 void Initialization::check_budget() {
+  const int64_t asked = world_.plan_only() ? asked_about() : 0;
   const int64_t bytes = memory_budget(config_.values(), options_.memory_limit);
-  if (bytes == 0) return;
+  if (asked == 0 && (bytes == 0 || in_stages())) return;
   const std::vector<SegmentLayers> segments = segments_of(view_, config_.values());
-  const StepProfile foreseen =
-      survey_memory(view_, layers_, *axes_, segments, options_.example_inputs, options_.optimizer);
-  forecast_.memory = check_memory_budget(bytes, foreseen, segments.size());
+  SurveyedModel of{view_, layers_, *axes_, segments, options_.example_inputs, options_.optimizer};
+  if (in_stages()) {
+    of.tensors = stages_.tensors;
+    of.in_flight = forwards_in_flight(config_.values(), stages_.stages);
+  }
+  const std::vector<StageSurvey> foreseen = survey_memory(of);
+  forecast_.memory = asked > 0
+                         ? memory_asked_for(asked, foreseen, segments.size())
+                         : check_memory_budget(bytes, foreseen.front().profile, segments.size());
 }
 
 void Initialization::cut() {

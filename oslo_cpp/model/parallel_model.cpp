@@ -173,15 +173,18 @@ Plan ParallelModel::plan() const {
   if (plan.precision.empty() && has_wide_gradients(*state_->module)) {
     plan.precision = "gradients of half parameters added up in float32";
   }
+  plan.memory = plan.forecast.memory;
   if (const auto* segments = dynamic_cast<const LayerSegments*>(context->observer.get())) {
     for (const SegmentReport& each : segments->report()) {
       plan.recomputed.push_back({each.name, each.not_cut, each.kept});
     }
-    plan.memory = plan.forecast.memory;
     if (const SegmentBudget* budget = segments->budget()) {
       plan.memory.budget = budget->bytes();
       const KeptSegments decided = budget->decided();
-      if (decided.peak > 0) plan.memory = {budget->bytes(), decided.peak, decided.at};
+      if (decided.peak > 0) {
+        plan.memory.peak = decided.peak;
+        plan.memory.at = decided.at;
+      }
     }
   }
   if (state_->counted) {

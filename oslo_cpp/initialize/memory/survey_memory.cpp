@@ -2,78 +2,120 @@
 
 #include <exception>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "oslo_cpp/initialize/memory/optimizer_bytes.h"
+#include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "parallelizers/pipeline/schedule/timeline/simulate.h"
 #include "parallelizers/plan/dry/dry_run.h"
 #include "parallelizers/plan/dry/rates.h"
-#include "parallelizers/plan/dry/step_forecast.h"
+#include "parallelizers/plan/search/stage_search.h"
 
 namespace oslo {
 namespace {
 
-StepProfile survey(const ModelView& model, std::vector<LayerPlan> layers, const PlanAxes& axes,
-                   const std::vector<SegmentLayers>& segments, const std::function<void()>& example,
-                   const torch::optim::Optimizer* optimizer) {
-  std::unordered_map<const c10::TensorImpl*, int> segment_of;
-  std::vector<std::string> names;
-  for (const SegmentLayers& segment : segments) {
-    for (const at::Tensor& parameter : segment.parameters) {
-      segment_of.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(names.size()));
+/// The segments that parameters belong to.
+using SegmentOf = std::unordered_map<const c10::TensorImpl*, int>;
+
+SegmentOf segment_of(const std::vector<SegmentLayers>& segments) {
+  SegmentOf numbers;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    for (const at::Tensor& parameter : segments[i].parameters) {
+      numbers.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(i));
     }
-    names.push_back(segment.name);
   }
-  const auto tape = std::make_shared<MemoryTape>(segment_of);
+  return numbers;
+}
+
+/// Of what a rank of this stage has of the model.
+StepBase base_of(const std::vector<DryRun::TensorBytes>& model, const SurveyedModel& of,
+                 const SegmentOf& segments, int stage) {
+  StepBase base;
+  base.segment_gradients.resize(of.segments.size());
+  std::vector<int64_t> trained;
+  for (const DryRun::TensorBytes& each : model) {
+    const StageSet stages = of.tensors.of(each.tensor);
+    if (!stages.empty() && !stages.contains(stage)) continue;
+    base.model += each.bytes;
+    if (!each.trains) continue;
+    trained.push_back(each.bytes);
+    base.gradients += each.bytes;
+    const auto found = segments.find(each.tensor.unsafeGetTensorImpl());
+    if (found != segments.end()) base.segment_gradients[found->second] += each.bytes;
+  }
+  const OptimizerBytes stepped = optimizer_bytes(of.optimizer, trained);
+  base.states = stepped.states;
+  base.temporaries = stepped.temporaries;
+  return base;
+}
+
+std::vector<StageSurvey> survey(const SurveyedModel& of, std::vector<LayerPlan> layers,
+                                const PlanAxes& axes, const std::function<void()>& example) {
+  const SegmentOf segments = segment_of(of.segments);
+  std::vector<std::string> names;
+  for (const SegmentLayers& segment : of.segments) names.push_back(segment.name);
+  const auto tape = std::make_shared<MemoryTape>(segments);
   const Rates rates = Rates::nominal();
   FirstWrites writes;
-  StepBase base;
+  std::vector<StageSurvey> stages;
   {
-    DryRun run(model, axes, example, writes, rates);
+    DryRun run(of.model, axes, example, writes, rates);
+    run.set_stages(of.tensors);
     run.set_tape(tape);
-    run.run(layers);
-    const DryRun::ModelBytes bytes = run.model_bytes();
-    std::vector<int64_t> trained;
-    base.segment_gradients.resize(segments.size());
-    for (const auto& [impl, each] : bytes.trained) {
-      trained.push_back(each);
-      base.gradients += each;
-      const auto found = segment_of.find(impl);
-      if (found != segment_of.end()) base.segment_gradients[found->second] += each;
+    run_over_stages(run, of.model, layers);
+    const std::vector<DryRun::TensorBytes> model = run.model_bytes();
+    for (size_t i = 0; i < of.in_flight.size(); ++i) {
+      const int stage = static_cast<int>(i);
+      StageSurvey& each = stages.emplace_back();
+      each.base = base_of(model, of, segments, stage);
+      StepBase held = each.base;
+      if (stage == 0) held.model += tape->input_bytes();
+      each.profile = forecast_step(*tape, names, held, stage, of.in_flight[i]);
     }
-    const OptimizerBytes stepped = optimizer_bytes(optimizer, trained);
-    base.model = bytes.all + tape->input_bytes();
-    base.states = stepped.states;
-    base.temporaries = stepped.temporaries;
   }
   writes.check();
-  return forecast_step(*tape, names, base);
+  return stages;
 }
 
 }  // namespace
 
-StepProfile survey_memory(const ModelView& model, const std::vector<LayerPlan>& layers,
-                          const PlanAxes& axes, const std::vector<SegmentLayers>& segments,
-                          const std::function<void()>& example,
-                          const torch::optim::Optimizer* optimizer) {
+std::vector<int> forwards_in_flight(const ConfigValues& values, int stages) {
+  const PipelineShape shape = pipeline_shape(values);
+  pipeline::ScheduleOptions options;
+  options.kind = shape.kind;
+  options.chunks = shape.chunks;
+  options.ranks = stages / shape.chunks;
+  options.micro_batches = values.num_accumulation_steps;
+  const pipeline::Schedule schedule = pipeline::make_schedule(options);
+  const std::vector<pipeline::Peak> peaks = pipeline::peaks_of(schedule);
+  std::vector<int> in_flight;
+  for (const int rank : schedule.rank_of_stage) {
+    // Those of a rank's stages together.
+    in_flight.push_back((peaks[rank].until_input + shape.chunks - 1) / shape.chunks);
+  }
+  return in_flight;
+}
+
+std::vector<StageSurvey> survey_memory(const SurveyedModel& of) {
   // Of one rank no operator would be seen: two, of which each has the whole model.
-  const bool divided = axes.ranks() > 1;
-  const PlanAxes seen = divided ? axes : PlanAxes(2);
-  std::vector<LayerPlan> planned = layers;
+  const bool cuts = of.axes.ranks() > 1;
+  const PlanAxes seen = cuts ? of.axes : PlanAxes(2);
+  std::vector<LayerPlan> planned = of.layers;
   for (LayerPlan& layer : planned) {
-    if (divided) break;
+    if (cuts) break;
     layer.style = {};
     layer.other_styles.clear();
   }
-  if (example) {
+  if (of.example) {
     try {
-      return survey(model, planned, seen, segments, example, optimizer);
+      return survey(of, planned, seen, of.example);
     } catch (const std::exception&) {
       // It cannot be run on shapes, or not at all: then the plan has said so.
     }
   }
-  return survey(
-      model, planned, seen, segments, [] {}, optimizer);
+  return survey(of, planned, seen, [] {});
 }
 
 }  // namespace oslo

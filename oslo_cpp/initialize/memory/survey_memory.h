@@ -1,14 +1,16 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
+#include "oslo_cpp/config/config_values.h"
 #include "parallelizers/memory/budget/step_profile.h"
 #include "parallelizers/memory/recompute/layer_segments.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/plan/dry/step_forecast.h"
 #include "parallelizers/plan/layers/layer_plan.h"
 #include "parallelizers/plan/layers/plan_axes.h"
+#include "parallelizers/stages/stage_map.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -16,11 +18,30 @@ class Optimizer;
 
 namespace oslo {
 
-/// What a rank holds in a step with everything computed again, as far as it can be known before one
-/// ran: by a run of the example on shapes, or else of the model and its optimizer alone.
-StepProfile survey_memory(const ModelView& model, const std::vector<LayerPlan>& layers,
-                          const PlanAxes& axes, const std::vector<SegmentLayers>& segments,
-                          const std::function<void()>& example,
-                          const torch::optim::Optimizer* optimizer);
+/// A model as it is planned, and how a step will run it.
+struct SurveyedModel {
+  const ModelView& model;
+  const std::vector<LayerPlan>& layers;
+  const PlanAxes& axes;
+  const std::vector<SegmentLayers>& segments;
+  const std::function<void()>& example;      ///< may be empty
+  const torch::optim::Optimizer* optimizer;  ///< null: AdamW
+  StageMap tensors = {};                     ///< of a pipeline
+  std::vector<int> in_flight = {1};          ///< forwards that a stage holds at a time
+};
+
+/// Of each of so many stages: how many forwards it holds at a time, by the config's schedule and
+/// number of micro-batches.
+std::vector<int> forwards_in_flight(const ConfigValues& values, int stages);
+
+/// What a rank of one stage holds in a step with everything computed again.
+struct StageSurvey {
+  StepBase base;
+  StepProfile profile;
+};
+
+/// As far as it can be known before a step ran: by a run of the example on shapes, or else of the
+/// model and its optimizer alone. One a stage.
+std::vector<StageSurvey> survey_memory(const SurveyedModel& of);
 
 }  // namespace oslo

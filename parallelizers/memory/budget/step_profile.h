@@ -28,6 +28,7 @@ struct SegmentRun {
 struct StepProfile {
   std::vector<StepPhase> phases;
   std::vector<SegmentRun> runs;
+  int64_t kept = 0;  ///< bytes of the forward's that wait for backward, where it was foreseen
 };
 
 /// Which segments keep what they saved, and the most that a rank then holds.

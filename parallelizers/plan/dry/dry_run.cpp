@@ -248,14 +248,13 @@ DryCost DryRun::run_once() {
   return cost_of(work);
 }
 
-DryRun::ModelBytes DryRun::model_bytes() const {
-  ModelBytes bytes;
+std::vector<DryRun::TensorBytes> DryRun::model_bytes() const {
+  std::vector<TensorBytes> model;
   for (const auto& [impl, held] : held_) {
-    const auto each = static_cast<int64_t>(held.tensor.numel() * held.tensor.element_size());
-    bytes.all += each;
-    if (held.tensor.requires_grad()) bytes.trained.emplace(impl, each);
+    const auto bytes = static_cast<int64_t>(held.tensor.numel() * held.tensor.element_size());
+    model.push_back({held.tensor, bytes, held.tensor.requires_grad()});
   }
-  return bytes;
+  return model;
 }
 
 DryRun::Collectives DryRun::collectives() const {
@@ -280,9 +279,9 @@ DryCost DryRun::cost_of(const Work& work) const {
   cost.waiting = moved.seconds;
   cost.seconds = work.seconds + cost.waiting;
   cost.kept_bytes = work.kept_bytes;
-  const ModelBytes model = model_bytes();
-  cost.parameter_bytes = model.all;
-  for (const auto& [impl, bytes] : model.trained) cost.parameter_bytes += bytes;
+  for (const TensorBytes& each : model_bytes()) {
+    cost.parameter_bytes += each.bytes * (each.trains ? 2 : 1);
+  }
   return cost;
 }
 

@@ -74,13 +74,13 @@ class DryRun {
   /// set of stages that compute something together. Without what sending between stages takes.
   const std::vector<UnitCost>& stage_work() const { return stage_work_; }
 
-  /// Bytes of rank 0's parts of parameters and buffers, as the last run had them; those that are
-  /// trained one by one.
-  struct ModelBytes {
-    int64_t all = 0;
-    std::unordered_map<const c10::TensorImpl*, int64_t> trained;
+  /// Bytes of rank 0's part of a parameter or buffer, as the last run had it.
+  struct TensorBytes {
+    at::Tensor tensor;
+    int64_t bytes = 0;
+    bool trains = false;
   };
-  ModelBytes model_bytes() const;
+  std::vector<TensorBytes> model_bytes() const;
 
   /// Notes what the next runs do with memory; null: nothing. Must outlive them.
   void set_tape(std::shared_ptr<MemoryTape> tape) { tape_ = std::move(tape); }

@@ -11,6 +11,7 @@
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/elsewhere/stage_call.h"
 
 namespace oslo {
 namespace {
@@ -88,6 +89,7 @@ void MemoryTape::called(const OperatorEntry& op, c10::ArrayRef<c10::IValue> argu
     const c10::Storage& memory = tensor.storage();
     inputs_.emplace(memory.unsafeGetStorageImpl(), memory.getWeakStorageImpl());
   });
+  stages_ = stages_of(arguments);
   inner_->called(op, arguments);
 }
 
@@ -145,6 +147,7 @@ const OperatorEntry* MemoryTape::entry(const at::RecordFunction& function) {
 
 void MemoryTape::read(Call& call, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   call.segment = segment_;
+  call.stages = stages_;
   // A forward's own are no shapes, or made by other operators.
   call.makes_shapes = op.name.starts_with("aten::empty");
   const bool records = c10::GradMode::is_enabled();

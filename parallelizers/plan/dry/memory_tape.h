@@ -14,6 +14,7 @@
 #include "parallelizers/memory/saved_tensors.h"
 #include "parallelizers/placement/operators/call_observer.h"
 #include "parallelizers/placement/operators/operator_entry.h"
+#include "parallelizers/placement/residency/stage_set.h"
 
 namespace oslo {
 
@@ -37,6 +38,7 @@ class MemoryTape final : public CallObserver {
     std::vector<int> arguments;       ///< memories
     std::vector<int> differentiated;  ///< those of `arguments` that get a gradient
     std::vector<int> results;
+    StageSet stages;  ///< of a pipeline, that it runs on; empty: all
     bool in_graph = false;
     bool makes_shapes = false;  ///< for others that run on shapes
   };
@@ -86,6 +88,7 @@ class MemoryTape final : public CallObserver {
   std::vector<Call> calls_;
   std::unordered_map<const void*, const OperatorEntry*> entries_;  ///< by their names' addresses
   int segment_ = kNone;
+  StageSet stages_;
   int depth_ = 0;           ///< of operators within a noted one
   std::vector<int> saved_;  ///< by the one that runs
   at::CallbackHandle handle_ = 0;

@@ -30,8 +30,10 @@ struct Fate {
 
 class Forecast {
  public:
-  Forecast(const MemoryTape& tape, const std::vector<std::string>& names, const StepBase& base)
+  Forecast(const MemoryTape& tape, const std::vector<std::string>& names, const StepBase& base,
+           int stage)
       : calls_(tape.calls()), memories_(tape.memories()), names_(names), base_(base) {
+    forget_others(stage);
     made_.resize(calls_.size());
     ends_.resize(calls_.size());
     released_.resize(calls_.size());
@@ -44,6 +46,7 @@ class Forecast {
   StepProfile step() {
     begin("the forward");
     for (const Stretch& stretch : stretches_) forward(stretch);
+    profile_.kept = held_;
     begin("the backward");
     gradients_outside();
     start_from_loss();
@@ -59,6 +62,19 @@ class Forecast {
   }
 
  private:
+  /// What this stage neither makes nor takes is not there.
+  void forget_others(int stage) {
+    std::vector<bool> here(memories_.size());
+    for (const Call& call : calls_) {
+      if (!call.stages.empty() && !call.stages.contains(stage)) continue;
+      for (const int number : call.arguments) here[number] = true;
+      for (const int number : call.results) here[number] = true;
+    }
+    for (size_t i = 0; i < here.size(); ++i) {
+      if (!here[i]) memories_[i].bytes = 0;
+    }
+  }
+
   void find_stretches() {
     for (size_t i = 0; i < calls_.size(); ++i) {
       const int op = static_cast<int>(i);
@@ -218,7 +234,7 @@ class Forecast {
   static constexpr int64_t kNumber = 16;  ///< bytes of one, at the most
 
   const std::vector<Call>& calls_;
-  const std::vector<Memory>& memories_;
+  std::vector<Memory> memories_;
   const std::vector<std::string>& names_;
   const StepBase base_;
   std::vector<Stretch> stretches_;
@@ -235,8 +251,12 @@ class Forecast {
 }  // namespace
 
 StepProfile forecast_step(const MemoryTape& tape, const std::vector<std::string>& names,
-                          const StepBase& base) {
-  return Forecast(tape, names, base).step();
+                          const StepBase& base, int stage, int in_flight) {
+  StepProfile profile = Forecast(tape, names, base, stage).step();
+  for (StepPhase& phase : profile.phases) phase.most += (in_flight - 1) * profile.kept;
+  for (SegmentRun& run : profile.runs) run.let_go *= in_flight;
+  profile.kept *= in_flight;
+  return profile;
 }
 
 }  // namespace oslo

@@ -24,7 +24,9 @@ struct StepBase {
 /// that gives it to the one that made the value, and once more as much as results and gradients for
 /// what an operator needs meanwhile. A last result of several elements is taken for what a loss
 /// reads, which saves as much. Kernels' own buffers are not known.
+/// Of a pipeline: a rank of `stage`, which takes `in_flight` forwards before the first one's
+/// backward; the forward shown is of one micro-batch then.
 StepProfile forecast_step(const MemoryTape& tape, const std::vector<std::string>& names,
-                          const StepBase& base);
+                          const StepBase& base, int stage = 0, int in_flight = 1);
 
 }  // namespace oslo

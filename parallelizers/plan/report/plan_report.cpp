@@ -103,6 +103,21 @@ nlohmann::json Plan::to_json() const {
   }
   if (memory.budget > 0) {
     json["memory"] = {{"budget", memory.budget}, {"peak", memory.peak}, {"at", memory.at}};
+    for (const StageMemory& stage : memory.stages) {
+      json["memory"]["stages"].push_back({{"parameter_bytes", stage.parameters},
+                                          {"gradient_bytes", stage.gradients},
+                                          {"optimizer_bytes", stage.states},
+                                          {"kept_bytes", stage.kept},
+                                          {"kept_least_bytes", stage.kept_least},
+                                          {"peak", stage.peak},
+                                          {"at", stage.at},
+                                          {"least", stage.least},
+                                          {"least_at", stage.least_at},
+                                          {"fits", stage.within > 0},
+                                          {"peak_within", stage.within},
+                                          {"segments", stage.segments},
+                                          {"computed_again", stage.again}});
+    }
   }
   json["counted"] = counted;
   json["gathers"] = nlohmann::json::array();

@@ -42,11 +42,29 @@ struct PlanAxis {
   std::vector<std::vector<int>> groups;
 };
 
+/// What a rank of a pipeline stage would hold in a step, foreseen from the example's forward on
+/// shapes, in bytes; not all of it at the same time.
+struct StageMemory {
+  int64_t parameters = 0;  ///< and buffers
+  int64_t gradients = 0;
+  int64_t states = 0;      ///< an optimizer's
+  int64_t kept = 0;        ///< activations that wait for backward, where nothing is computed again
+  int64_t kept_least = 0;  ///< where everything is
+  int64_t peak = 0;        ///< where nothing is computed again
+  std::string at;          ///< when
+  int64_t least = 0;       ///< where everything is
+  std::string least_at;    ///< when
+  int64_t within = 0;      ///< the peak within the budget; 0: it does not fit, or there is none
+  int64_t segments = 0;    ///< in all
+  int64_t again = 0;       ///< those that are computed again within the budget
+};
+
 /// The most that a rank holds in a step, where there is a budget (memory/budget/).
 struct PlanMemory {
-  int64_t budget = 0;  ///< bytes; 0: there is none
-  int64_t peak = 0;    ///< that is expected; 0: nothing is known yet
-  std::string at;      ///< when: "backward of h.3"
+  int64_t budget = 0;               ///< bytes; 0: there is none
+  int64_t peak = 0;                 ///< that is expected; 0: nothing is known yet
+  std::string at;                   ///< when: "backward of h.3"
+  std::vector<StageMemory> stages;  ///< of `oslo plan --memory`
 };
 
 /// What the plan expects of a step, from its example's shapes and the machine's rates (rates.h).

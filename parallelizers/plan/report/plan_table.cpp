@@ -104,6 +104,35 @@ void print_summary(std::ostream& out, const Plan& plan) {
   out << wrapped_text(memory, "  ") << "\n";
 }
 
+/// What `oslo plan --memory` asks.
+void print_memory(std::ostream& out, const PlanMemory& memory) {
+  out << "  memory of a rank in a step, by shapes, and a budget of " << byte_text(memory.budget)
+      << ":\n";
+  std::vector<Row> rows = {{"", "parameters", "gradients", "optimizer", "kept", "peak", "when"}};
+  for (size_t i = 0; i < memory.stages.size(); ++i) {
+    const StageMemory& stage = memory.stages[i];
+    const std::string name = memory.stages.size() > 1 ? c10::str("stage ", i, ", ") : "";
+    rows.push_back({name + "all kept", byte_text(stage.parameters), byte_text(stage.gradients),
+                    byte_text(stage.states), byte_text(stage.kept), byte_text(stage.peak),
+                    stage.at});
+    rows.push_back({name + "all again", "", "", "", byte_text(stage.kept_least),
+                    byte_text(stage.least), stage.least_at});
+  }
+  print_table(out, rows);
+  for (size_t i = 0; i < memory.stages.size(); ++i) {
+    const StageMemory& stage = memory.stages[i];
+    out << "  " << (memory.stages.size() > 1 ? c10::str("stage ", i, ": ") : "");
+    if (stage.within == 0) {
+      out << "does not fit: a rank holds " << byte_text(stage.least) << " at the least\n";
+    } else if (stage.again == 0) {
+      out << "fits, with nothing computed again\n";
+    } else {
+      out << "fits in " << byte_text(stage.within) << ", with " << stage.again << " of "
+          << stage.segments << " segments computed again\n";
+    }
+  }
+}
+
 /// "1", or "0, 3" of copies.
 std::string stages_text(const PlanEntry& entry) {
   std::string text;
@@ -174,7 +203,9 @@ std::string Plan::to_string() const {
         out << "    but " << each.layers << ": the budget of memory allows to keep it\n";
     }
   }
-  if (memory.budget > 0) {
+  if (!memory.stages.empty()) {
+    print_memory(out, memory);
+  } else if (memory.budget > 0) {
     out << "  budget of memory: " << byte_text(memory.budget);
     if (memory.peak > 0) {
       out << "; a rank holds " << byte_text(memory.peak) << " at the most, in " << memory.at;

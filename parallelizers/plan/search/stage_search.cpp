@@ -134,4 +134,10 @@ StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const
        " runs of the example");
 }
 
+void run_over_stages(DryRun& run, const ModelView& model, std::vector<LayerPlan>& layers) {
+  UseCarrier carrier(model);
+  const StageCarrier::Scope scope(&carrier);
+  run.run(layers);
+}
+
 }  // namespace oslo

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/plan/dry/dry_run.h"
 #include "parallelizers/plan/dry/rates.h"
 #include "parallelizers/plan/layers/layer_plan.h"
 #include "parallelizers/plan/layers/plan_axes.h"
@@ -31,5 +32,8 @@ struct StageUses {
 StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
                           const PlanAxes& axes, const std::function<void()>& example,
                           const Rates& rates = Rates::nominal());
+
+/// A run over stages that are settled: each value is handed to the stages that use it.
+void run_over_stages(DryRun& run, const ModelView& model, std::vector<LayerPlan>& layers);
 
 }  // namespace oslo

@@ -22,6 +22,7 @@ constexpr const char* kExamples = R"(Examples:
   oslo plan -n 4 ./train --tensor 4        how 4 ranks would share the model
   oslo plan -n 4096 --json ./train         for another program to read
   oslo plan -n 4 --measure ./train         by this machine's rates of now
+  oslo plan -n 4 --memory 2GB ./train      whether a step fits a rank, and what has to be computed again
   oslo plan -n 8 ./libnet.so               the model of a library, cut over all 8
   oslo plan -n 8 model.pt2                 the model of a file of torch.export.save, in the same ways
   oslo plan -n 8 ./libnet.so config.json model_parallelism.tensor_parallel_size=4
@@ -35,15 +36,18 @@ struct PlanOptions {
   int ranks = 0;
   bool json = false;
   bool measure = false;
+  std::string memory;
 };
 
 class PlanFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: oslo plan -n N [--json] [--measure] [--] program [arguments]\n"
-           "       oslo plan -n N [--json] [--measure] [--] library.so [config.json] [path=value "
+    return "Usage: oslo plan -n N [--json] [--measure] [--memory BYTES] [--] program [arguments]\n"
+           "       oslo plan -n N [--json] [--measure] [--memory BYTES] [--] library.so "
+           "[config.json] [path=value "
            "...]\n"
-           "       oslo plan -n N [--json] [--measure] [--] model.pt2 [config.json] [path=value "
+           "       oslo plan -n N [--json] [--measure] [--memory BYTES] [--] model.pt2 "
+           "[config.json] [path=value "
            "...]\n";
   }
 };
@@ -62,6 +66,7 @@ int plan(const Invocation& invocation, const PlanOptions& options) {
   set(Variable::launcher, "plan");
   set(Variable::plan_ranks, std::to_string(options.ranks));
   set(Variable::plan_format, options.json ? "json" : "table");
+  if (!options.memory.empty()) set(Variable::plan_memory, options.memory);
   if (options.measure) set(Variable::measure, "1");
   if (is_library(invocation.program[0])) return plan_library(invocation.program);
   if (is_exported(invocation.program[0])) return plan_exported(invocation.program);
@@ -90,6 +95,10 @@ void add_plan_command(CLI::App& app, Invocation& invocation) {
   command->add_flag("--json", options->json, "print JSON instead of tables");
   command->add_flag("--measure", options->measure,
                     "measure this machine anew, by whose rates steps are expected");
+  command
+      ->add_option("--memory", options->memory,
+                   "what a step would take of it, and whether it fits: 2GB, 1.5GiB")
+      ->type_name("BYTES");
   command->formatter(std::make_shared<PlanFormatter>());
   command->get_formatter()->column_width(26);
   command->footer(kExamples);
