@@ -58,11 +58,13 @@ PassExchange::~PassExchange() = default;
 void PassExchange::hand_out_plain_gradients() {
   for (size_t i = 0; i < trained_.size(); ++i) {
     const at::Tensor& parameter = trained_[i].tensor;
-    if (reduced_->stands_in(i)) {
-      // With the first gradient of a pass the reducer looks at those that are unused.
+    if (reduced_->any()) {
+      // With the first gradient of a pass, whosever it is, the reducer looks at what is unused, of
+      // which the program may have let go since the forward.
       watch_.add(parameter,
                  [this, i] { end_awaited_ ? reduced_->hand_out(i) : reduced_->hand_out(); });
-    } else if (mark_of(parameter) != nullptr) {
+    }
+    if (!reduced_->stands_in(i) && mark_of(parameter) != nullptr) {
       watch_.add(parameter, [&parameter] { unmark_gradient(parameter); });
     }
   }

@@ -27,6 +27,8 @@ class StandIns {
   /// The parameters that such stand for.
   std::vector<at::Tensor> parameters_of(const std::vector<at::Tensor>& tensors) const;
 
+  /// Whether there are stand-ins.
+  bool any() const { return !index_.empty(); }
   bool stands_in(size_t index) const { return !tensors_[index].is_same(parameters_[index]); }
 
   /// Gives stand-ins the gradients that the parameters have now, over the same memory: before the
