@@ -289,6 +289,9 @@ inline void save_and_load(Session& s, const Numbers& n) {
   if (!merged) return;
   // The merged file goes into a model of one device.
   Net other = s.make(5);
+  for (auto& item : other->named_buffers()) {  // to() makes numbers of counts, too
+    item.value().set_data(item.value().to(kept[item.key()].scalar_type()));
+  }
   if (s.parallel) {
     oslo::load_state(*other, folder);
   } else {
