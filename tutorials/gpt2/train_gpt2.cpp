@@ -14,6 +14,7 @@
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -154,10 +155,15 @@ void train(const Options& options) {
   // --- 3. Parallelize it: this process keeps its shards only -------------------------------------
   oslo::InitializeOptions how;
   how.world = world;
-  // So that the plan is found rather than guessed: shapes are all it takes from this.
+  // So that the plan is found rather than guessed: shapes are all it takes from this, those of what
+  // a rank computes at a time.
+  const oslo::Config config = parallel_config(options);
+  const oslo::ParallelSizes sizes = config.resolve(world.size());
+  const std::int64_t parts = sizes.data * (sizes.pipeline > 1 ? options.micro_batches : 1);
+  const std::int64_t rows = std::max<std::int64_t>(1, options.batch_size / parts);
   const auto tokens_like = torch::dtype(torch::kLong).device(device);
-  how.example_inputs = [&] { model->forward(torch::zeros({2, options.seq_len}, tokens_like)); };
-  oslo::ParallelModel parallel = oslo::initialize(model, parallel_config(options), how);
+  how.example_inputs = [&] { model->forward(torch::zeros({rows, options.seq_len}, tokens_like)); };
+  oslo::ParallelModel parallel = oslo::initialize(model, config, how);
   const oslo::MPU& mpu = parallel.mpu();
   const bool speaker = world.rank() == 0;
   const std::filesystem::path out = options.out;
