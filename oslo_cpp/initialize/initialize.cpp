@@ -11,16 +11,16 @@
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/world/agreement.h"
 #include "oslo_cpp/config/precision_of.h"
+#include "oslo_cpp/initialize/agreed_options.h"
 #include "oslo_cpp/initialize/agreement.h"
 #include "oslo_cpp/initialize/check_devices.h"
 #include "oslo_cpp/initialize/find_rates.h"
 #include "oslo_cpp/initialize/initialize_again.h"
 #include "oslo_cpp/initialize/initialize_stages.h"
 #include "oslo_cpp/initialize/little_cut.h"
-#include "oslo_cpp/initialize/memory/memory_budget.h"
+#include "oslo_cpp/initialize/memory/foresee_memory.h"
 #include "oslo_cpp/initialize/memory/memory_limit.h"
 #include "oslo_cpp/initialize/memory/recompute_layers.h"
-#include "oslo_cpp/initialize/memory/survey_memory.h"
 #include "oslo_cpp/initialize/never_seeded.h"
 #include "oslo_cpp/initialize/plan_entries.h"
 #include "oslo_cpp/initialize/plan_layers.h"
@@ -85,7 +85,7 @@ class Initialization {
 
   void check_asked();
   void make_groups();
-  void check_budget();
+  void foresee();
   void plan_together(const Rates& rates);
   void tell_little_cut(const std::vector<PlanEntry>& entries) const;
   std::shared_ptr<const ForwardSurveys> surveys() const;
@@ -141,43 +141,6 @@ void check_takes_stages(const ModelView& model) {
     OSLO_CHECK(reason.empty(), "initialize: ", each.path.empty() ? "the model" : each.path, ": ",
                reason);
   }
-}
-
-/// What ranks must agree on beside the config; without an example on one rank, the others would
-/// wait for it.
-std::string options_text(const InitializeOptions& options, const ModelView& model) {
-  std::ostringstream text;
-  text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
-       << "random_mode " << static_cast<int>(options.random_mode) << "\n"
-       << "seed " << options.seed << "\n"
-       << "cut_own_parameters " << options.cut_own_parameters << "\n"
-       << "memory_limit " << options.memory_limit << "\n"
-       << "axes " << factors(options.axes) << "\n";
-  for (const Policy& policy : options.policies) {
-    text << "a policy for " << policy.class_name;
-    for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
-    text << "\n";
-  }
-  text << user_rules_text() << options.stages.to_string(model);
-  return text.str();
-}
-
-/// Of named axes, where there are any, else of the config's sizes.
-MpuOptions grid_options(const ParallelSizes& sizes, const Config& config,
-                        const std::vector<Axis>& axes) {
-  if (axes.empty() || !sizes.enabled) {
-    return MpuOptions()
-        .tensor_parallel_size(sizes.tensor)
-        .pipeline_parallel_size(sizes.pipeline)
-        .data_parallel_size(sizes.data)
-        .rank_order(sizes.rank_order);
-  }
-  const ConfigValues& values = config.values();
-  const bool sized = sizes.tensor > 1 || sizes.pipeline > 1 || values.data_parallel_size ||
-                     sizes.rank_order != RankOrder::pp_dp_tp;
-  OSLO_CHECK(!sized, "initialize: the grid is given twice, by InitializeOptions::axes (",
-             factors(axes), ") and by the config's sizes or rank_order; use one of the two");
-  return MpuOptions().axes(axes);
 }
 
 /// A config's micro-batches are those of a PipelineSchedule: DistributedDataParallel has none.
@@ -268,7 +231,7 @@ void Initialization::plan_together(const Rates& rates) {
   if (!divides()) {
     if (context_->follows()) check_free_of_graphs(view_);
     check_memory_of_one_rank(view_, layers_, limits());
-    return check_budget();
+    return foresee();
   }
   check_divides(layers_, context_);
   if (cuts_layers() && has_example()) {
@@ -280,26 +243,18 @@ void Initialization::plan_together(const Rates& rates) {
       stages_, {view_, config_, options_.stages, layers_, *axes_, options_.example_inputs, rates},
       leads());
   check_cuttable(layers_, view_, stages_.tensors);
-  check_budget();
+  foresee();
   if (context_->follows()) check_free_of_graphs(view_);
 }
 
-/// Of a budget of memory; what each pipeline stage needs its own first step shows. `oslo plan
-/// --memory` only asks.
-void Initialization::check_budget() {
-  const int64_t asked = world_.plan_only() ? asked_about() : 0;
-  const int64_t bytes = memory_budget(config_.values(), options_.memory_limit);
-  if (asked == 0 && (bytes == 0 || in_stages())) return;
-  const std::vector<SegmentLayers> segments = segments_of(view_, config_.values());
-  SurveyedModel of{view_, layers_, *axes_, segments, options_.example_inputs, options_.optimizer};
-  if (in_stages()) {
-    of.tensors = stages_.tensors;
-    of.in_flight = forwards_in_flight(config_.values(), stages_.stages);
-  }
-  const std::vector<StageSurvey> foreseen = survey_memory(of);
-  forecast_.memory = asked > 0
-                         ? memory_asked_for(asked, foreseen, segments.size())
-                         : check_memory_budget(bytes, foreseen.front().profile, segments.size());
+/// Of a budget of memory, and of `oslo plan --memory`.
+void Initialization::foresee() {
+  SurveyedModel of{view_, layers_, *axes_, {}, options_.example_inputs, options_.optimizer};
+  of.tensors = stages_.tensors;
+  of.stages = in_stages() ? stages_.stages : 1;
+  of.half_forward = context_->precision.autocast.has_value();
+  forecast_.memory =
+      foresee_memory(of, config_.values(), options_.memory_limit, world_.plan_only());
 }
 
 void Initialization::cut() {

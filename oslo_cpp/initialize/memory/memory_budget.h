@@ -3,27 +3,15 @@
 #include <memory>
 
 #include "oslo_cpp/config/config_values.h"
-#include "oslo_cpp/initialize/memory/survey_memory.h"
 #include "parallelizers/memory/budget/segment_budget.h"
 #include "parallelizers/memory/recompute/layer_segments.h"
 #include "parallelizers/modules/model_view.h"
-#include "parallelizers/plan/report/plan_report.h"
 
 namespace oslo {
 
 /// The bytes that a rank may hold in a step: the config's 'activation_checkpoint.memory', or, where
 /// activations are computed again, InitializeOptions::memory_limit; 0: there is no budget.
 int64_t memory_budget(const ConfigValues& values, int64_t memory_limit);
-
-/// Throws where a rank would hold more although everything is computed again, naming the least.
-/// Returns what is expected of a step within the budget.
-PlanMemory check_memory_budget(int64_t bytes, const StepProfile& foreseen, size_t segments);
-
-/// The bytes that `oslo plan --memory` asks about; 0 outside of it.
-int64_t asked_about();
-
-/// What it prints.
-PlanMemory memory_asked_for(int64_t bytes, const std::vector<StageSurvey>& stages, size_t segments);
 
 /// What keeps it for these segments of a model whose parameters are this rank's parts already. The
 /// thread's memory is counted from now on.

@@ -1,5 +1,6 @@
 #include "oslo_cpp/initialize/memory/survey_memory.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <string>
@@ -40,10 +41,12 @@ StepBase base_of(const std::vector<DryRun::TensorBytes>& model, const SurveyedMo
     if (!stages.empty() && !stages.contains(stage)) continue;
     base.model += each.bytes;
     if (!each.trains) continue;
-    trained.push_back(each.bytes);
-    base.gradients += each.bytes;
+    // Gradients of halves are floats, and what optimizers make of them.
+    const int64_t bytes = std::max<int64_t>(each.bytes, 4 * each.tensor.numel());
+    trained.push_back(bytes);
+    base.gradients += bytes;
     const auto found = segments.find(each.tensor.unsafeGetTensorImpl());
-    if (found != segments.end()) base.segment_gradients[found->second] += each.bytes;
+    if (found != segments.end()) base.segment_gradients[found->second] += bytes;
   }
   const OptimizerBytes stepped = optimizer_bytes(of.optimizer, trained);
   base.states = stepped.states;

@@ -23,11 +23,13 @@ struct SurveyedModel {
   const ModelView& model;
   const std::vector<LayerPlan>& layers;
   const PlanAxes& axes;
-  const std::vector<SegmentLayers>& segments;
+  std::vector<SegmentLayers> segments;
   const std::function<void()>& example;      ///< may be empty
   const torch::optim::Optimizer* optimizer;  ///< null: AdamW
   StageMap tensors = {};                     ///< of a pipeline
-  std::vector<int> in_flight = {1};          ///< forwards that a stage holds at a time
+  int stages = 1;
+  std::vector<int> in_flight = {1};  ///< forwards that a stage holds at a time
+  bool half_forward = false;         ///< by `amp`, which runs on shapes do not see
 };
 
 /// Of each of so many stages: how many forwards it holds at a time, by the config's schedule and
