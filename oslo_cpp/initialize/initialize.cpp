@@ -10,8 +10,8 @@
 #include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/world/agreement.h"
+#include "oslo_cpp/config/grid_options.h"
 #include "oslo_cpp/config/precision_of.h"
-#include "oslo_cpp/initialize/agreed_options.h"
 #include "oslo_cpp/initialize/agreement.h"
 #include "oslo_cpp/initialize/check_devices.h"
 #include "oslo_cpp/initialize/find_rates.h"
@@ -141,6 +141,25 @@ void check_takes_stages(const ModelView& model) {
     OSLO_CHECK(reason.empty(), "initialize: ", each.path.empty() ? "the model" : each.path, ": ",
                reason);
   }
+}
+
+/// What ranks must agree on beside the config; without an example on one rank, the others would
+/// wait for it.
+std::string options_text(const InitializeOptions& options, const ModelView& model) {
+  std::ostringstream text;
+  text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
+       << "random_mode " << static_cast<int>(options.random_mode) << "\n"
+       << "seed " << options.seed << "\n"
+       << "cut_own_parameters " << options.cut_own_parameters << "\n"
+       << "memory_limit " << options.memory_limit << "\n"
+       << "axes " << factors(options.axes) << "\n";
+  for (const Policy& policy : options.policies) {
+    text << "a policy for " << policy.class_name;
+    for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
+    text << "\n";
+  }
+  text << user_rules_text() << options.stages.to_string(model);
+  return text.str();
 }
 
 /// A config's micro-batches are those of a PipelineSchedule: DistributedDataParallel has none.
