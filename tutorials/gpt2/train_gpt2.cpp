@@ -108,7 +108,8 @@ std::string first_lines(const std::string& path, std::int64_t count) {
 
 // The mean of a number over the data-parallel ranks.
 double mean_over_data_ranks(const torch::Tensor& value, const oslo::MPU& mpu) {
-  const torch::Tensor sum = mpu.data_group()->all_reduce(value.detach().clone());
+  const torch::Tensor own = oslo::full_tensor(value.detach()).clone();
+  const torch::Tensor sum = mpu.data_group()->all_reduce(own);
   return sum.item<double>() / mpu.get_data_parallel_world_size();
 }
 
