@@ -8,6 +8,7 @@
 #include "tests/models/mixture_of_experts.h"
 #include "tests/models/roberta.h"
 #include "tests/models/t5.h"
+#include "tests/support/budget_catalogue.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
@@ -167,6 +168,11 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Recomputed,
                                                        cached_decoder},
                                                       0)),
                          recomputed_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Transformers, WithinBudget,
+                         testing::Values(gpt2, gpt2_by_hand, llama, bert, gpt_neox, roberta, t5,
+                                         bart, mixture_of_experts, cached_decoder),
+                         budget_case_name);
 
 }  // namespace
 }  // namespace catalogue

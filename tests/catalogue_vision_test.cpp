@@ -5,6 +5,7 @@
 #include "tests/models/swin.h"
 #include "tests/models/unet.h"
 #include "tests/models/vae.h"
+#include "tests/support/budget_catalogue.h"
 #include "tests/support/catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
@@ -100,6 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
     Vision, Recomputed,
     testing::ValuesIn(recomputed({swin, mlp_mixer, convnext, unet, vae, siamese}, 10)),
     recomputed_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Vision, WithinBudget,
+                         testing::Values(swin, mlp_mixer, convnext, unet, vae, siamese),
+                         budget_case_name);
 
 }  // namespace
 }  // namespace catalogue

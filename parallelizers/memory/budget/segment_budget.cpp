@@ -24,6 +24,13 @@ void agree(std::vector<int64_t>& figures, const ModelContext& context, at::Devic
   std::copy_n(all.const_data_ptr<int64_t>(), figures.size(), figures.begin());
 }
 
+bool alone(const ModelContext& context) {
+  for (int axis = 0; axis < context.mesh().axes(); ++axis) {
+    if (context.mesh().axis(axis)->size() > 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int64_t usable(int64_t budget) {
@@ -53,9 +60,13 @@ bool SegmentBudget::begin(int segment, const ModelContext& context) {
   if (stage_ == Stage::done) return decided_.kept[segment];
   MemoryAccount::join(options_.account);
   const LoopState now = options_.model();
+  const bool sees_all = alone(context) && now.contents != 0;
+  const bool changed =
+      now.writes != at_begin_.writes || (sees_all && now.contents != at_begin_.contents);
   // A step in which everything is kept shows no backward pass.
-  const bool written = now.writes != at_begin_.writes && (saw_backward_ || stage_ == Stage::checks);
-  const bool stepped = began_ && !in_backward_ && (written || (saw_backward_ && !now.gradients));
+  const bool written = changed && (saw_backward_ || stage_ == Stage::checks);
+  const bool cleared = saw_backward_ && !now.gradients && !sees_all;
+  const bool stepped = began_ && !in_backward_ && (written || cleared);
   if (stepped) {
     next_phase("");
     if (stage_ == Stage::profiles) {
@@ -66,7 +77,6 @@ bool SegmentBudget::begin(int segment, const ModelContext& context) {
   }
   if (stepped || !began_) {
     began_ = true;
-    inputs_.clear();
     saw_backward_ = false;
     seen_.clear();
     options_.account->take_peak();
@@ -77,16 +87,19 @@ bool SegmentBudget::begin(int segment, const ModelContext& context) {
   return decided_.kept[segment];
 }
 
-void SegmentBudget::ended(int segment, bool tries, const std::vector<c10::Storage>& met) {
+void SegmentBudget::ended(int segment, bool tries) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (stage_ == Stage::done) return;
-  for (const c10::Storage& memory : met) {
-    const auto* const impl = memory.unsafeGetStorageImpl();
-    if (at_begin_.memory.contains(impl) || options_.account->counts(memory)) continue;
-    const auto bytes = static_cast<int64_t>(memory.nbytes());
-    if (inputs_.emplace(impl, bytes).second) at_begin_.uncounted += bytes;
+  if (stage_ != Stage::done) next_phase("trying " + options_.names[segment], tries);
+}
+
+void SegmentBudget::met(const c10::Storage& input) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto* const impl = input.unsafeGetStorageImpl();
+  if (stage_ != Stage::profiles || at_begin_.memory.contains(impl) ||
+      options_.account->counts(input)) {
+    return;
   }
-  next_phase("trying " + options_.names[segment], tries);
+  inputs_.emplace(impl, static_cast<int64_t>(input.nbytes()));
 }
 
 size_t SegmentBudget::let_go(int segment, int64_t bytes, double work) {
@@ -115,7 +128,7 @@ void SegmentBudget::about_to_rerun(size_t number) {
   if (stage_ != Stage::profiles || number >= profile_.runs.size()) return;
   SegmentRun& run = profile_.runs[number];
   next_phase("backward of " + options_.names[run.segment]);
-  run.reran = std::min(run.reran, seen_.size() - 1);
+  run.reran = seen_.size() - 1;  // the last time, where a graph is retained
 }
 
 void SegmentBudget::backward_ended() {
@@ -126,7 +139,8 @@ void SegmentBudget::backward_ended() {
 
 /// Ends the phase that goes on. Where nothing is profiled only the peak counts.
 void SegmentBudget::next_phase(std::string name, bool once) {
-  const int64_t most = options_.account->take_peak() + at_begin_.uncounted;
+  int64_t most = options_.account->take_peak() + at_begin_.uncounted;
+  for (const auto& [impl, bytes] : inputs_) most += bytes;
   if (!seen_.empty()) seen_.back().most = std::max(seen_.back().most, most);
   if (stage_ == Stage::profiles || seen_.empty()) seen_.push_back({std::move(name), 0, once});
 }
@@ -153,6 +167,7 @@ void SegmentBudget::decide(const ModelContext& context) {
   profile_.phases = std::move(seen_);
   seen_.clear();
   stage_ = Stage::checks;
+  follows_inputs_ = false;
   decided_ = choose_kept(profile_, options_.names.size(), usable(options_.bytes));
   if (decided_.peak > usable(options_.bytes)) refuse(decided_.peak, decided_.at);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -16,9 +17,12 @@ namespace oslo {
 
 /// What tells how far a program's training loop is, and what an account does not see.
 struct LoopState {
-  int64_t uncounted = 0;   ///< bytes of parameters, buffers and gradients that it does not count
-  uint64_t writes = 0;     ///< a number that changes when parameters are written
-  bool gradients = false;  ///< some parameter has one
+  int64_t uncounted = 0;  ///< bytes of parameters, buffers and gradients that it does not count
+  uint64_t writes = 0;    ///< a number that changes when parameters that train are written
+  /// The same by any means (LibTorch's SGD writes by `data()`, which counts none), of this rank's
+  /// parts, so that ranks may find others; 0: not known.
+  uint64_t contents = 0;
+  bool gradients = false;                              ///< some parameter has one
   std::unordered_set<const c10::StorageImpl*> memory;  ///< of parameters, buffers and gradients
 };
 
@@ -38,8 +42,9 @@ std::string budget_too_small(int64_t budget, int64_t least, const std::string& a
 /// does not, it throws with the least that is possible. A step later the decision is compared with
 /// what was measured, and made again with what it was wrong by. Ranks that share layers decide
 /// alike: one all-reduce of the figures at each of these times, none afterwards, and nothing is
-/// measured any more. A step ends where parameters have been written, or gradients cleared, since
-/// its last backward pass; micro-batches before are parts of it.
+/// measured any more. A step ends where parameters have been written since its last backward pass
+/// (on several ranks and on GPUs, where writes by `data()` are not seen, or gradients cleared);
+/// micro-batches before are parts of it.
 ///
 /// On any threads.
 class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
@@ -57,8 +62,12 @@ class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
   bool begin(int segment, const ModelContext& context);
 
   int64_t bytes() const { return options_.bytes; }
-  /// It has ended. Whether it is tried now; `met`: memory from before it that it has met.
-  void ended(int segment, bool tries, const std::vector<c10::Storage>& met);
+  /// It has ended. Whether it is tried now.
+  void ended(int segment, bool tries);
+  /// The forward meets what the program has made. It counts, too.
+  void met(const c10::Storage& input);
+  /// Whether it wants to be told: until it has decided.
+  bool follows_inputs() const { return follows_inputs_; }
   int64_t held() const { return options_.account->held(); }
   /// It has ended, has let go of so many bytes, and will run again. Returns the number of the run.
   size_t let_go(int segment, int64_t bytes, double work);
@@ -81,6 +90,7 @@ class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
   const Options options_;
   mutable std::mutex mutex_;
   Stage stage_ = Stage::profiles;
+  std::atomic<bool> follows_inputs_ = true;
   StepProfile profile_;
   std::vector<StepPhase> seen_;  ///< of the step that goes on
   KeptSegments decided_;

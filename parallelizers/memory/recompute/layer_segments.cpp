@@ -10,6 +10,8 @@
 #include "parallelizers/memory/recompute/recording_scopes.h"
 #include "parallelizers/memory/recompute/try_segment.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/layout/context.h"
 
 namespace oslo {
@@ -48,7 +50,14 @@ std::vector<SegmentReport> LayerSegments::report() const {
   return reports;
 }
 
-void LayerSegments::about_to_use(const at::Tensor& parameter) {
+void LayerSegments::about_to_use(const at::Tensor& parameter,
+                                 c10::ArrayRef<c10::IValue> arguments) {
+  if (budget_ && budget_->follows_inputs()) {
+    for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+      const bool own = !tensor.key_set().has(kPlacedKey) && tensor.has_storage();
+      if (own && !tensor.is_meta() && mark_of(tensor) == nullptr) budget_->met(tensor.storage());
+    });
+  }
   // Of what the program made of a parameter, a cast, nobody knows whose it was.
   if (!parameter.is_leaf()) return;
   const auto found = segment_of_.find(parameter.unsafeGetTensorImpl());
@@ -102,7 +111,10 @@ void LayerSegments::end(Open& ending) {
     first = !tried_[ending.number];
     tried_[ending.number] = true;
   }
-  if (budget_) budget_->ended(ending.number, first, recompute::outside_memory(segment));
+  if (budget_) {
+    for (const c10::Storage& met : recompute::outside_memory(segment)) budget_->met(met);
+    budget_->ended(ending.number, first);
+  }
   const int64_t held = budget_ ? budget_->held() : 0;
   const std::string not_cut = recompute::end_segment(segment, *ending.context, first);
   if (not_cut.empty()) {

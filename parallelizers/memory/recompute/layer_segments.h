@@ -52,7 +52,7 @@ class LayerSegments final : public CallObserver,
   bool follows_calls() const override { return false; }
   void called(const OperatorEntry&, c10::ArrayRef<c10::IValue>) override {}
   void threw(const OperatorEntry&) override {}
-  void about_to_use(const at::Tensor& parameter) override;
+  void about_to_use(const at::Tensor& parameter, c10::ArrayRef<c10::IValue> arguments) override;
 
   std::vector<SegmentReport> report() const;
   const SegmentBudget* budget() const { return budget_.get(); }

@@ -219,14 +219,15 @@ namespace {
 
 /// Tells those who follow them of the parameters that the program is about to compute with.
 void tell_of_parameters(const OperatorEntry& op, const torch::jit::Stack& stack) {
-  for (size_t i = stack.size() - op.arguments; i < stack.size(); ++i) {
-    for_each_tensor_in(stack[i], [](const at::Tensor& tensor) {
+  const auto arguments = c10::ArrayRef<c10::IValue>(stack).slice(stack.size() - op.arguments);
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor_in(argument, [&](const at::Tensor& tensor) {
       if (look_at(tensor) != Met::marked) return;
       const Mark* const mark = mark_of(tensor);
       if (mark == nullptr) return;
       // It may be taken away meanwhile.
       const std::shared_ptr<CallObserver> observer = mark->layout->context()->observer;
-      if (observer) observer->about_to_use(tensor);
+      if (observer) observer->about_to_use(tensor, arguments);
     });
   }
 }

@@ -20,7 +20,8 @@ class CallObserver {
   virtual void threw(const OperatorEntry& op) = 0;
   /// An operator that the program calls is about to meet a marked parameter of the model; before
   /// anybody else sees it, a tap included (operator_tap.h).
-  virtual void about_to_use(const at::Tensor& /*parameter*/) {}
+  virtual void about_to_use(const at::Tensor& /*parameter*/,
+                            c10::ArrayRef<c10::IValue> /*arguments*/) {}
 
   /// Around one call. `observer` may be null: nobody is told.
   class Scope {

@@ -101,7 +101,7 @@ int64_t MemoryTape::input_bytes() const {
   return bytes;
 }
 
-void MemoryTape::about_to_use(const at::Tensor& parameter) {
+void MemoryTape::about_to_use(const at::Tensor& parameter, c10::ArrayRef<c10::IValue>) {
   const auto found = layers_.find(parameter.unsafeGetTensorImpl());
   segment_ = found == layers_.end() ? kNone : found->second;
 }

@@ -62,7 +62,7 @@ class MemoryTape final : public CallObserver {
 
   void called(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) override;
   void threw(const OperatorEntry& op) override { inner_->threw(op); }
-  void about_to_use(const at::Tensor& parameter) override;
+  void about_to_use(const at::Tensor& parameter, c10::ArrayRef<c10::IValue> arguments) override;
 
   /// An operator whose results were known, so that it did not run: what it saves follows from its
   /// name.
