@@ -62,7 +62,8 @@ struct Steps {
   PlanMemory memory;
 };
 
-Steps train(const std::function<Program()>& make, const std::string& config, bool example) {
+Steps train(const std::function<Program()>& make, const std::string& config, bool example,
+            int micro_batches = 1, int without_step = 0, bool sgd = false) {
   Steps steps;
   run_as_threads(1, [&](World world) {
     at::set_num_threads(1);
@@ -72,12 +73,18 @@ Steps train(const std::function<Program()>& make, const std::string& config, boo
     InitializeOptions how = in(world);
     if (example) how.example_inputs = [&] { program.loss(); };
     const ParallelModel parallel = initialize(program.model, Config::parse(config), how);
-    torch::optim::AdamW optimizer(program.model->parameters(), 1e-3);
-    for (int step = 0; step < 4; ++step) {
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (sgd) {
+      optimizer = std::make_unique<torch::optim::SGD>(program.model->parameters(),
+                                                      torch::optim::SGDOptions(1e-3).momentum(0.9));
+    } else {
+      optimizer = std::make_unique<torch::optim::AdamW>(program.model->parameters(), 1e-3);
+    }
+    for (int step = 0; step < 4 + without_step; ++step) {
       memory.take_peak();
-      optimizer.zero_grad();
-      program.loss().backward();
-      optimizer.step();
+      optimizer->zero_grad();
+      for (int i = 0; i < micro_batches; ++i) program.loss().backward();
+      if (step >= without_step) optimizer->step();
       steps.peaks.push_back(memory.take_peak());
     }
     const Plan plan = parallel.plan();
@@ -157,6 +164,50 @@ TEST_P(Budgets, AreKeptAndThePeakDoesNotRiseWhenTheyFall) {
     EXPECT_GT(kept, 0);
     EXPECT_GT(refused, 0);
   }
+}
+
+/// Accumulated gradients, first steps that a scaler skips, an optimizer that writes by `data()`.
+TEST_P(Budgets, AreKeptInOtherLoops) {
+  const auto make = GetParam().second;
+  struct Loop {
+    int micro_batches, without_step;
+    bool sgd;
+  };
+  for (const Loop loop : {Loop{3, 0, false}, Loop{1, 2, false}, Loop{1, 0, true}}) {
+    const auto run = [&](const std::string& config) {
+      return train(make, config, false, loop.micro_batches, loop.without_step, loop.sgd);
+    };
+    const int64_t all = peak(run(R"({"model_parallelism": {"enable": false}})"));
+    int kept = 0;
+    for (const int percent : {110, 100, 90, 75, 60}) {
+      const int64_t budget = all * percent / 100;
+      SCOPED_TRACE(c10::str(loop.micro_batches, " micro-batches, ", loop.without_step,
+                            " without a step, SGD ", loop.sgd, ", ", percent, " %: ", budget));
+      Steps steps;
+      if (!refusal_of([&] { steps = run(within(budget)); }).empty()) continue;
+      EXPECT_LE(peak(steps), budget);
+      kept += steps.kept;
+    }
+    EXPECT_GT(kept, 0);
+  }
+}
+
+/// Nothing of a model with a budget is left when the program lets go of it.
+TEST(Budget, GoesWithItsModel) {
+  run_as_threads(1, [](World world) {
+    at::set_num_threads(1);
+    CountedMemory memory;
+    for (int round = 0; round < 2; ++round) {
+      {
+        const Program program = convolutions();
+        const auto parallel =
+            initialize(program.model, Config::parse(within(int64_t{1} << 40)), in(world));
+        for (int step = 0; step < 3; ++step) program.loss().backward();
+        EXPECT_GT(memory.bytes(), 20000);
+      }
+      EXPECT_LT(memory.bytes(), 2000) << round;
+    }
+  });
 }
 
 TEST_P(Budgets, AreRefusedBeforeTheFirstStepByAnExample) {
