@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/placement/door/autocast_state.h"
 
 namespace oslo {
@@ -51,8 +52,7 @@ double tolerance_under(const Precision& precision) {
 
 at::Tensor as_rounded(const at::Tensor& own, const at::Tensor& like) {
   const at::ScalarType type = like.scalar_type();
-  const bool half = type == at::kBFloat16 || type == at::kHalf;
-  return half && own.scalar_type() == at::kFloat ? own.to(type) : own;
+  return is_half(type) && own.scalar_type() == at::kFloat ? own.to(type) : own;
 }
 
 }  // namespace oslo

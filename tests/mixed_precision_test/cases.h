@@ -34,6 +34,18 @@ inline torch::Tensor next_word(const torch::Tensor& logits, const torch::Tensor&
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), labels.flatten());
 }
 
+/// A step on batch `number`, in one part.
+inline void step(const ParallelModel& parallel, models::GPT2& model,
+                 torch::optim::Optimizer& optimizer, int number) {
+  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(1));
+  const auto [tokens, labels] = words(number);
+  optimizer.zero_grad();
+  schedule.forward_backward_step({tokens, labels}, [&](const auto& micro) {
+    return next_word(model->forward(micro[0]).to(torch::kFloat), micro[1]);
+  });
+  optimizer.step();
+}
+
 inline void expect_same(const torch::Tensor& actual, const torch::Tensor& expected,
                         const std::string& what) {
   EXPECT_EQ(actual.scalar_type(), expected.scalar_type()) << what;

@@ -195,7 +195,9 @@ TEST(ReduceDtype, GradientsInFp32TravelInIt) {
           EXPECT_EQ(item.value().grad().scalar_type(), torch::kFloat);
           const double far = (item.value().grad() - one).norm().item<double>();
           EXPECT_LE(far, (narrow ? 1.0 / 128 : 1e-5) * one.norm().item<double>()) << item.key();
-          if (narrow) EXPECT_GT(far, 0) << item.key();
+          if (narrow) {
+            EXPECT_GT(far, 0) << item.key();
+          }
         }
       });
     }

@@ -148,16 +148,6 @@ TEST(MixedPrecisionModels, CheckpointsGoToOtherGridsAndToPlainLibTorch) {
           return std::make_unique<torch::optim::SGD>(of->parameters(),
                                                      torch::optim::SGDOptions(0.1).momentum(0.9));
         };
-        const auto step = [&](const ParallelModel& parallel, models::GPT2& model,
-                              torch::optim::Optimizer& optimizer, int number) {
-          PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(1));
-          const auto [tokens, labels] = words(number);
-          optimizer.zero_grad();
-          schedule.forward_backward_step({tokens, labels}, [&](const auto& micro) {
-            return next_word(model->forward(micro[0]).to(torch::kFloat), micro[1]);
-          });
-          optimizer.step();
-        };
         models::GPT2 first = make_small(), second = make_small(), one = make_small();
         for (auto* each : {&first, &second, &one}) (*each)->to(saved.type);
         const auto of_first = optimizer_of(first), of_second = optimizer_of(second);

@@ -31,17 +31,6 @@ using Values = std::map<std::string, torch::Tensor>;
 
 class PreciseResharding : public testing::TestWithParam<Precise> {};
 
-void step(const ParallelModel& parallel, models::GPT2& model, torch::optim::Optimizer& optimizer,
-          int number) {
-  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(1));
-  const auto [tokens, labels] = words(number);
-  optimizer.zero_grad();
-  schedule.forward_backward_step({tokens, labels}, [&](const auto& micro) {
-    return next_word(model->forward(micro[0]).to(torch::kFloat), micro[1]);
-  });
-  optimizer.step();
-}
-
 TEST_P(PreciseResharding, KeepsEveryBitOverEveryLayout) {
   const Precise& precise = GetParam();
   run_as_threads(2, [&](World world) {

@@ -3,8 +3,8 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/layout/context.h"
 #include "tests/recomputation_test/gpt2.h"
+#include "tests/recomputation_test/kept_sizes.h"
 #include "tests/support/bf16.h"
-#include "tests/support/counted_memory.h"
 #include "tests/support/initialized.h"
 #include "tests/support/seeded.h"
 #include "tests/support/under_autocast.h"
@@ -127,18 +127,7 @@ TEST(RecomputedInMixedPrecision, AHalfModelWithMasterWeights) {
 TEST(RecomputedInMixedPrecision, KeepsNeitherCastsNorWhatProductsSaved) {
   run_as_threads(1, [](World world) {
     at::set_num_threads(1);
-    models::GPT2Options options = small_gpt2(4);
-    options.hidden = 48;
-    const Tensor words = torch::arange(512).remainder(19).view({16, 32});
-    const auto kept = [&](const std::string& config) {
-      auto model = make_seeded(3, [&] { return models::GPT2(options); });
-      const auto parallel = initialize(model, Config::parse(config), in(world));
-      loss_of_tokens(model->forward(words), words).backward();  // tries the segments
-      model->zero_grad();
-      const CountedMemory memory;
-      const Tensor loss = loss_of_tokens(model->forward(words), words);
-      return static_cast<double>(memory.bytes()) / (512 * 48 * 4);
-    };
+    const auto kept = [&](const std::string& config) { return kept_sizes(config, world); };
     const auto amp = [](const std::string& more) {
       return R"({"amp": {"enabled": true}, "model_parallelism": {"tensor_parallel_size": 1})" +
              more + "}";

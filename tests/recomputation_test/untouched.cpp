@@ -4,7 +4,7 @@
 #include "tests/models/unet.h"
 #include "tests/models/vit.h"
 #include "tests/recomputation_test/gpt2.h"
-#include "tests/support/counted_memory.h"
+#include "tests/recomputation_test/kept_sizes.h"
 #include "tests/support/error_of.h"
 #include "tests/support/initialized.h"
 #include "tests/support/own_draws.h"
@@ -81,18 +81,7 @@ TEST(RecomputedLayers, GPT2OnOneRankIsThePlainModelBitForBit) {
 TEST(RecomputedLayers, KeepsTheInputsOfItsSegments) {
   run_as_threads(1, [](World world) {
     at::set_num_threads(1);
-    models::GPT2Options options = small_gpt2(4);
-    options.hidden = 48;
-    const Tensor tokens = torch::arange(512).remainder(19).view({16, 32});
-    const auto kept = [&](const std::string& config) {
-      auto model = make_seeded(3, [&] { return models::GPT2(options); });
-      const auto parallel = initialize(model, Config::parse(config), in(world));
-      loss_of_tokens(model->forward(tokens), tokens).backward();  // tries the segments
-      model->zero_grad();
-      const CountedMemory memory;
-      const Tensor loss = loss_of_tokens(model->forward(tokens), tokens);
-      return static_cast<double>(memory.bytes()) / (512 * 48 * 4);
-    };
+    const auto kept = [&](const std::string& config) { return kept_sizes(config, world); };
     const double plain = kept(R"({"model_parallelism": {"enable": true}})");
     const double all = kept(config_of(forms()[0])), keep = kept(config_of(forms()[3]));
     EXPECT_GT(plain, 4 * 14);

@@ -77,13 +77,10 @@ PlanMemory foresee_memory(SurveyedModel model, const ConfigValues& values, int64
   if (asked == 0 && (bytes == 0 || in_stages)) return {};
   model.segments = segments_of(model.model, values);
   if (in_stages) model.in_flight = forwards_in_flight(values, model.stages);
-  const std::function<void()> none;
-  const SurveyedModel alone{model.model,    model.layers, model.axes,
-                            model.segments, none,         model.optimizer};
   const size_t segments = model.segments.size();
   if (asked > 0) return answer(asked, survey_memory(model), segments);
-  const bool seen = !model.half_forward;
-  return within_budget(bytes, survey_memory(seen ? model : alone).front().profile, segments);
+  if (model.half_forward) model.example = nullptr;
+  return within_budget(bytes, survey_memory(model).front().profile, segments);
 }
 
 }  // namespace oslo

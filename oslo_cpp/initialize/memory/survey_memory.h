@@ -24,7 +24,7 @@ struct SurveyedModel {
   const std::vector<LayerPlan>& layers;
   const PlanAxes& axes;
   std::vector<SegmentLayers> segments;
-  const std::function<void()>& example;      ///< may be empty
+  std::function<void()> example;             ///< may be empty
   const torch::optim::Optimizer* optimizer;  ///< null: AdamW
   StageMap tensors = {};                     ///< of a pipeline
   int stages = 1;

@@ -59,6 +59,14 @@ bool SegmentBudget::begin(int segment, const ModelContext& context) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stage_ == Stage::done) return decided_.kept[segment];
   MemoryAccount::join(options_.account);
+  // A forward runs its segments in their order, and to look at all parameters takes time.
+  if (!began_ || segment <= last_segment_) begin_forward(context);
+  last_segment_ = segment;
+  next_phase("forward of " + options_.names[segment]);
+  return decided_.kept[segment];
+}
+
+void SegmentBudget::begin_forward(const ModelContext& context) {
   const LoopState now = options_.model();
   const bool sees_all = alone(context) && now.contents != 0;
   const bool changed =
@@ -75,16 +83,13 @@ bool SegmentBudget::begin(int segment, const ModelContext& context) {
       check(context);
     }
   }
-  if (stepped || !began_) {
-    began_ = true;
-    saw_backward_ = false;
-    seen_.clear();
-    options_.account->take_peak();
-    at_begin_ = now;
-    held_at_begin_ = held();
-  }
-  next_phase("forward of " + options_.names[segment]);
-  return decided_.kept[segment];
+  if (began_ && !stepped) return;
+  began_ = true;
+  saw_backward_ = false;
+  seen_.clear();
+  options_.account->take_peak();
+  at_begin_ = now;
+  held_at_begin_ = held();
 }
 
 void SegmentBudget::ended(int segment, bool tries) {

@@ -80,6 +80,7 @@ class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
  private:
   enum class Stage { profiles, checks, done };
 
+  void begin_forward(const ModelContext& context);
   void next_phase(std::string name, bool once = false);
   void backward_ended();
   void decide(const ModelContext& context);
@@ -98,6 +99,7 @@ class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
   std::unordered_map<const c10::StorageImpl*, int64_t> inputs_;  ///< bytes that nobody counts
   int64_t held_at_begin_ = 0;
   int64_t wrong_by_ = 0;  ///< bytes by which decisions were too low
+  int last_segment_ = 0;  ///< whose forward began
   bool began_ = false;
   bool in_backward_ = false;
   bool saw_backward_ = false;

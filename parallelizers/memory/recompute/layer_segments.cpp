@@ -82,6 +82,7 @@ void LayerSegments::begin(int number, const at::Tensor& parameter) {
   auto segment = std::make_shared<recompute::Segment>();
   segment->whole = options_.whole();
   segment->keep_at_most = options_.keep_at_most();
+  segment->weighs = budget_ != nullptr;
   segment->state.emplace();
   open() = std::make_unique<Open>(
       Open{shared_from_this(), number, parameter.unsafeGetTensorImpl(), context,

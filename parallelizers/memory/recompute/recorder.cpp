@@ -13,6 +13,7 @@
 #include "parallelizers/memory/recompute/take_saved.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/tapped_call.h"
 #include "parallelizers/placement/layout/context.h"
@@ -68,7 +69,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     makes_memory_ = makes_memory(op, arguments);
     record.always = makes_memory_ || op.handle.hasTag(at::Tag::inplace_view);
     record.to_keep = keep_if_ && keep_if_(op.name, arguments);
-    const bool weighed = record.to_keep && segment_->keep_at_most < 1;
+    const bool weighed = segment_->weighs || (record.to_keep && segment_->keep_at_most < 1);
     const OperatorTap::Lifted lifted;
     in_operator_ = true;
     try {

@@ -14,6 +14,7 @@
 #include "mpu/grid/random_states.h"
 #include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/tapped_call.h"
 

@@ -89,23 +89,6 @@ class CastBack final : public Node {
   const std::weak_ptr<SplitBackward> split_;
 };
 
-/// What a weight holds at one time: writes are counted, but those that give it other memory.
-struct Content {
-  explicit Content(const at::Tensor& parameter)
-      : writes(parameter.unsafeGetTensorImpl()->version_counter().current_version()),
-        storage(parameter.storage().getWeakStorageImpl()),
-        memory(parameter.storage().unsafeGetStorageImpl()),
-        type(parameter.scalar_type()) {}
-  bool operator==(const Content& other) const {
-    return writes == other.writes && memory == other.memory && type == other.type;
-  }
-
-  uint32_t writes;
-  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< so that its address is nobody else's
-  const c10::StorageImpl* memory;
-  at::ScalarType type;
-};
-
 using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
 
 /// A tensor over the same memory, without history.
@@ -139,6 +122,23 @@ at::Tensor shape_elsewhere(const at::Tensor& parameter, at::ScalarType type) {
 }
 
 }  // namespace
+
+/// What a weight holds at one time: writes are counted, but those that give it other memory.
+struct WeightCasts::Content {
+  explicit Content(const at::Tensor& parameter)
+      : writes(parameter.unsafeGetTensorImpl()->version_counter().current_version()),
+        storage(parameter.storage().getWeakStorageImpl()),
+        memory(parameter.storage().unsafeGetStorageImpl()),
+        type(parameter.scalar_type()) {}
+  bool operator==(const Content& other) const {
+    return writes == other.writes && memory == other.memory && type == other.type;
+  }
+
+  uint32_t writes;
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  ///< so that its address is nobody else's
+  const c10::StorageImpl* memory;
+  at::ScalarType type;
+};
 
 struct WeightCasts::Entry {
   bool holds(const Content& now, at::ScalarType in) const {

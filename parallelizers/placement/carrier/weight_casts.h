@@ -46,6 +46,7 @@ class WeightCasts {
   void count_writes_of(const at::Tensor& data, const at::Tensor& parameter);
 
  private:
+  struct Content;
   struct Entry;
 
   bool written_by_others(const c10::TensorImpl* parameter);

@@ -7,23 +7,18 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/deferred/content.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/weight_casts.h"
 
 namespace oslo {
-namespace {
-
-bool is_narrow(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string keep_in_fp32(const ModelView& model, const ContextPtr& context) {
   const c10::AutoGradMode no_grad(false);
   std::map<std::string, int> kept;
   const auto keep = [&](const at::Tensor& parameter) {
-    if (!is_narrow(parameter) || mark_of(parameter) != nullptr) return;
+    if (!is_half(parameter.scalar_type()) || mark_of(parameter) != nullptr) return;
     const at::ScalarType type = parameter.scalar_type();
     const at::Tensor gradient = parameter.grad();
     parameter.mutable_grad().reset();
@@ -63,7 +58,7 @@ void give_types_back(const AuthorTypes& types) {
 
 void check_kept_in_fp32(const ModelView& model) {
   for (const NamedTensor& parameter : model.in_use()) {
-    OSLO_CHECK(!is_narrow(parameter.tensor) || !is_deferred(parameter.tensor),
+    OSLO_CHECK(!is_half(parameter.tensor.scalar_type()) || !is_deferred(parameter.tensor),
                "initialize: ", parameter.name, " is ", parameter.tensor.scalar_type(),
                " and was constructed under DeferredInit, and 'master_weights' keeps it in fp32: "
                "construct the model in fp32, or set 'master_weights' to false");

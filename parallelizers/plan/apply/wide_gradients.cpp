@@ -8,15 +8,14 @@
 namespace oslo {
 namespace {
 
-bool is_half(const at::Tensor& parameter) {
-  const c10::ScalarType type = parameter.scalar_type();
-  return (type == at::kBFloat16 || type == at::kHalf) && parameter.is_leaf() &&
-         !parameter.is_inference();
+bool takes_gradients_in_half(const at::Tensor& parameter) {
+  return is_half(parameter.scalar_type()) && parameter.is_leaf() && !parameter.is_inference();
 }
 
 void widen(const at::Tensor& parameter) {
   // Where the program has set a type, that stays.
-  if (!is_half(parameter) || parameter.grad_dtype() != parameter.scalar_type()) return;
+  if (!takes_gradients_in_half(parameter) || parameter.grad_dtype() != parameter.scalar_type())
+    return;
   const at::Tensor gradient = parameter.grad();
   parameter.mutable_grad().reset();  // LibTorch compares it with the type that is set
   parameter.set_grad_dtype(at::kFloat);
@@ -24,7 +23,7 @@ void widen(const at::Tensor& parameter) {
 }
 
 void narrow(const at::Tensor& parameter) {
-  if (!is_half(parameter)) return;
+  if (!takes_gradients_in_half(parameter)) return;
   if (parameter.grad_dtype() == at::kFloat) unset_gradient_type(parameter);
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined()) gradient = gradient.to(parameter.scalar_type());

@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -82,7 +81,7 @@ class DryRun {
   };
   std::vector<TensorBytes> model_bytes() const;
 
-  /// Notes what the next runs do with memory; null: nothing. Must outlive them.
+  /// Notes what the next runs do with memory; null: nothing.
   void set_tape(std::shared_ptr<MemoryTape> tape) { tape_ = std::move(tape); }
 
   /// Layers whose weight the forward computed so far.

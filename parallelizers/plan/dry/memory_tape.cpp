@@ -1,6 +1,5 @@
 #include "parallelizers/plan/dry/memory_tape.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/elsewhere/stage_call.h"
 
 namespace oslo {
@@ -35,11 +34,6 @@ MemoryTape::Saves what_it_saves(std::string_view name) {
                             name == "linear" || name.ends_with("mm") ||
                             name.find("_norm") != std::string_view::npos;
   return {true, !by_arguments};
-}
-
-at::Tensor local_of(const at::Tensor& tensor) {
-  const PlacedTensorImpl* impl = placed_impl(tensor);
-  return impl != nullptr ? impl->value().local : tensor;
 }
 
 }  // namespace
@@ -134,17 +128,6 @@ void MemoryTape::bury() {
   });
 }
 
-const OperatorEntry* MemoryTape::entry(const at::RecordFunction& function) {
-  const auto [found, added] = entries_.emplace(function.name(), nullptr);
-  if (!added) return found->second;
-  const auto name = function.operator_name();
-  if (!name) return nullptr;
-  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
-  if (!handle) return nullptr;
-  found->second = &entry_of(*handle);
-  return found->second;
-}
-
 void MemoryTape::read(Call& call, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   call.segment = segment_;
   call.stages = stages_;
@@ -203,7 +186,7 @@ std::unique_ptr<at::ObserverContext> MemoryTape::started(const at::RecordFunctio
     ++tape->depth_;
     return nullptr;
   }
-  const OperatorEntry* const op = tape->entry(function);
+  const OperatorEntry* const op = tape->entries_.of(function);
   if (op == nullptr) return nullptr;
   const auto inputs = function.inputs();
   const c10::ArrayRef<c10::IValue> arguments(inputs.data(), inputs.size());

@@ -15,6 +15,7 @@
 #include "parallelizers/placement/operators/call_observer.h"
 #include "parallelizers/placement/operators/operator_entry.h"
 #include "parallelizers/placement/residency/stage_set.h"
+#include "parallelizers/plan/dry/function_entries.h"
 
 namespace oslo {
 
@@ -73,7 +74,6 @@ class MemoryTape final : public CallObserver {
   struct Open;
   static std::unique_ptr<at::ObserverContext> started(const at::RecordFunction& function);
   static void ended(const at::RecordFunction& function, at::ObserverContext* context);
-  const OperatorEntry* entry(const at::RecordFunction& function);
   int meet(const at::Tensor& tensor, bool made);
   void read(Call& call, const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments);
   void finish(Call call, c10::ArrayRef<c10::IValue> results, std::optional<Saves> instead);
@@ -86,7 +86,7 @@ class MemoryTape final : public CallObserver {
   std::vector<int> alive_;
   std::vector<Memory> memories_;
   std::vector<Call> calls_;
-  std::unordered_map<const void*, const OperatorEntry*> entries_;  ///< by their names' addresses
+  FunctionEntries entries_;
   int segment_ = kNone;
   StageSet stages_;
   int depth_ = 0;           ///< of operators within a noted one

@@ -1,7 +1,6 @@
 #include "parallelizers/plan/dry/work_meter.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
-#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/local_of.h"
 
 namespace oslo {
 
@@ -119,12 +118,6 @@ bool runs_as_one_kernel(const OperatorEntry& op, c10::ArrayRef<c10::IValue> argu
   return one && h.size(2) == c.size(2);  // no projection
 }
 
-/// This rank's part, without a graph of its own.
-at::Tensor local_of(const at::Tensor& tensor) {
-  const PlacedTensorImpl* impl = placed_impl(tensor);
-  return impl != nullptr ? impl->value().local : tensor;
-}
-
 double bytes_of_tensor(const at::Tensor& tensor) {
   return static_cast<double>(tensor.numel()) * static_cast<double>(tensor.element_size());
 }
@@ -170,15 +163,8 @@ WorkMeter::~WorkMeter() {
 
 /// The operator, unless it is made of others, which come by themselves, and has no rule either.
 const OperatorEntry* WorkMeter::entry(const at::RecordFunction& function) {
-  const auto [found, added] = entries_.emplace(function.name(), nullptr);
-  if (!added) return found->second;
-  const auto name = function.operator_name();
-  if (!name) return nullptr;
-  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
-  if (!handle) return nullptr;
-  const OperatorEntry& op = entry_of(*handle);
-  if (!comes_in_parts(op) || op.rule != nullptr) found->second = &op;
-  return found->second;
+  const OperatorEntry* const op = entries_.of(function);
+  return op != nullptr && comes_in_parts(*op) && op->rule == nullptr ? nullptr : op;
 }
 
 std::unique_ptr<WorkMeter::Call> WorkMeter::read(const OperatorEntry& op,

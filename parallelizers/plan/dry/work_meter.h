@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 
 #include "parallelizers/placement/operators/operator_entry.h"
+#include "parallelizers/plan/dry/function_entries.h"
 #include "parallelizers/plan/dry/rates.h"
 
 namespace oslo {
@@ -51,7 +51,7 @@ class WorkMeter {
   at::CallbackHandle handle_;
   Work work_;
   int depth_ = 0;  ///< of operators within a counted one
-  std::unordered_map<const void*, const OperatorEntry*> entries_;  ///< by their names' addresses
+  FunctionEntries entries_;
 };
 
 }  // namespace oslo

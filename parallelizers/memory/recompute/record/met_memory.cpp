@@ -1,6 +1,6 @@
 #include "parallelizers/memory/recompute/record/met_memory.h"
 
-#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/local_of.h"
 
 namespace oslo::recompute {
 namespace {
@@ -13,11 +13,6 @@ c10::StorageImpl* memory_of(const at::Tensor& tensor) {
 }
 
 }  // namespace
-
-at::Tensor local_of(const at::Tensor& tensor) {
-  const PlacedTensorImpl* const impl = placed_impl(tensor);
-  return impl == nullptr ? tensor : impl->value().local;
-}
 
 int MetMemory::find(const at::Tensor& tensor) const {
   const auto found = numbers_.find(memory_of(tensor));

@@ -6,9 +6,6 @@
 
 namespace oslo::recompute {
 
-/// The tensor whose memory another one's elements are in: a placed one's local tensor.
-at::Tensor local_of(const at::Tensor& tensor);
-
 /// Knows the memory that a segment's operators have met by number. Memory that is freed meanwhile
 /// keeps its number: nothing else can lie at the same address.
 class MetMemory {

@@ -76,7 +76,7 @@ struct OperatorRecord {
   bool rebuildable = true;  ///< its results are tensors and lists of them, or no tensors at all
   bool always = false;      ///< costs nothing, or content may come to its results by other means
   bool to_keep = false;     ///< what it computes is asked to be kept
-  double flops = 0;         ///< of what is asked to be kept (operator_flops.h)
+  double flops = 0;         ///< where somebody weighs it (operator_flops.h)
   bool makes_statistics = false;  ///< updates running statistics, which do not count as written
 
   /// It gives values to the program (`item`, `equal`) and no tensor.

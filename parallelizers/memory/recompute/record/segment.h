@@ -24,6 +24,7 @@ struct Segment {
   std::function<void()> about_to_rerun;  ///< told in backward, where somebody wants to know
   std::string no_replay;                 ///< why records cannot be replayed; empty where they can
   std::optional<CallState> state;
+  bool weighs = false;      ///< notes how much all of its operators compute
   bool whole = false;       ///< operators that nobody needs run again, too
   double keep_at_most = 1;  ///< of what it would save, as a share (needs.h)
   bool ended = false;

@@ -3,15 +3,12 @@
 #include <algorithm>
 
 namespace oslo::recompute {
-namespace {
 
 double bytes_of(const MetTensor& met) {
   double bytes = static_cast<double>(c10::elementSize(met.dtype));
   for (const int64_t size : met.sizes) bytes *= static_cast<double>(size);
   return bytes;
 }
-
-}  // namespace
 
 SegmentBytes::SegmentBytes(const Segment& segment)
     : segment_(segment), bytes_(segment.storages.size()) {

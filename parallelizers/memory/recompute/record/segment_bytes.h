@@ -6,6 +6,9 @@
 
 namespace oslo::recompute {
 
+/// Of all its elements, by its global sizes where it is cut.
+double bytes_of(const MetTensor& met);
+
 /// What a segment's memory weighs, while all that it has saved is still there. Where tensors are
 /// cut, by their global shapes, and without what only kernels know of (statistics): the same on all
 /// ranks. Parameters, and other leaves, weigh nothing: they are there anyway.
