@@ -7,15 +7,10 @@
 
 #include <utility>
 
+#include "parallelizers/memory/saved_geometry.h"
+
 namespace oslo::offload {
 namespace {
-
-at::Tensor lay(c10::Storage memory, c10::DispatchKeySet keys, caffe2::TypeMeta dtype,
-               c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(memory), keys, dtype);
-  impl->set_sizes_and_strides(sizes, strides, offset);
-  return at::Tensor(std::move(impl));
-}
 
 /// Below autograd: a copy is no operator of the user's, and counts no version.
 void copy_bytes(const at::Tensor& from, at::Tensor to) {
@@ -29,10 +24,6 @@ at::Tensor empty_bytes(int64_t bytes, at::TensorOptions options) {
 }
 
 }  // namespace
-
-at::Tensor SavedView::of(c10::Storage memory) const {
-  return lay(std::move(memory), keys, dtype, sizes, strides, offset);
-}
 
 MovedMemory::MovedMemory(const at::Tensor& saved, size_t place, c10::Stream copies)
     : place_(place),
@@ -50,7 +41,7 @@ bool MovedMemory::is_of(const at::Tensor& saved) const {
 }
 
 at::Tensor MovedMemory::all_bytes(const c10::Storage& memory) const {
-  return lay(memory, keys_, caffe2::TypeMeta::Make<uint8_t>(), {bytes()}, {1}, 0);
+  return lay({{bytes()}, {1}, 0, keys_, caffe2::TypeMeta::Make<uint8_t>(), device_}, memory);
 }
 
 /// The allocator must not give the memory to others before `stream` is done with it.

@@ -4,28 +4,11 @@
 #include <c10/core/Event.h>
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
-#include <c10/util/DimVector.h>
 
 #include <cstdint>
 #include <optional>
 
 namespace oslo::offload {
-
-/// How a saved tensor lies in its memory.
-struct SavedView {
-  explicit SavedView(const at::Tensor& saved)
-      : sizes(saved.sizes()),
-        strides(saved.strides()),
-        offset(saved.storage_offset()),
-        keys(saved.key_set()),
-        dtype(saved.dtype()) {}
-  at::Tensor of(c10::Storage memory) const;
-
-  c10::DimVector sizes, strides;
-  int64_t offset;
-  c10::DispatchKeySet keys;
-  caffe2::TypeMeta dtype;
-};
 
 /// Memory of a device that saved tensors lie in: there, on the host, or there again. Copies go on
 /// one stream, one after the other, so that what comes back was out before. Not for several threads

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/memory/saved_geometry.h"
 
 namespace oslo::offload {
 namespace {
@@ -42,9 +43,9 @@ UnpackSavedTensor Store::pack(const at::Tensor& saved) {
   memory->saved_once_more();
   // The last that was saved stays, however large.
   while (waiting_ > ahead_ && next_to_move_ + 1 < first_ + entries_.size()) move_oldest();
-  return [store = shared_from_this(), memory = std::move(memory), view = SavedView(saved)] {
+  return [store = shared_from_this(), memory = std::move(memory), view = geometry_of(saved)] {
     const std::lock_guard<std::mutex> held(store->mutex_);
-    const at::Tensor tensor = view.of(memory->take());
+    const at::Tensor tensor = lay(view, memory->take());
     store->fetch_before(memory->place());
     return tensor;
   };

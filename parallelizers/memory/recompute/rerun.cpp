@@ -234,7 +234,7 @@ void Rerun::end() {
   segment_.for_each_slot([&](SavedSlot& slot, int number) {
     if (slot.kept || number == kNone || needed_[number]) return;
     const c10::Storage& memory = memory_[slot.storage];
-    const Geometry& lies = slot.geometry;
+    const SavedGeometry& lies = slot.geometry;
     OSLO_CHECK(
         memory && at::detail::computeStorageNbytes(lies.sizes, lies.strides, lies.dtype.itemsize(),
                                                    lies.offset) <= memory.nbytes(),

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "parallelizers/memory/recompute/record/geometry.h"
 #include "parallelizers/memory/recompute/record/logged_carrier.h"
+#include "parallelizers/memory/saved_geometry.h"
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/placement/operators/operator_entry.h"
@@ -36,7 +36,7 @@ struct MetTensor {
   int maker = kNone;        ///< of an argument, where records are replayed: the operator that made
   int place = 0;            ///< it, and which of its results it was; kNone: it was there before
   // Of results.
-  Geometry geometry;
+  SavedGeometry geometry;
   bool plain = false;  ///< an ordinary dense tensor, which `geometry` says all of
   LayoutPtr whole;     ///< of a placed one that nothing cuts, whose inside `geometry` says all of
   bool requires_grad = false;
@@ -50,7 +50,7 @@ struct SavedSlot {
       c10::intrusive_ptr<c10::TensorImpl>()};  ///< where somebody may still hold it
   bool kept = false;                           ///< `value` stays
   int storage = kNone;                         ///< what it is a view of; kNone: nothing known
-  Geometry geometry;
+  SavedGeometry geometry;
 };
 
 /// What replaying one operator takes.

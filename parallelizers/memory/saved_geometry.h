@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <optional>
 
-namespace oslo::recompute {
+namespace oslo {
 
 /// How a plain tensor lies in its memory.
-struct Geometry {
+struct SavedGeometry {
   c10::DimVector sizes, strides;
   int64_t offset = 0;
   c10::DispatchKeySet keys;
@@ -18,9 +18,9 @@ struct Geometry {
 };
 
 /// A plain tensor over memory that has its elements. Without memory, reading an element throws.
-at::Tensor lay(const Geometry& geometry, c10::Storage memory);
-Geometry geometry_of(const at::Tensor& plain);
+at::Tensor lay(const SavedGeometry& geometry, c10::Storage memory);
+SavedGeometry geometry_of(const at::Tensor& plain);
 /// Whether that is what was thrown.
 bool is_content_missing(const c10::Error& error);
 
-}  // namespace oslo::recompute
+}  // namespace oslo

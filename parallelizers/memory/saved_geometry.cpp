@@ -1,10 +1,10 @@
-#include "parallelizers/memory/recompute/record/geometry.h"
+#include "parallelizers/memory/saved_geometry.h"
 
 #include <c10/core/Allocator.h>
 
 #include <utility>
 
-namespace oslo::recompute {
+namespace oslo {
 namespace {
 
 constexpr const char* kNoContent =
@@ -20,7 +20,7 @@ c10::Storage no_memory(c10::Device device) {
 
 }  // namespace
 
-Geometry geometry_of(const at::Tensor& plain) {
+SavedGeometry geometry_of(const at::Tensor& plain) {
   return {c10::DimVector(plain.sizes()),
           c10::DimVector(plain.strides()),
           plain.storage_offset(),
@@ -29,7 +29,7 @@ Geometry geometry_of(const at::Tensor& plain) {
           plain.device()};
 }
 
-at::Tensor lay(const Geometry& geometry, c10::Storage memory) {
+at::Tensor lay(const SavedGeometry& geometry, c10::Storage memory) {
   if (!memory) memory = no_memory(*geometry.device);
   auto impl =
       c10::make_intrusive<c10::TensorImpl>(std::move(memory), geometry.keys, geometry.dtype);
@@ -41,4 +41,4 @@ bool is_content_missing(const c10::Error& error) {
   return error.msg() == kNoContent;
 }
 
-}  // namespace oslo::recompute
+}  // namespace oslo
