@@ -13,6 +13,7 @@
 #include "oslo_cpp/verify/recorded_run.h"
 #include "oslo_cpp/verify/same_precision.h"
 #include "parallelizers/modules/model_view.h"
+#include "parallelizers/placement/layout/context.h"
 
 namespace oslo {
 namespace {
