@@ -38,6 +38,7 @@
 #include "parallelizers/plan/apply/wide_gradients.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/dry/forward_survey.h"
+#include "parallelizers/plan/search/joined_sums.h"
 
 namespace oslo {
 namespace {
@@ -237,6 +238,7 @@ void Initialization::plan() {
   if (searches) rates = find_rates(*mpu_, sizes_.backend, device_of(view_), options_.rates);
   agree_on_success(world_, "the plan", [&] { plan_together(rates); });
   if (searches) {
+    agree_on_sums(world_, layers_);
     agree_on_text(world_, "initialize: the plan", plan_text(layers_, stages_, view_),
                   "hand initialize example inputs of the same shapes on every rank");
   }

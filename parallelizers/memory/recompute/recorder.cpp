@@ -29,6 +29,7 @@ bool is_plain(const at::Tensor& tensor) {
 /// Whether other ranks have parts of it, or it is on a pipeline stage.
 bool is_divided(const at::Tensor& tensor) {
   if (!tensor.key_set().has(kPlacedKey)) return false;
+  if (const auto* impl = placed_impl(tensor); impl != nullptr && impl->partial()) return true;
   const LayoutPtr lies = layout(tensor);
   return lies && (!lies->whole() || lies->resident());
 }

@@ -85,7 +85,7 @@ bool is_placed(const at::Tensor& tensor) {
 
 LayoutPtr layout(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->value().layout;
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->layout();
   const Mark* mark = mark_of(tensor);
   return mark == nullptr ? nullptr : mark->layout;
 }

@@ -10,7 +10,7 @@ ContextPtr context_of(c10::ArrayRef<c10::IValue> arguments) {
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     if (context) return;
     if (const PlacedTensorImpl* impl = placed_impl(tensor)) {
-      context = impl->value().layout->context();
+      context = impl->layout()->context();
     } else if (const Mark* mark = mark_of(tensor)) {
       context = mark->layout->context();
     }

@@ -8,7 +8,7 @@ namespace oslo {
 /// itself.
 inline at::Tensor local_of(const at::Tensor& tensor) {
   const PlacedTensorImpl* const impl = placed_impl(tensor);
-  return impl == nullptr ? tensor : impl->value().local;
+  return impl == nullptr ? tensor : impl->unfinished().local;
 }
 
 }  // namespace oslo

@@ -75,6 +75,12 @@ PlacedTensorImpl::PlacedTensorImpl(Value value, const PlacedTensorImpl& like)
   }
 }
 
+/// Its front, if one is asked for, is made of what this leaves; there is none before.
+void PlacedTensorImpl::end() const {
+  auto& own = const_cast<PlacedTensorImpl*>(this)->value_;
+  own = end_sum(std::move(own));
+}
+
 void PlacedTensorImpl::stride(c10::IntArrayRef strides) {
   const auto sizes = value_.sizes();
   set_sizes_and_strides(sizes, strides);
@@ -121,7 +127,7 @@ const char* PlacedTensorImpl::tensorimpl_type_name() const {
 
 c10::intrusive_ptr<c10::TensorImpl> PlacedTensorImpl::shallow_copy_and_detach(
     const c10::VariableVersion& version, bool allow_metadata_change) const {
-  Value value = value_;
+  Value value = this->value();
   {
     const BelowDoor below;
     value.local = value.local.detach();

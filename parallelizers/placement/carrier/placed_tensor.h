@@ -25,7 +25,15 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   /// Gives the tensor the strides that one device's has.
   void stride(c10::IntArrayRef strides);
 
-  const Value& value() const { return value_; }
+  /// The value, of which a partial sum is ended first: collective, once.
+  const Value& value() const {
+    if (value_.partial) end();
+    return value_;
+  }
+  /// The same as it is; for those who know what to do with a partial sum.
+  const Value& unfinished() const { return value_; }
+  bool partial() const { return value_.partial != nullptr; }
+  const LayoutPtr& layout() const { return value_.layout; }
   /// Of a view whose operator had to gather; null otherwise.
   const std::shared_ptr<const GatheredView>& gathered_view() const { return gathered_view_; }
   void set_gathered_view(std::shared_ptr<const GatheredView> view) {
@@ -53,6 +61,7 @@ class PlacedTensorImpl final : public c10::TensorImpl {
   const char* tensorimpl_type_name() const override;
   void keep_only_our_key();
   void set_global_geometry();
+  void end() const;
   /// The strides of a contiguous tensor of these sizes, whatever the size of a dimension.
   void pack(c10::IntArrayRef sizes);
   void copy_packed_geometry(const PlacedTensorImpl& like);

@@ -17,6 +17,7 @@
 #include "parallelizers/placement/door/part_operators.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
+#include "parallelizers/placement/engine/joined_sum.h"
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
@@ -60,8 +61,9 @@ bool run_whole(Call& call) {
 }
 
 void run_own_rule(Call& call) {
-  if (run_whole(call)) return;
   const OperatorEntry& op = call.op();
+  if (op.adds && run_joined(call)) return;
+  if (run_whole(call)) return;
   if (op.rule != nullptr) {
     op.rule(call);
   } else if (op.pointwise && !op.writes_out) {
@@ -151,7 +153,7 @@ bool may_be_from_gradients(c10::ArrayRef<c10::IValue> arguments) {
   if (StageCarrier::current() != nullptr) return false;
   for (const c10::IValue& argument : arguments) {
     const auto* impl = argument.isTensor() ? placed_impl(argument.toTensor()) : nullptr;
-    const Layout* const layout = impl == nullptr ? nullptr : impl->value().layout.get();
+    const Layout* const layout = impl == nullptr ? nullptr : impl->layout().get();
     if (layout != nullptr && layout->resident() && layout->context()->residence() != nullptr &&
         layout->context()->residence()->from_gradients() != nullptr) {
       return true;

@@ -80,7 +80,7 @@ bool all_known(c10::ArrayRef<c10::IValue> arguments) {
   bool known = true;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     const PlacedTensorImpl* impl = placed_impl(tensor);
-    known &= impl != nullptr ? impl->value().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
+    known &= impl != nullptr ? impl->unfinished().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
   });
   return known;
 }
@@ -102,9 +102,9 @@ void refuse_scale_of_stage(const OperatorEntry& op, c10::ArrayRef<c10::IValue> a
   if (!target.defined() || !is_gradient(target)) return;
   for_each_tensor(arguments.slice(1), [&](const at::Tensor& other) {
     const PlacedTensorImpl* impl = placed_impl(other);
-    if (impl == nullptr || impl->dim() > 0 || !impl->value().layout->resident()) return;
+    if (impl == nullptr || impl->dim() > 0 || !impl->layout()->resident()) return;
     fail(op.name, " changes a gradient of ", mark_of(target)->name, " by a number that pipeline ",
-         impl->value().layout->stages().to_string(),
+         impl->layout()->stages().to_string(),
          " computed, of its own gradients perhaps (torch::nn::utils::clip_grad_norm_ does so); use "
          "parallel.clip_grad_norm_, which knows those of all stages, or, where a stage's own is "
          "meant, oslo::local_tensor of it");

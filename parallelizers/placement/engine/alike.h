@@ -44,7 +44,7 @@ class Alike {
   }
 
   bool take_placed(const PlacedTensorImpl* impl) {
-    if (impl->gathered_view() || is_left_behind(*impl)) return false;
+    if (impl->partial() || impl->gathered_view() || is_left_behind(*impl)) return false;
     const GraphPlace* const place = GraphPlace::find(*impl);
     if (place != nullptr && !place->at_local()) return false;
     take_order(impl->is_contiguous());

@@ -33,7 +33,8 @@ bool some_followed(const ContextPtr& context, c10::ArrayRef<c10::IValue> argumen
 /// The same with a shape inside, as all that lies on other stages has.
 at::Tensor with_shape_inside(const at::Tensor& tensor) {
   const PlacedTensorImpl* const impl = placed_impl(tensor);
-  if (impl == nullptr || !impl->value().elsewhere() || impl->value().local.is_meta()) return tensor;
+  if (impl == nullptr || !impl->unfinished().elsewhere()) return tensor;
+  if (impl->unfinished().local.is_meta()) return tensor;
   const BelowDoor below;
   return wrap_view({shape_of(impl->value().local), impl->value().layout}, impl->strides(),
                    impl->gathered_view());
@@ -205,7 +206,7 @@ void Call::run(const DimensionMap& map) {
   run(map, [this](c10::ArrayRef<at::Tensor> local) { return call_below(local); });
 }
 
-void Call::run(const DimensionMap& map, const LocalFunction& function) {
+void Call::run(const DimensionMap& map, const LocalFunction& function, bool may_wait) {
   auto operands = this->operands();
   OSLO_CHECK(operands.size() == map.operands.size(), name(), ": the rule describes ",
              map.operands.size(), " operands, the call has ", operands.size());
@@ -222,7 +223,7 @@ void Call::run(const DimensionMap& map, const LocalFunction& function) {
   for (size_t i = 0; i < returned.size(); ++i) {
     const std::string& letters = map.results[std::min(i, map.results.size() - 1)];
     if (returned[i].isTensor()) {
-      result(resolution.finish(std::move(returned[i]).toTensor(), letters), held);
+      result(resolution.finish(std::move(returned[i]).toTensor(), letters, may_wait), held);
       continue;
     }
     std::vector<Value> list;

@@ -58,7 +58,8 @@ class Call {
   void run(const DimensionMap& map);
   /// The same with `local` in the operator's place: from the local operands to the local results.
   using LocalFunction = std::function<std::vector<c10::IValue>(c10::ArrayRef<at::Tensor>)>;
-  void run(const DimensionMap& map, const LocalFunction& local);
+  /// `may_wait`: sums that the plan has join others stay partial.
+  void run(const DimensionMap& map, const LocalFunction& local, bool may_wait = false);
 
   /// The operator on other arguments: those of the call, with `local` for its tensors in order.
   std::vector<c10::IValue> call_below(c10::ArrayRef<at::Tensor> local) const;

@@ -18,6 +18,7 @@ namespace oslo {
 
 class CallObserver;
 class KernelFusion;
+class SumWatch;
 class WeightCasts;
 
 /// What the values of one model share beyond the axes that they are cut over. Each mesh has one, as
@@ -71,6 +72,9 @@ class ModelContext {
 
   /// Told of every call that the model's forward makes on placed values; mostly null.
   std::shared_ptr<CallObserver> observer;
+
+  /// Told of partial sums that end (layout/partial_sum.h); null but while a plan is made.
+  std::shared_ptr<SumWatch> sum_watch;
 
   /// What products compute in one pass with what stands beside them (placement/engine/
   /// kernel_fusion.h). Null: LibTorch's operators, one by one.

@@ -1,10 +1,12 @@
 #include "parallelizers/placement/layout/value.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 
 #include "mpu/base/error.h"
 #include "mpu/base/foreign_scope.h"
 #include "mpu/collectives/collectives.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
@@ -93,6 +95,18 @@ Value copy_axis(Value value, const Mesh& mesh, int axis) {
 
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis) {
   return reduce_from(std::move(partial), mesh.axis(axis));
+}
+
+Value end_sum(Value value) {
+  if (!value.partial) return value;
+  const auto sum = std::move(value.partial);
+  const ModelContext& context = *value.layout->context();
+  if (context.sum_watch) context.sum_watch->ended(*sum);
+  const ForeignScope foreign(value.elsewhere() && context.imagined() == nullptr);
+  const c10::AutoGradMode records(c10::GradMode::is_enabled() || value.local.requires_grad());
+  const BelowDoor below;
+  value.local = reduce_axis(std::move(value.local), context.mesh(), sum->axis);
+  return value;
 }
 
 Value scatter_axis(Value partial, const ContextPtr& context, int axis, int64_t dim) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "parallelizers/placement/layout/layout.h"
+#include "parallelizers/placement/layout/partial_sum.h"
 #include "parallelizers/placement/layout/weight_uses.h"
 
 namespace oslo {
@@ -20,6 +21,8 @@ struct Value {
   /// Of an operand: the strides that one device's has; empty where it is contiguous. What is
   /// gathered of it lies in memory in their order, and random numbers are drawn in that.
   std::vector<int64_t> strides = {};
+  /// What has still to be added to it; null of nearly all values. Rules see no other.
+  std::shared_ptr<const PartialSum> partial = {};
 
   bool defined() const { return local.defined(); }
   int64_t dim() const { return local.dim(); }
@@ -31,7 +34,7 @@ struct Value {
   bool elsewhere() const { return layout && !layout->here(); }
   /// Whether it is more than an ordinary tensor: cut, held by some stages only, or followed.
   bool stays_placed() const {
-    return layout && (layout->resident() || layout->followed() || !layout->whole());
+    return partial || (layout && (layout->resident() || layout->followed() || !layout->whole()));
   }
   bool cut_at(int64_t dim) const { return layout && layout->cuts(dim); }
   /// The axes that cut `dim`, outermost first.
@@ -53,6 +56,9 @@ Value split_axis(Value value, const ContextPtr& context, int axis, int64_t dim, 
 Value copy_axis(Value value, const Mesh& mesh, int axis);
 /// A local tensor that holds one addend a rank of the axis.
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis);
+/// A value whose partial sum, if it is one, is all-reduced. It is recorded where the addends are,
+/// also under NoGradGuard: who looks first may not be who uses it.
+Value end_sum(Value value);
 /// The same, of which each rank keeps its part of `dim`, cut evenly inside all other cuts.
 Value scatter_axis(Value partial, const ContextPtr& context, int axis, int64_t dim);
 

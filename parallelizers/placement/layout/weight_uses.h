@@ -24,11 +24,16 @@ struct AxisUse {
     reduce,   ///< a partial sum is all-reduced
     scatter,  ///< a partial sum is reduce-scattered along `dim` (arXiv 2205.05198)
     split,    ///< a whole result keeps this rank's part of `dim`: all-gather backward
+    join,     ///< a partial sum waits for the others of `sum` (layout/partial_sum.h)
   };
   Result result = Result::reduce;
   int64_t dim = 0;
   /// The input is cut there: where it comes whole, it keeps this rank's part.
   std::optional<int64_t> input_dim = {};
+  /// Of a partial sum that joins others: which of the plan's sums it belongs to, and how many
+  /// products that one has; 0 while a planner looks which belong together.
+  int sum = 0;
+  int parts = 0;
 
   bool operator==(const AxisUse& other) const = default;
 };

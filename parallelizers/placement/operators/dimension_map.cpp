@@ -296,13 +296,14 @@ Axes Resolution::axes_beside(std::string_view letters) const {
   return beside;
 }
 
-Value Resolution::finish(at::Tensor local, std::string_view letters) const {
+Value Resolution::finish(at::Tensor local, std::string_view letters, bool may_wait) const {
   const Axes partial = axes_beside(letters);
   Axes free;
   for (size_t axis = 0; !use_.empty() && axis < axes_.size(); ++axis) {
     if (axes_[axis].letter == 0) free.push_back(static_cast<int>(axis));
   }
-  return finish_result({std::move(local), layout_of(letters)}, context_, partial, free, use_);
+  return finish_result({std::move(local), layout_of(letters)}, context_, partial, free, use_,
+                       may_wait);
 }
 
 Resolution resolve(const DimensionMap& map, std::span<Value> operands, Keep keep) {

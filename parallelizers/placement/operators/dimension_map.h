@@ -67,7 +67,8 @@ class Resolution {
   /// sum.
   Axes axes_beside(std::string_view letters) const;
   /// Wraps a local result up: finishes partial sums (planned_results.h), adds the layout.
-  Value finish(at::Tensor local, std::string_view letters) const;
+  /// `may_wait`: the rule takes a sum that the plan has join others as it is (partial_sum.h).
+  Value finish(at::Tensor local, std::string_view letters, bool may_wait = false) const;
   /// What the plan says of the weight among the operands.
   void set_use(WeightUse use) { use_ = use; }
 

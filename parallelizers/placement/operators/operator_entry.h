@@ -27,6 +27,7 @@ struct OperatorEntry {
   bool view = false;        ///< the result aliases the first argument
   bool composite = false;   ///< made of other operators
   bool on_each = false;     ///< of lists: one operator on each of their tensors
+  bool adds = false;        ///< takes partial sums as they are (engine/joined_sum.h)
   bool random = false;      ///< draws random numbers
   bool gelu = false;        ///< a product may have computed it already (kernel_fusion.h)
   bool autocasts = false;   ///< LibTorch's autocast has a kernel for it, on some device

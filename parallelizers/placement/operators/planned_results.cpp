@@ -46,8 +46,16 @@ void cut_inputs(std::span<Value> operands, const ContextPtr& context, int weight
 }
 
 Value finish_result(Value local, const ContextPtr& context, const Axes& partial, const Axes& free,
-                    const WeightUse& use) {
+                    const WeightUse& use, bool may_wait) {
   Value value = std::move(local);
+  if (may_wait && !use.empty() && partial.size() == 1 &&
+      use[partial[0]].result == AxisUse::Result::join) {
+    const AxisUse& own = use[partial[0]];
+    value.partial =
+        std::make_shared<const PartialSum>(PartialSum{partial[0], {own.sum}, own.parts});
+    if (!value.layout) value.layout = std::make_shared<Layout>(context);
+    return value;
+  }
   const auto scattered = [&](int axis) {
     return !use.empty() && use[axis].result == AxisUse::Result::scatter;
   };

@@ -22,8 +22,9 @@ void cut_inputs(std::span<Value> operands, const ContextPtr& context, int weight
 
 /// Makes a result of what an operator gave: a sum over the ranks of the axes `partial`, whole on
 /// the axes `free`. The one place that reads how a plan wants a result to lie; without one (`use`
-/// is empty) sums are all-reduced.
+/// is empty) sums are all-reduced. `may_wait`: the rule takes a sum that is to join others as it
+/// is.
 Value finish_result(Value local, const ContextPtr& context, const Axes& partial, const Axes& free,
-                    const WeightUse& use);
+                    const WeightUse& use, bool may_wait = false);
 
 }  // namespace oslo

@@ -84,6 +84,9 @@ class DryRun {
   /// Notes what the next runs do with memory; null: nothing.
   void set_tape(std::shared_ptr<MemoryTape> tape) { tape_ = std::move(tape); }
 
+  /// Tells of partial sums that end in the next runs; null: nobody.
+  void watch_sums(std::shared_ptr<SumWatch> watch) { context_->sum_watch = std::move(watch); }
+
   /// Layers whose weight the forward computed so far.
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 

@@ -37,7 +37,7 @@ int64_t version_of(const at::Tensor& tensor) {
 /// none, its mark.
 const void* identity_of(const at::Tensor& tensor) {
   const PlacedTensorImpl* impl = placed_impl(tensor);
-  const at::Tensor& local = impl != nullptr ? impl->value().local : tensor;
+  const at::Tensor& local = impl != nullptr ? impl->unfinished().local : tensor;
   if (is_shape(tensor)) return mark_of(tensor);
   return local.has_storage() ? local.storage().unsafeGetStorageImpl() : nullptr;
 }

@@ -26,23 +26,29 @@ void check_use(const LayerPlan& layer) {
   for (const auto& [axis, style] : layer.other_styles) check_use_on(layer, style, style.use);
 }
 
+bool joins_sum(const LayerPlan& layer) {
+  return layer.use.result == AxisUse::Result::join;
+}
+
 bool says_use(const LayerPlan& layer) {
-  return layer.use != AxisUse{} ||
+  return (layer.use != AxisUse{} && !joins_sum(layer)) ||
          std::any_of(layer.other_styles.begin(), layer.other_styles.end(),
                      [](const auto& other) { return other.second.use != AxisUse{}; });
 }
 
 PlannedUses planned_uses(const std::vector<LayerPlan>& layers, const Mesh& mesh) {
   PlannedUses uses;
-  if (std::none_of(layers.begin(), layers.end(), says_use)) return uses;
+  const bool said = std::any_of(layers.begin(), layers.end(), says_use);
+  if (!said && std::none_of(layers.begin(), layers.end(), joins_sum)) return uses;
   std::map<const c10::TensorImpl*, WeightUses> by_weight;
   for (const LayerPlan& layer : layers) {
-    if (layer.computed || (!says_use(layer) && !layer.cuts_weight())) continue;
+    const bool own = says_use(layer) || joins_sum(layer);
+    if (layer.computed || (!own && !(said && layer.cuts_weight()))) continue;
     WeightUses& weight = by_weight[layer.weight().unsafeGetTensorImpl()];
     if (weight.planned.empty()) weight.planned = layer.why + ": " + layer.path;
     weight.product.resize(mesh.axes());
     weight.lookup.resize(mesh.axes());
-    if (!says_use(layer)) continue;
+    if (!own) continue;
     for (int axis = 0; axis < mesh.axes(); ++axis) {
       (layer.embedding() ? weight.lookup : weight.product)[axis] =
           layer.use_on(mesh.axis(axis)->name());

@@ -28,6 +28,7 @@ std::string use_text(const AxisUse& use) {
   std::string text;
   if (use.result == AxisUse::Result::scatter) text += " scatter=" + std::to_string(use.dim);
   if (use.result == AxisUse::Result::split) text += " split=" + std::to_string(use.dim);
+  if (use.result == AxisUse::Result::join) text += " joined";
   if (use.input_dim) text += " input=" + std::to_string(*use.input_dim);
   return text;
 }

@@ -20,7 +20,8 @@ enum class Style {
 
 std::string to_string(Style style);
 
-/// " scatter=-2" as plans write it; empty where nothing is said.
+/// " scatter=-2" as plans write it; " joined" of what the search joins; empty where nothing is
+/// said.
 std::string use_text(const AxisUse& use);
 
 /// A style as plans write it: "column", "row", "vocab", "replicate", "shard(1)"; column, row and

@@ -12,7 +12,7 @@ namespace oslo {
 namespace {
 
 LayoutPtr layout_of(const at::Tensor& tensor) {
-  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->value().layout;
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->layout();
   const Mark* mark = mark_of(tensor);
   return mark == nullptr ? nullptr : mark->layout;
 }

@@ -100,7 +100,7 @@ class FrontHooks final : public VariableHooks {
   /// Each stage has its part of the graph, and none leads to what others hold.
   static void refuse_of_stage(const TensorBase& self) {
     const PlacedTensorImpl* const impl = placed(self);
-    const LayoutPtr layout = impl != nullptr ? impl->value().layout : nullptr;
+    const LayoutPtr layout = impl != nullptr ? impl->layout() : nullptr;
     OSLO_CHECK(!layout || !layout->resident() || !layout->context()->pipeline(),
                "backward() on a value that pipeline ", layout ? layout->stages().to_string() : "",
                " holds; the passes of a pipeline are run by oslo::PipelineSchedule: give its "
@@ -122,7 +122,7 @@ class FrontHooks final : public VariableHooks {
     return place != nullptr ? place->watched_local() : nullptr;
   }
 
-  static LayoutPtr layout_of(const TensorBase& self) { return placed(self)->value().layout; }
+  static LayoutPtr layout_of(const TensorBase& self) { return placed(self)->layout(); }
 
   /// The hook of a placed tensor as one of its local tensor.
   static Hook on_local(Hook hook, LayoutPtr layout) {

@@ -78,7 +78,7 @@ struct KeepGradient final : torch::autograd::FunctionPreHook {
 void GraphPlace::give(PlacedTensorImpl& impl) {
   if (impl.is_inference()) return;  // no graph leads to it, ever
   std::unique_ptr<GraphPlace> place(new GraphPlace(impl));
-  place->pending_ = impl.value().local.requires_grad();
+  place->pending_ = impl.unfinished().local.requires_grad();
   impl.set_autograd_meta(std::move(place));
 }
 

@@ -61,6 +61,10 @@ class GraphPlace final : public torch::autograd::AutogradMeta {
   /// After a write to the local tensor. none -> pending, if a gradient was recorded; any other
   /// outdated place -> front.
   void follow_local();
+  /// The same of a partial sum, which has no front yet.
+  void follow_sum() {
+    if (of_.unfinished().local.requires_grad()) pending_.store(true, std::memory_order_release);
+  }
   /// The tensor gets another local one, by a write or because a gathered view was taken again; what
   /// it is a view of follows as well.
   void replace_value(Value value);

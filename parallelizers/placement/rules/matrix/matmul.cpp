@@ -3,6 +3,7 @@
 
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/in_place.h"
+#include "parallelizers/placement/engine/joined_sum.h"
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
@@ -51,7 +52,8 @@ void matmul(Call& call) {
       [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
         if (!by_matrix || local[1].is_meta()) return call.call_below(local);
         return {linear_product(local[0], local[1], {}, WeightForm::input_first, call.fusion())};
-      });
+      },
+      /*may_wait=*/true);
 }
 
 /// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike
@@ -74,8 +76,9 @@ void linear(Call& call) {
   const at::Tensor &x = operands[0].local, &weight = operands[1].local;
   const at::Tensor added = inside ? bias.local : at::Tensor();
   Value y = resolution.finish(
-      linear_product(x, weight, added, WeightForm::output_first, call.fusion()), rows + "N");
-  if (bias.defined() && !inside) y = add_values(y, bias);
+      linear_product(x, weight, added, WeightForm::output_first, call.fusion()), rows + "N",
+      /*may_wait=*/true);
+  if (bias.defined() && !inside) y = add_once(std::move(y), bias);
   call.result(std::move(y));
 }
 
@@ -85,7 +88,8 @@ using SumOfProduct = c10::function_ref<at::Tensor(
 
 /// product + beta * self, laid out as the product, or as self.
 Value add_self(const Value& product, const Value& self, const at::Scalar& beta, bool like_self) {
-  c10::SmallVector<Value, 2> both{product, self};
+  if (product.partial && joins_whole(product, self)) return add_to_sum(product, self, beta);
+  c10::SmallVector<Value, 2> both{end_sum(product), self};
   if (like_self) std::swap(both[0], both[1]);
   resolve(pointwise_map(both), both, Keep::first_operand);
   return {at::add(both[like_self ? 1 : 0].local, both[like_self ? 0 : 1].local, beta),
@@ -163,7 +167,7 @@ void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfPro
     const bool inside = half && scales;
     y = resolution.finish(inside ? in_one(at::zeros({}, left.options()), left, right, 0, alpha)
                                  : product(left, right),
-                          result);
+                          result, /*may_wait=*/!in_place);
     if (scales && !inside) y.local = y.local * alpha;
     same_shape = self.sizes() == y.sizes();
     if (adds) y = add_self(y, self, beta, /*like_self=*/in_place && same_shape);

@@ -1,0 +1,120 @@
+#include "parallelizers/plan/search/joined_sums.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "mpu/world/agreement.h"
+#include "parallelizers/plan/layers/planned_uses.h"
+
+namespace oslo {
+namespace {
+
+using Terms = c10::SmallVector<int, 4>;
+
+class EndedSums final : public SumWatch {
+ public:
+  void ended(const PartialSum& sum) override { ended_.push_back(sum.terms); }
+
+  /// Of products that ended in one sum, together, wherever they were used.
+  std::vector<Terms> joined() const {
+    std::vector<Terms> found;
+    for (const Terms& terms : ended_) {
+      if (terms.size() < 2 || std::ranges::find(found, terms) != found.end()) continue;
+      if (std::ranges::all_of(ended_, [&](const Terms& other) { return apart(terms, other); })) {
+        found.push_back(terms);
+      }
+    }
+    return found;
+  }
+
+ private:
+  /// Whether two sums are of the same products, or of none in common.
+  static bool apart(const Terms& a, const Terms& b) {
+    return a == b ||
+           std::ranges::none_of(a, [&](int term) { return std::ranges::find(b, term) != b.end(); });
+  }
+
+  std::vector<Terms> ended_;
+};
+
+/// Whether the layer's result is the sum of products of rows, of which nothing is said.
+bool may_join(const LayerPlan& layer) {
+  return layer.kind == LayerKind::linear && layer.style.style == Style::row &&
+         layer.other_styles.empty() && layer.use == AxisUse{} && !layer.computed &&
+         !layer.decided && layer.traits().one_result;
+}
+
+AxisUse in_sum(int sum, int parts) {
+  AxisUse use;
+  use.result = AxisUse::Result::join;
+  use.sum = sum;
+  use.parts = parts;
+  return use;
+}
+
+/// Lets the sum of every layer that may join others wait; false where there is none.
+bool let_wait(std::vector<LayerPlan>& layers) {
+  std::map<const c10::TensorImpl*, int> uses;
+  for (const LayerPlan& layer : layers) ++uses[layer.weight().unsafeGetTensorImpl()];
+  int found = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool alone = uses[layers[i].weight().unsafeGetTensorImpl()] == 1;
+    if (!alone || !may_join(layers[i])) continue;
+    layers[i].use = in_sum(static_cast<int>(i), 0);
+    ++found;
+  }
+  return found > 1;
+}
+
+std::vector<Terms> sums_of(std::vector<LayerPlan> layers, DryRun& run) {
+  if (!let_wait(layers)) return {};
+  const auto ended = std::make_shared<EndedSums>();
+  run.watch_sums(ended);
+  run.run(layers);
+  run.watch_sums(nullptr);
+  return ended->joined();
+}
+
+}  // namespace
+
+void join_sums(std::vector<LayerPlan>& layers, DryRun& run) {
+  const std::vector<Terms> sums = sums_of(layers, run);
+  if (sums.empty()) return;
+  const std::vector<LayerPlan> before = layers;
+  const DryCost apart = run.run(layers);
+  int number = 0;
+  for (const Terms& terms : sums) {
+    ++number;
+    for (const int term : terms) {
+      LayerPlan& layer = layers[term];
+      if (joins_sum(layer)) continue;
+      layer.use = in_sum(number, static_cast<int>(terms.size()));
+      layer.why += "; one all-reduce for its sum with";
+      for (const int other : terms) {
+        if (other != term) layer.why += " " + layers[other].path;
+      }
+    }
+  }
+  const DryCost joined = run.run(layers);
+  if (joined.bytes >= apart.bytes || joined.gathers > apart.gathers) layers = before;
+}
+
+void agree_on_sums(const World& world, std::vector<LayerPlan>& layers) {
+  std::string text;
+  for (const LayerPlan& layer : layers) {
+    if (joins_sum(layer)) text += c10::str(layer.path, " in sum ", layer.use.sum, "\n");
+  }
+  try {
+    agree_on_text(world, "initialize: the sums of the plan", text, "each branch is reduced");
+  } catch (const Error& error) {
+    if (kind_of(error) == ErrorKind::peer) throw;
+    for (LayerPlan& layer : layers) {
+      if (joins_sum(layer)) layer.use = {};
+    }
+  }
+}
+
+}  // namespace oslo
