@@ -1,7 +1,8 @@
 // Parallel branches whose sum is all-reduced once: numbers of plain LibTorch, exact counts.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "tests/joined_sums_test/parallel_block.h"
+#include "tests/support/error_of.h"
 #include "tests/support/parity.h"
 
 namespace joined_sums {
@@ -31,6 +32,7 @@ struct Case {
   Look look = {}, example_look = {};  ///< of every rank
   bool first_alone = false;           ///< of rank 0 alone
   bool eval_example = false;
+  int64_t votes = 0;  ///< of branches that end as the example did not show
   double tolerance = 1e-9;
 };
 
@@ -86,9 +88,9 @@ void expect_joined(const Case& test) {
       if (test.forward >= 0) {
         EXPECT_EQ(forward, test.forward);
         EXPECT_EQ(both - forward, test.backward);
-        EXPECT_EQ(ledger.total().calls, both);
+        EXPECT_EQ(ledger.total("all_gather").calls, test.votes);
         const int64_t ranks = mpu.tensor_group()->size();
-        EXPECT_EQ(ledger.total().elements,
+        EXPECT_EQ(ledger.total("all_reduce").elements,
                   both * 2 * (ranks - 1) * (kBatch / replicas * kTime * 12 / ranks));
       }
       if (test.dropout > 0) continue;  // ranks that are threads draw from one generator
@@ -199,7 +201,25 @@ TEST(JoinedSums, InRecomputedLayers) {
 
 TEST(JoinedSums, ADropoutThatDropsEndsABranch) {
   expect_joined({.dropout = 0.3, .forward = 2 * kLayers});
-  expect_joined({.dropout = 0.3, .forward = 2 * kLayers, .eval_example = true});
+  expect_joined(
+      {.dropout = 0.3, .forward = 2 * kLayers, .eval_example = true, .votes = 2 * kLayers});
+}
+
+/// A number that one rank alone looks at, which the example did not show, would be a wrong one.
+TEST(JoinedSums, WhatOneRankAloneLooksAtIsRefused) {
+  const std::string error = oslo::test::error_of([] {
+    run_as_threads(2, [&](World world) {
+      at::set_num_threads(1);
+      Stack model = make_seeded(3, [] { return Stack(Options{}, kLayers); });
+      oslo::InitializeOptions how;
+      how.world = world;
+      how.example_inputs = [&] { model->forward(torch::ones({2, 3, 12})); };
+      auto parallel = oslo::initialize(model, oslo::Config::parse(parity::tensor_parallel(2)), how);
+      if (world.rank() == 0) model->look = [](Tensor& branch) { branch.norm().item<float>(); };
+      model->forward(torch::ones({2, 3, 12}));
+    });
+  });
+  EXPECT_THAT(error, testing::HasSubstr("one branch of a sum"));
 }
 
 /// What the example did not show ends the branch where it is.
@@ -217,7 +237,7 @@ TEST(JoinedSums, WhatLooksAtABranchEndsItOnAllRanks) {
       },
   };
   for (const Look& look : looks) {
-    expect_joined({.forward = 2 * kLayers, .look = look});
+    expect_joined({.forward = 2 * kLayers, .look = look, .votes = 2 * kLayers});
     expect_joined({.forward = 2 * kLayers, .look = look, .example_look = look});
   }
 }

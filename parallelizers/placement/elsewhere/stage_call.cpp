@@ -80,7 +80,8 @@ bool all_known(c10::ArrayRef<c10::IValue> arguments) {
   bool known = true;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     const PlacedTensorImpl* impl = placed_impl(tensor);
-    known &= impl != nullptr ? impl->unfinished().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
+    known &=
+        impl != nullptr ? impl->unfinished().local.is_cpu() : tensor.is_cpu() && is_here(tensor);
   });
   return known;
 }

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "parallelizers/placement/carrier/graph/graph_place.h"
-#include "parallelizers/placement/engine/pointwise.h"
-#include "parallelizers/placement/rules/arithmetic.h"
 
 namespace oslo {
 namespace {
@@ -126,11 +124,6 @@ Value add_to_sum(const Value& sum, const Value& whole, const at::Scalar& alpha) 
   added.local =
       at::add(sum.local, on_one_rank(whole.local, sum), alpha).to(sum.local.scalar_type());
   return added;
-}
-
-Value add_once(Value left, const Value& right) {
-  if (left.partial && joins_whole(left, right)) return add_to_sum(left, right);
-  return add_values(end_sum(std::move(left)), right);
 }
 
 bool run_joined(Call& call) {

@@ -16,7 +16,5 @@ bool run_joined(Call& call);
 bool joins_whole(const Value& sum, const Value& whole);
 /// sum + alpha * whole, a partial sum again. One axis of `sum` waits; `joins_whole` holds.
 Value add_to_sum(const Value& sum, const Value& whole, const at::Scalar& alpha = 1);
-/// left + right, where `left` may be a partial sum; the result lies like it.
-Value add_once(Value left, const Value& right);
 
 }  // namespace oslo

@@ -97,14 +97,39 @@ at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis) {
   return reduce_from(std::move(partial), mesh.axis(axis));
 }
 
+namespace {
+
+/// Where something uses one branch of a sum that the plan joined, which the example did not show:
+/// whether all ranks do. Another collective than those of sums, so that a rank that is alone meets
+/// none of theirs, whose numbers it would take for its own.
+void check_all_end(const PartialSum& sum, const at::Tensor& part, const Mesh& mesh) {
+  const auto& group = mesh.axis(sum.axis);
+  const std::vector<int64_t> sizes(group->size(), 1);
+  try {
+    group->all_gather(at::zeros({1}, part.options().dtype(at::kByte)), 0, sizes);
+  } catch (const PeerError& error) {
+    throw PeerError(c10::str(
+        RuleScope::current(), " uses one branch of a sum that the plan reduces as a whole (",
+        "\"joined\" in parallel.plan()), perhaps on this rank alone, as a number that one rank "
+        "prints; use it on every rank, or show it in InitializeOptions::example_inputs, on any "
+        "rank, and branches are reduced one by one: ",
+        error.what()));
+  }
+}
+
+}  // namespace
+
 Value end_sum(Value value) {
   if (!value.partial) return value;
   const auto sum = std::move(value.partial);
   const ModelContext& context = *value.layout->context();
   if (context.sum_watch) context.sum_watch->ended(*sum);
-  const ForeignScope foreign(value.elsewhere() && context.imagined() == nullptr);
+  const bool elsewhere = value.elsewhere();
+  const ForeignScope foreign(elsewhere && context.imagined() == nullptr);
   const c10::AutoGradMode records(c10::GradMode::is_enabled() || value.local.requires_grad());
   const BelowDoor below;
+  if (sum->parts > 0 && !sum->complete() && !elsewhere)
+    check_all_end(*sum, value.local, context.mesh());
   value.local = reduce_axis(std::move(value.local), context.mesh(), sum->axis);
   return value;
 }

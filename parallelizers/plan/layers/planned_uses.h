@@ -21,8 +21,9 @@ bool joins_sum(const LayerPlan& layer);
 bool says_use(const LayerPlan& layer);
 
 /// What a plan says of the uses of its weights, by weight; empty where no layer says anything.
-/// Where one says how its result lies, values between layers are cut, and beside every planned weight the input is what
-/// moves. A weight that several layers share has what each says of its own kind of use.
+/// Where one says how its result lies, values between layers are cut, and beside every planned
+/// weight the input is what moves. A weight that several layers share has what each says of its own
+/// kind of use.
 using PlannedUses = std::map<const c10::TensorImpl*, std::shared_ptr<const WeightUses>>;
 PlannedUses planned_uses(const std::vector<LayerPlan>& layers, const Mesh& mesh);
 

@@ -65,6 +65,12 @@ bool adds_inside(const Resolution& resolution, const Value& bias, int64_t column
   return layout ? bias.cut() && *bias.layout == *layout : !bias.cut();
 }
 
+/// left + right, where `left` may be a partial sum; the result lies like it.
+Value add_once(Value left, const Value& right) {
+  if (left.partial && joins_whole(left, right)) return add_to_sum(left, right);
+  return add_values(end_sum(std::move(left)), right);
+}
+
 /// x (.., K), weight (N, K), bias (N): where the product is a partial sum the bias is added once,
 /// after the reduction.
 void linear(Call& call) {
