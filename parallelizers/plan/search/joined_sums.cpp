@@ -1,6 +1,9 @@
 #include "parallelizers/plan/search/joined_sums.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <memory>
 #include <utility>
@@ -73,8 +76,12 @@ std::vector<Terms> sums_of(std::vector<LayerPlan> layers, DryRun& run) {
   if (!let_wait(layers)) return {};
   const auto ended = std::make_shared<EndedSums>();
   run.watch_sums(ended);
-  run.run(layers);
-  run.watch_sums(nullptr);
+  const auto unwatched = c10::make_scope_exit([&] { run.watch_sums(nullptr); });
+  try {
+    run.run(layers);
+  } catch (const std::exception&) {
+    return {};  // the forward ran before with sums that do not wait, and goes on without
+  }
   return ended->joined();
 }
 
