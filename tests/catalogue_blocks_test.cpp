@@ -3,8 +3,10 @@
 #include "tests/models/diffusion.h"
 #include "tests/models/vit.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/mode_catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
+#include "tests/support/sequence_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -65,6 +67,13 @@ INSTANTIATE_TEST_SUITE_P(BlocksInThreeDimensions, OnStages,
 INSTANTIATE_TEST_SUITE_P(Blocks, Recomputed,
                          testing::ValuesIn(recomputed({vit, conformer, diffusion}, 16)),
                          recomputed_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Blocks, CutAlongSequence,
+                         testing::ValuesIn(along_sequence({vit, conformer, diffusion}, 0)),
+                         case_name);
+
+INSTANTIATE_TEST_SUITE_P(Blocks, InAMode,
+                         testing::ValuesIn(in_modes({vit, conformer, diffusion}, 0)), case_name);
 
 }  // namespace
 }  // namespace catalogue

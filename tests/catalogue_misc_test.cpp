@@ -10,8 +10,10 @@
 #include "tests/models/own_functions.h"
 #include "tests/models/wavenet.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/mode_catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
+#include "tests/support/sequence_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -168,6 +170,21 @@ INSTANTIATE_TEST_SUITE_P(MiscOnOneStage, Recomputed,
                          testing::ValuesIn(recomputed(
                              {lstm_tagger_packed, own_functions, in_place_views}, 1, on_one_stage)),
                          recomputed_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Misc, CutAlongSequence,
+                         testing::ValuesIn(along_sequence({gru_attention, dlrm, graph_convolution,
+                                                           wavenet, linear_attention, adaptive},
+                                                          3)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Misc, WithoutSequence, testing::Values(lstm_tagger_padded), entry_name);
+
+INSTANTIATE_TEST_SUITE_P(Misc, InAMode,
+                         testing::ValuesIn(in_modes({gru_attention, dlrm, graph_convolution,
+                                                     wavenet, linear_attention, lstm_tagger_padded},
+                                                    3)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(MiscGrids, InAMode, testing::ValuesIn(in_grids({adaptive})), case_name);
+INSTANTIATE_TEST_SUITE_P(Misc, WithoutContext, testing::Values(adaptive), entry_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -10,8 +10,10 @@
 #include "tests/models/t5.h"
 #include "tests/support/budget_catalogue.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/mode_catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
+#include "tests/support/sequence_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -173,6 +175,20 @@ INSTANTIATE_TEST_SUITE_P(Transformers, WithinBudget,
                          testing::Values(gpt2, gpt2_by_hand, llama, bert, gpt_neox, roberta, t5,
                                          bart, mixture_of_experts, cached_decoder),
                          budget_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Transformers, CutAlongSequence,
+                         testing::ValuesIn(along_sequence({gpt2, gpt2_by_hand, llama, bert,
+                                                           gpt_neox, roberta, t5, bart,
+                                                           mixture_of_experts, cached_decoder},
+                                                          10)),
+                         case_name);
+
+INSTANTIATE_TEST_SUITE_P(Transformers, InAMode,
+                         testing::ValuesIn(in_modes({gpt2, gpt2_by_hand, llama, bert, gpt_neox,
+                                                     roberta, t5, bart, mixture_of_experts,
+                                                     cached_decoder},
+                                                    10)),
+                         case_name);
 
 }  // namespace
 }  // namespace catalogue

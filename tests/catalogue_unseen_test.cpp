@@ -8,8 +8,10 @@
 #include "tests/models/rwkv.h"
 #include "tests/models/vocoder.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/mode_catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
+#include "tests/support/sequence_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -125,6 +127,19 @@ INSTANTIATE_TEST_SUITE_P(
     Unseen, Recomputed,
     testing::ValuesIn(recomputed({mamba, rwkv, detr, pointnet, clip, deepseek_mla, vocoder}, 29)),
     recomputed_case_name);
+
+// Not among them: pointnet, whose points can be cut or not, by a few bytes that are kept.
+INSTANTIATE_TEST_SUITE_P(
+    Unseen, CutAlongSequence,
+    testing::ValuesIn(along_sequence({mamba, detr, clip, deepseek_mla, vocoder}, 20)), case_name);
+INSTANTIATE_TEST_SUITE_P(Unseen, WithoutSequence, testing::Values(rwkv), entry_name);
+
+INSTANTIATE_TEST_SUITE_P(Unseen, InAMode,
+                         testing::ValuesIn(in_modes({mamba, detr, clip, deepseek_mla, vocoder},
+                                                    20)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(UnseenGrids, InAMode, testing::ValuesIn(in_grids({rwkv})), case_name);
+INSTANTIATE_TEST_SUITE_P(Unseen, WithoutContext, testing::Values(rwkv), entry_name);
 
 }  // namespace
 }  // namespace catalogue

@@ -7,8 +7,10 @@
 #include "tests/models/vae.h"
 #include "tests/support/budget_catalogue.h"
 #include "tests/support/catalogue.h"
+#include "tests/support/mode_catalogue.h"
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
+#include "tests/support/sequence_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -105,6 +107,17 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(Vision, WithinBudget,
                          testing::Values(swin, mlp_mixer, convnext, unet, vae, siamese),
                          budget_case_name);
+
+// Not among them: unet, whose rows of an image can be cut or not, by a few bytes that are kept.
+INSTANTIATE_TEST_SUITE_P(Vision, CutAlongSequence,
+                         testing::ValuesIn(along_sequence({swin, mlp_mixer, convnext, vae, siamese},
+                                                          27)),
+                         case_name);
+
+INSTANTIATE_TEST_SUITE_P(Vision, InAMode,
+                         testing::ValuesIn(in_modes({swin, mlp_mixer, convnext, unet, vae, siamese},
+                                                    26)),
+                         case_name);
 
 }  // namespace
 }  // namespace catalogue

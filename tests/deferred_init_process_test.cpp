@@ -120,8 +120,8 @@ TEST(DeferredProcess, RanksNeedTheirPartsAnd64Megabytes) {
                  R"(}, "plan": {"h.*.up": "column", "h.*.down": "row"}})");
     SCOPED_TRACE(config);
     ::setenv("OSLO_TEST_CONFIG", config.c_str(), 1);
-    ToolProcess tool({"run", "-n", std::to_string(tensor * pipeline), "--", self,
-                      "--gtest_filter=DeferredChild.*"});
+    ToolProcess tool({"run", "--malloc-defaults", "-n", std::to_string(tensor * pipeline), "--",
+                      self, "--gtest_filter=DeferredChild.*"});
     ::unsetenv("OSLO_TEST_CONFIG");
     EXPECT_EQ(tool.finish(), 0) << tool.output() << tool.error();
     const std::string out = tool.output();

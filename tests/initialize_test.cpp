@@ -1,6 +1,10 @@
 // initialize: what it refuses, on which ranks and with which words, and what it leaves alone.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <functional>
+#include <future>
+
 #include "tests/models/gpt2.h"
 #include "tests/models/small.h"
 #include "tests/support/error_of.h"
@@ -109,7 +113,7 @@ TEST(Initialize, SizesThatDoNotFitAreRefusedOnEveryRank) {
               Each(AllOf(HasSubstr("world size 3"), HasSubstr("nearest choice"))));
   EXPECT_THAT(refused(2, R"({"train": {"dist": {"pipeline_parallel_size": 2}}})"),
               Each(HasSubstr("'train.dist.pipeline_parallel_size' = 2")));
-  EXPECT_THAT(refused(4, R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})"),
+  EXPECT_THAT(refused(6, R"({"parallel": {"tensor": {"size": 6, "mode": "2d"}}})"),
               Each(HasSubstr("2d")));
 }
 
@@ -302,6 +306,42 @@ TEST(Initialize, BuffersThatAreNotSavedAreAsBefore) {
       const auto initialized = initialize(model, Config::parse(config), how);
       EXPECT_EQ(model->calls.item<int64_t>(), 0) << parallel;
     });
+  }
+}
+
+// Its last run on rank 1 waits for rank 0 to leave, in vain: else what rank 0 draws next, from a
+// generator that threads share, would be put back under its hands.
+TEST(Initialize, NoRankLeavesBeforeTheLastRunOfTheExample) {
+  for (const char* layout :
+       {R"("tensor": {"size": 2, "mode": "1d"})", R"("tensor": {"size": 2, "mode": "sequence"})",
+        R"("pipeline": {"size": 2, "num_model_chunks": 2})"}) {
+    const auto config = c10::str(R"({"parallel": {)", layout, "}}");
+    int last = 0;
+    const auto pass = [&](const std::function<void(int run)>& meanwhile,
+                          const std::function<void()>& leave) {
+      run_as_threads(2, [&](World world) {
+        auto model = make_seeded(1, [] { return models::GPT2(models::GPT2Options{.layers = 4}); });
+        InitializeOptions how = in(world);
+        int runs = 0;
+        how.example_inputs = [&] {
+          model->forward(torch::zeros({3, 6}, torch::kLong));
+          if (world.rank() == 1) meanwhile(++runs);
+        };
+        const auto parallel = initialize(model, Config::parse(config), how);
+        if (world.rank() == 0) leave();
+      });
+    };
+    pass([&](int run) { last = run; }, [] {});
+    ASSERT_GT(last, 0) << layout;
+    std::promise<void> left;
+    const auto outside = left.get_future();
+    pass(
+        [&](int run) {
+          if (run < last) return;
+          EXPECT_EQ(outside.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout)
+              << layout;
+        },
+        [&] { left.set_value(); });
   }
 }
 

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <oslo_cpp/oslo.h>
 
+#include <unistd.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -72,8 +74,34 @@ TEST(OsloPlan, SaysWhetherAStepFits) {
   EXPECT_THAT(table.output(), AllOf(HasSubstr("memory of a rank in a step"), HasSubstr("all kept"),
                                     HasSubstr("fits, with nothing computed again")));
   oslo::test::ToolProcess wrong({"plan", "-n", "4", "--memory", "2 XB", MODEL_LIBRARY, tensor});
-  EXPECT_EQ(wrong.finish(), 1);
+  EXPECT_EQ(wrong.finish(), 2);
   EXPECT_THAT(wrong.error(), AllOf(HasSubstr("2 XB"), HasSubstr("1.5GiB")));
+}
+
+TEST(OsloPlan, ExplainsWhatMoves) {
+  const std::string page =
+      std::filesystem::temp_directory_path() / c10::str("oslo_plan_test_", getpid(), ".html");
+  oslo::test::ToolProcess text({"plan", "-n", "4", "--explain", "--html", page, MODEL_LIBRARY});
+  EXPECT_EQ(text.finish(), 0) << text.error();
+  EXPECT_THAT(text.output(), AllOf(HasSubstr("first.weight"), HasSubstr("dim 1 over tensor: 64+64"),
+                                   HasSubstr("all_reduce over tensor, 3072 B: partial sum ends")));
+  std::ifstream file(page);
+  const std::string html{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(html, AllOf(HasSubstr("<!doctype html>"), HasSubstr("partial sum ends")));
+  std::filesystem::remove(page);
+
+  oslo::test::ToolProcess json({"plan", "-n", "4", "--explain", "--json", MODEL_LIBRARY});
+  EXPECT_EQ(json.finish(), 0) << json.error();
+  const auto explained = nlohmann::json::parse(json.output()).at("explain");
+  EXPECT_EQ(explained.at("totals").at(0).at("bytes"), 3072);
+
+  oslo::test::ToolProcess alone({"plan", "-n", "4", "--html", page, MODEL_LIBRARY});
+  EXPECT_EQ(alone.finish(), 2);
+  EXPECT_THAT(alone.error(), HasSubstr("--explain"));
+  oslo::test::ToolProcess nowhere(
+      {"plan", "-n", "4", "--explain", "--html", "/no/such/folder/page.html", MODEL_LIBRARY});
+  EXPECT_EQ(nowhere.finish(), 1);
+  EXPECT_THAT(nowhere.error(), HasSubstr("cannot write /no/such/folder/page.html"));
 }
 
 TEST(OsloPlan, PrintsJson) {

@@ -57,6 +57,10 @@ class OsloRun : public ::testing::Test {
     setenv("OMP_NUM_THREADS", "1", 1);
     // What ./dev test cuda loads into every program: the shells' own would start a second later.
     unsetenv("LD_PRELOAD");
+    for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_",
+                             "GLIBC_TUNABLES"}) {
+      unsetenv(name);
+    }
     setenv("FIFO", (folder_ / "fifo").c_str(), 1);
     ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
   }
@@ -166,6 +170,28 @@ TEST_F(OsloRun, SetsOneThreadARankUnlessToldOtherwise) {
   const Result set = run_shell(2, "echo $OMP_NUM_THREADS");
   EXPECT_THAT(lines_of(set.output), UnorderedElementsAre("[rank 0] 1", "[rank 1] 1"));
   EXPECT_THAT(set.error, HasSubstr("OMP_NUM_THREADS=1"));
+}
+
+// As glibc reads them: whole numbers of bytes.
+TEST_F(OsloRun, SetsUpMallocUnlessToldOtherwise) {
+  const std::string show =
+      "echo [$MALLOC_MMAP_THRESHOLD_] [$MALLOC_TRIM_THRESHOLD_] [$MALLOC_TOP_PAD_]";
+  const auto seen = [&](const Words& options = {}) {
+    Words words{"run", "-n", "1", "--no-prefix"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"sh", "-c", show});
+    const Result result = run(words);
+    EXPECT_EQ(result.error, "");
+    return result.output;
+  };
+  EXPECT_EQ(seen(), "[1073741824] [4294967296] [67108864]\n");
+  EXPECT_EQ(seen({"--malloc-defaults"}), "[] [] []\n");
+  setenv("MALLOC_TOP_PAD_", "7", 1);
+  EXPECT_EQ(seen(), "[] [] [7]\n");
+  unsetenv("MALLOC_TOP_PAD_");
+  setenv("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=65536", 1);
+  EXPECT_EQ(seen(), "[] [] []\n");
+  unsetenv("GLIBC_TUNABLES");
 }
 
 TEST_F(OsloRun, StandardInputIsRankZeros) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <numeric>
 #include <thread>
+#include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "mpu/group/messages.h"
@@ -283,6 +284,36 @@ TEST(TwoLevels, AModelInParallelOverThem) {
     // fp32, sums in another order.
     parity::expect_close(full_tensor(y), expected, "output", {1e-4, 1e-5});
     parity::expect_gradients(*model, *reference, {1e-3, 1e-4});
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(FlightRecorder, NothingIsWrittenIntoIt) {
+  const auto errors = run_on_hosts({"a", "b"}, [](World world) {
+    world.make_group("all", {0, 1}, Transport::gloo)->all_reduce(torch::ones({3}));
+  });
+  EXPECT_THAT(errors, Each(""));
+  EXPECT_THAT(c10d::dump_fr_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false),
+              testing::Not(HasSubstr("all_reduce")));
+}
+
+/// Many groups between hosts meet LibTorch for the first time at once, on threads of their own.
+TEST(FlightRecorder, GroupsOnSeveralThreadsDoNotMeetThere) {
+  const auto errors = run_on_hosts({"a", "b", "a", "b"}, [](World world) {
+    std::vector<std::shared_ptr<Group>> groups;
+    for (int i = 0; i < 12; ++i) {
+      groups.push_back(
+          world.make_group("group" + std::to_string(i), all_of(world), Transport::automatic));
+    }
+    std::vector<c10::intrusive_ptr<c10d::Work>> started;
+    std::vector<torch::Tensor> values;
+    for (const auto& group : groups) {
+      values.push_back(torch::ones({3}));
+      std::vector<torch::Tensor> one{values.back()};
+      started.push_back(group->process_group()->allreduce(one));
+    }
+    for (const auto& work : started) work->wait();
+    for (const auto& value : values) EXPECT_EQ(value.sum().item<double>(), 12);
   });
   EXPECT_THAT(errors, Each(""));
 }

@@ -39,6 +39,45 @@ TEST(PipelineTutorials, TwoLayersOnTwoRanksTrainAsAlone) {
   EXPECT_THAT(two.output(), HasSubstr("correct: 24 of 24"));
 }
 
+/// The same losses to the digits that are printed, over stages and data ranks.
+TEST(PipelineTutorials, AnEnginesEpochsOnAnyRanksAreThoseAlone) {
+  ToolProcess one({"run", "-n", "1", "--", TUTORIALS "/epoch_loop"});
+  ASSERT_EQ(one.finish(), 0) << one.error();
+  const Words epochs = lines_with(one.output(), "epoch "),
+              correct = lines_with(one.output(), "correct: ");
+  EXPECT_EQ(epochs.size(), 10u);
+  ASSERT_EQ(correct.size(), 1u);
+  EXPECT_THAT(correct[0], testing::MatchesRegex("correct: (9[0-9]|100) of 100"));
+  for (const char* ranks : {"2", "4"}) {
+    ToolProcess several({"run", "-n", ranks, "--", TUTORIALS "/epoch_loop"});
+    ASSERT_EQ(several.finish(), 0) << several.error();
+    EXPECT_EQ(lines_with(several.output(), "epoch "), epochs) << ranks;
+    EXPECT_EQ(lines_with(several.output(), "correct: "), correct) << ranks;
+  }
+}
+
+/// Means and rates to the digits that are printed; a run of one layout goes on in another.
+TEST(PipelineTutorials, ATrainersEpochsOnAnyRanksAreThoseAlone) {
+  const TemporaryDirectory folder;
+  const auto run = [&](const char* ranks, const std::string& in, Words& epochs) {
+    ToolProcess trained(
+        {"run", "-n", ranks, "--", TUTORIALS "/trainer", (folder.path() / in).string()});
+    ASSERT_EQ(trained.finish(), 0) << trained.error();
+    epochs = lines_with(trained.output(), "test/accuracy ");
+    EXPECT_EQ(lines_with(trained.output(), "accuracy 0.975 after 56 steps").size(), 1u);
+  };
+  Words one, several;
+  run("1", "one", one);
+  EXPECT_EQ(one.size(), 8u);
+  for (const char* ranks : {"2", "4"}) {
+    run(ranks, ranks, several);
+    EXPECT_EQ(several, one) << ranks;
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / ranks / "loss.svg"));
+  }
+  run("4", "2", several);
+  EXPECT_EQ(several, Words());
+}
+
 /// As at a user's, whose machine has no file of rates yet: without tensor ranks there is nobody to
 /// measure collectives with.
 TEST(PipelineTutorials, APipelineAloneMeasuresItsMachineAndKeepsThat) {
@@ -58,6 +97,25 @@ TEST(PipelineTutorials, APipelineAloneMeasuresItsMachineAndKeepsThat) {
   ToolProcess second(run);
   EXPECT_EQ(second.finish(), 0) << second.error();
   EXPECT_THAT(second.error(), Not(HasSubstr("measuring once")));
+}
+
+/// What LiBai's document prints, line for line, in any order of the ranks.
+void expect_printed(const char* ranks, const char* program, const char* shape) {
+  ToolProcess run({"run", "-n", ranks, "--", TUTORIALS + std::string(program)});
+  ASSERT_EQ(run.finish(), 0) << run.error();
+  std::vector<testing::Matcher<std::string>> lines;
+  for (int rank = 0; rank < std::stoi(ranks); ++rank) {
+    lines.emplace_back("rank: " + std::to_string(rank) + ", tensor shape: " + shape);
+  }
+  EXPECT_THAT(lines_with(run.output(), "rank: "), testing::UnorderedElementsAreArray(lines));
+}
+
+TEST(PipelineTutorials, HugeFcPrintsLiBaisShapes) {
+  expect_printed("2", "/huge_fc", "[32, 16384]");
+}
+
+TEST(PipelineTutorials, Mlp2DPrintsLiBaisShapes) {
+  expect_printed("4", "/mlp_2d", "[16, 1024]");
 }
 
 TEST(PipelineTutorials, BertsPlanHasLiBaisStages) {

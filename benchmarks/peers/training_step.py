@@ -3,6 +3,7 @@ same options and the same line of JSON. Ranks and address come from the environm
 sets them."""
 import argparse
 import json
+import resource
 import time
 
 import torch
@@ -28,9 +29,41 @@ def tensor_parallel(model, ranks: int):
     return model
 
 
+def sequence_parallel(model, ranks: int):
+    """The stream between layers cut along the sequence, as PyTorch's tutorial of SequenceParallel
+    has it; table and head stay whole, as in `tensor_parallel`."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        PrepareModuleOutput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    column, stream, whole = ColwiseParallel, Shard(1), Replicate()
+    for block in model.h:
+        plan = {"ln1": SequenceParallel(), "ln2": SequenceParallel(),
+                "attn": PrepareModuleInput(input_layouts=(stream,), desired_input_layouts=(whole,)),
+                "attn.q": column(), "attn.k": column(), "attn.v": column(),
+                "attn.proj": RowwiseParallel(output_layouts=stream, use_local_output=False),
+                "fc": column(input_layouts=stream),
+                "proj": RowwiseParallel(output_layouts=stream, use_local_output=False)}
+        parallelize_module(block, mesh, plan)
+    parallelize_module(model.h[0], mesh, PrepareModuleInput(
+        input_layouts=(whole,), desired_input_layouts=(stream,)))
+    parallelize_module(model, mesh, {"lnf": SequenceParallel()})
+    parallelize_module(model.lnf, mesh, PrepareModuleOutput(
+        output_layouts=stream, desired_output_layouts=whole))
+    return model
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parallel", choices=["tensor", "data", "none"], default="tensor")
+    parser.add_argument("--parallel", choices=["tensor", "sequence", "data", "none"], default="tensor")
     for name, default in {"hidden": 64, "layers": 4, "batch": 2, "warm-up": 5, "steps": 40}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--bucket-mb", type=float, default=25)
@@ -44,6 +77,8 @@ def main():
     called = model
     if options.parallel == "tensor":
         called = tensor_parallel(model, ranks)
+    elif options.parallel == "sequence":
+        called = sequence_parallel(model, ranks)
     elif options.parallel == "data":
         called = torch.nn.parallel.DistributedDataParallel(
             model, bucket_cap_mb=options.bucket_mb, gradient_as_bucket_view=False
@@ -63,12 +98,18 @@ def main():
     for _ in range(options.warm_up):
         step()
     milliseconds = []
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(options.steps):
         dist.barrier()
         start = time.perf_counter()
         step()
         milliseconds.append((time.perf_counter() - start) * 1e3)
     result["milliseconds"] = milliseconds
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    result["faults_a_step"] = (used.ru_minflt - faults) / options.steps
+    with open("/proc/self/statm") as file:
+        result["resident"] = int(file.read().split()[1]) * resource.getpagesize()
+    result["resident_most"] = used.ru_maxrss * 1024
     if rank == 0:
         print(json.dumps(result), flush=True)
     dist.destroy_process_group()

@@ -23,6 +23,7 @@
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
+#include "benchmarks/ranks/rank_program.h"
 
 namespace {
 
@@ -151,10 +152,5 @@ int main(int argc, char** argv) {
   app.add_option("--folder", options.folder, "Where to save; on the disk that is meant")
       ->required();
   CLI11_PARSE(app, argc, argv);
-  try {
-    run(options);
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
-  }
+  return bench::outcome_of([&] { run(options); });
 }

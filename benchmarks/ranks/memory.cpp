@@ -12,6 +12,7 @@
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
+#include "benchmarks/ranks/rank_program.h"
 #include "benchmarks/ranks/tensor_memory.h"
 
 namespace {
@@ -65,10 +66,5 @@ int main(int argc, char** argv) {
   app.add_option("--layers", size.layers)->capture_default_str();
   app.add_option("--device", device, "cpu, cuda or cuda:0")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  try {
-    run(size, device);
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
-  }
+  return bench::outcome_of([&] { run(size, device); });
 }

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/rank_program.h"
 
 namespace {
 
@@ -98,10 +99,5 @@ int main(int argc, char** argv) {
   app.add_option("--hidden", size.hidden)->capture_default_str();
   app.add_option("--layers", size.layers)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  try {
-    run(size);
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
-  }
+  return bench::outcome_of([&] { run(size); });
 }

@@ -25,6 +25,7 @@
 #include <string>
 
 #include "benchmarks/ranks/model.h"
+#include "benchmarks/ranks/rank_program.h"
 #include "benchmarks/ranks/tensor_memory.h"
 #include "benchmarks/ranks/timed_steps.h"
 
@@ -48,12 +49,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--batch", options.batch, "Sequences");
   app.add_option("--warm-up", options.warm_up);
   app.add_option("--steps", options.steps);
-  for (CLI::Option* option : app.get_options()) option->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
+  bench::parse_or_exit(app, argc, argv);
   return options;
 }
 
@@ -145,10 +141,5 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  try {
-    run(options);
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
-  }
+  return bench::outcome_of([&] { run(options); });
 }

@@ -2,13 +2,15 @@
 // benchmarks/peers/training_step.py is the same job in Python; benchmarks/report compares them.
 //
 //   oslo run -n 2 bench_training_step --parallel tensor --hidden 256
+//   oslo run -n 2 bench_training_step --parallel sequence        "tensor" with its stream cut
 //   oslo run -n 2 bench_training_step --parallel automatic       by the plan's own search
 //   bench_training_step --parallel none                          plain LibTorch
 //   oslo run -n 2 bench_training_step --overlap on --trace step.json    a step's timeline, by rank
 //
 // Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
-// compute the same, the milliseconds of every timed step, and of an automatic plan the seconds that
-// it expects of this job and of one device.
+// compute the same, the milliseconds of every timed step, of this rank the page faults of a step
+// and the bytes that are resident behind the steps and at most, and of an automatic plan the
+// seconds that it expects of this job and of one device.
 #include <oslo_cpp/oslo.h>
 
 #include <torch/csrc/autograd/profiler_kineto.h>
@@ -23,6 +25,8 @@
 
 #include "benchmarks/ranks/model.h"
 #include "benchmarks/ranks/peer_plan.h"
+#include "benchmarks/ranks/rank_program.h"
+#include "benchmarks/ranks/system_memory.h"
 #include "benchmarks/ranks/timed_steps.h"
 #include "mpu/collectives/overlap.h"
 
@@ -41,7 +45,7 @@ Options parse(int argc, char** argv) {
   Options options;
   CLI::App app("Times forward and backward of a GPT on this rank");
   app.add_option("--parallel", options.parallel)
-      ->check(CLI::IsMember({"tensor", "automatic", "data", "none"}));
+      ->check(CLI::IsMember({"tensor", "sequence", "automatic", "data", "none"}));
   app.add_option("--hidden", options.hidden);
   app.add_option("--layers", options.layers);
   app.add_option("--batch", options.batch, "Sequences a rank");
@@ -56,12 +60,7 @@ Options parse(int argc, char** argv) {
                  "Profile one more step into FILE, with the rank before its extension; open it in "
                  "ui.perfetto.dev")
       ->type_name("FILE");
-  for (CLI::Option* option : app.get_options()) option->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
+  bench::parse_or_exit(app, argc, argv);
   return options;
 }
 
@@ -114,6 +113,11 @@ void run(const Options& options) {
   how.world = world;
   if (options.parallel == "tensor") {
     parallel = oslo::initialize(model, bench::cut_like_the_peer(world.size()), how);
+  } else if (options.parallel == "sequence") {
+    how.example_inputs = [&] { loss_of(model->forward(tokens)); };
+    oslo::Config config = bench::cut_like_the_peer(world.size());
+    config.set("sequence_parallel=true");
+    parallel = oslo::initialize(model, config, how);
   } else if (options.parallel == "automatic") {
     how.example_inputs = [&] { loss_of(model->forward(tokens)); };
     const std::string size = std::to_string(world.size());
@@ -144,7 +148,12 @@ void run(const Options& options) {
   finish();
   const oslo::MPU everyone(world);
   const auto barrier = [&] { everyone.data_group()->exchange(0); };  // as tight as the peer's
+  const auto before = bench::SystemMemory::now();
   result["milliseconds"] = bench::timed_steps(options.steps, barrier, [&] { step(), finish(); });
+  const auto after = bench::SystemMemory::now();
+  result["faults_a_step"] = static_cast<double>(after.faults - before.faults) / options.steps;
+  result["resident"] = after.resident;
+  result["resident_most"] = after.most;
   if (!options.trace.empty()) {
     trace([&] { step(), finish(); }, options.trace, world.rank(), device.is_cuda());
   }
@@ -155,10 +164,5 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  try {
-    run(options);
-  } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << std::endl;
-    return 1;
-  }
+  return bench::outcome_of([&] { run(options); });
 }

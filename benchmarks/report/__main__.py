@@ -12,8 +12,10 @@ import pathlib
 import platform
 import sys
 
+import allocator
 import checkpoint
 import expected
+import modes
 import overhead
 import pipeline
 import plots
@@ -36,7 +38,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor overlap data pipeline memory recomputation autocast checkpoint exported planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor allocator sequence overlap data pipeline memory modes recomputation autocast checkpoint exported planning expected")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -51,10 +53,13 @@ def main():
         "collectives": lambda: overhead.collectives(options.bin, options.quick),
         "overhead": lambda: overhead.overhead(options.bin, options.quick),
         "tensor": lambda: training.tensor_parallel(options.bin, peers("training_step"), rounds, options.quick),
+        "allocator": lambda: allocator.allocator(options.bin, peers("training_step"), rounds, options.quick),
+        "sequence": lambda: training.sequence_parallel(options.bin, peers("training_step"), rounds, options.quick),
         "overlap": lambda: training.overlap(options.bin, rounds, options.quick),
         "data": lambda: training.data_parallel(options.bin, peers("training_step"), rounds, options.quick),
         "pipeline": lambda: pipeline.pipeline(options.bin, peers("pipeline_step"), rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),
+        "modes": lambda: modes.all_modes(options.bin, options.quick),
         "recomputation": lambda: recomputation.recomputation(options.bin, peers("recomputation"), rounds, options.quick),
         "autocast": lambda: recomputation.autocast(options.bin, peers("recomputation"), rounds, options.quick),
         "checkpoint": lambda: checkpoint.checkpoint(options.bin, peers("checkpoint"), pathlib.Path(options.out),

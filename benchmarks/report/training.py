@@ -79,6 +79,26 @@ def tensor_parallel(bin_folder, peers, rounds, quick):
     return rows
 
 
+def sequence_parallel(bin_folder, peers, rounds, quick):
+    """Steps with the stream between layers cut along the sequence, beside tensor parallel ones and
+    DTensor's."""
+    rows = []
+    for hidden in (256,) if quick else (256, 1024):
+        print(f"  sequence: C = {hidden}", file=sys.stderr)
+        command = [f"{bin_folder}/bench_training_step", "--hidden", str(hidden),
+                   "--steps", "20" if hidden == 1024 else "40"]
+        found = together([Job(how, [*command, "--parallel", how], 2, {"OSLO_BACKEND": "shm"})
+                          for how in ("sequence", "tensor")], rounds)
+        rows.append(Row("A tensor parallel step with its stream cut along the sequence, 2 ranks",
+                        f"C = {hidden}, shared memory", "ms", found["sequence"].sample(),
+                        found["tensor"].sample(), "tensor parallel", target=round(1 / 1.03, 2),
+                        note=found["sequence"].failure or found["tensor"].failure))
+        rows += compare(bin_folder, peers, f"C = {hidden}", [*command[1:], "--parallel", "sequence"],
+                        rounds, "A step with its stream cut along the sequence, 2 ranks",
+                        "DTensor's SequenceParallel over Gloo", {}, 2)
+    return rows
+
+
 def data_parallel(bin_folder, peers, rounds, quick):
     rows = []
     for hidden in (64, 256):

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "parallelizers/placement/layout/cut.h"
+#include "parallelizers/placement/layout/cuts/cut.h"
 #include "parallelizers/placement/layout/layout.h"
 
 namespace oslo {

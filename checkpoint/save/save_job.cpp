@@ -52,6 +52,21 @@ void check_names(const ModelState& state) {
   }
 }
 
+/// Of whole tensors, each once.
+uint64_t bytes_of(const std::vector<ModelState::Tensor>& tensors) {
+  uint64_t bytes = 0;
+  for (const ModelState::Tensor& tensor : tensors) {
+    bytes += c10::multiply_integers(tensor.shape) * tensor.local.element_size();
+  }
+  return bytes;
+}
+
+uint64_t bytes_of(const std::vector<at::Tensor>& values) {
+  uint64_t bytes = 0;
+  for (const at::Tensor& value : values) bytes += value.nbytes();
+  return bytes;
+}
+
 /// Files of one copy of the model cannot hold what is cut over the copies.
 bool all_inside_model(const ModelState& state, const RankGrid& grid, bool merge) {
   bool inside = true;
@@ -159,11 +174,15 @@ void SaveJob::collect_part(const ModelState& state,
 
 void SaveJob::collect_whole(const ModelState& state,
                             const std::vector<ModelState::Tensor>& optimizer) {
+  const uint64_t of_model = bytes_of(state.tensors), of_optimizer = bytes_of(optimizer);
+  progress_ = std::make_unique<SaveProgress>(
+      "merging", leads_, of_model * (1 + merged_formats().size()) + 2 * of_optimizer);
   const auto gather = [&](const std::vector<ModelState::Tensor>& tensors, Tensors& into) {
     for (const ModelState::Tensor& tensor : tensors) {
       // One by one, and only rank 0 keeps them.
       at::Tensor whole = full_tensor(tensor.local).detach();
       if (!leads_) continue;
+      progress_->add(whole.nbytes());
       const bool transposed = transposed_.count(tensor.name) > 0;
       into.first_names.push_back(tensor.name);
       into.values.push_back(transposed ? whole.t().contiguous() : std::move(whole));
@@ -213,7 +232,10 @@ void SaveJob::write_part() {
   for (size_t i = 0; i < model_.values.size(); ++i) {
     mine.insert(model_.first_names[i], model_.values[i]);
   }
+  const uint64_t bytes = bytes_of(model_.values);
+  SaveProgress progress("saving", leads_, bytes);
   write_tensors(file_name(part_, format), format, mine);
+  progress.add(bytes);
   // A small index of what this file holds, for rank 0 to join; it goes before the folder has its
   // name, so that it need not be on the disk.
   CheckpointIndex own = index_;
@@ -235,6 +257,16 @@ void SaveJob::join_parts() {
   }
 }
 
+std::vector<Format> SaveJob::merged_formats() const {
+  std::vector<Format> formats;
+  for (const FormatNames& names : kFormats) {
+    if (options_.format() ? names.format == *options_.format() : names.unasked) {
+      formats.push_back(names.format);
+    }
+  }
+  return formats;
+}
+
 void SaveJob::write_merged() {
   const auto once = [&](const Tensors& tensors) {
     StateDict state;
@@ -250,21 +282,21 @@ void SaveJob::write_merged() {
   };
   StateDict all;
   for (const auto& [name, number] : model_.names) all.insert(name, model_.values[number]);
-  for (const FormatNames& names : kFormats) {
-    const Format format = names.format;
-    if (options_.format() ? format != *options_.format() : !names.unasked) continue;
+  for (const Format format : merged_formats()) {
     const bool all_names = every_name_ || file_format(format).knows_ties;
     // Whoever finds this file without the index knows what is missing.
     const FileNotes notes{.ties = index_.ties,
                           .texts = {{kIndexName, "has the hash of this file"}}};
     write_tensors(model_file(format), format, all_names ? all : once(model_), notes);
     list(model_, model_file(format));
+    progress_->add(bytes_of(model_.values));
   }
   // Beside the model's file, which other programs open.
   if (!optimizer_.values.empty()) {
     const std::string file = file_name("optimizer", kDefaultFormat);
     write_tensors(file, kDefaultFormat, once(optimizer_));
     list(optimizer_, file);
+    progress_->add(bytes_of(optimizer_.values));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "checkpoint/formats/tensors/state_dict.h"
 #include "checkpoint/index/checkpoint_index.h"
 #include "checkpoint/save/save_options.h"
+#include "checkpoint/save/save_progress.h"
 #include "checkpoint/state/model_state.h"
 #include "mpu/grid/mpu.h"
 #include "parallelizers/modules/model_view.h"
@@ -64,6 +65,8 @@ class SaveJob {
   void write_part();
   /// Decides how a merged save's tensors lie, so that what config.json says of them is true.
   void follow_config(const ModelView& model, const ModelState& state);
+  /// The formats of a merged save's model.
+  std::vector<Format> merged_formats() const;
   void write_merged();
   void write_json(const char* name, const nlohmann::json& json);
   void join_parts();
@@ -77,7 +80,8 @@ class SaveJob {
   Tensors optimizer_;  ///< of a merged save; else they are among the model's
   StateDict random_;   ///< rank 0
   CheckpointIndex index_;
-  std::set<std::string> transposed_;  ///< whose transposes a merged save's files hold
+  std::set<std::string> transposed_;        ///< whose transposes a merged save's files hold
+  std::unique_ptr<SaveProgress> progress_;  ///< of a merged save
   bool every_name_ = false;  ///< whether its file has tied weights twice, in a format without ties
   std::filesystem::path folder_;
   std::unique_ptr<StagingDirectory> staging_;

@@ -1,11 +1,12 @@
 #include "mpu/base/ledger.h"
 
 #include <cstring>
+#include <utility>
 
 namespace oslo {
 namespace {
 
-thread_local const char* current_rule = "-";
+thread_local Asker current_asker;
 
 bool same(const char* a, const char* b) {
   return a == b || std::strcmp(a, b) == 0;
@@ -27,6 +28,7 @@ Traffic Traffic::operator-(const Traffic& other) const {
 void Ledger::record(const char* operation, int64_t elements, int64_t bytes, int64_t moved) {
   const char* rule = RuleScope::current();
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (watch_) watch_({operation, current_asker, {1, elements, bytes}, moved});
   for (Row& row : rows_) {
     if (same(row.operation, operation) && same(row.rule, rule)) {
       row.traffic += {1, elements, bytes};
@@ -35,6 +37,11 @@ void Ledger::record(const char* operation, int64_t elements, int64_t bytes, int6
     }
   }
   rows_.push_back({operation, rule, {1, elements, bytes}, moved});
+}
+
+void Ledger::set_watch(std::function<void(const CountedCall&)> watch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  watch_ = std::move(watch);
 }
 
 std::vector<LedgerEntry> Ledger::entries() const {
@@ -69,16 +76,36 @@ void Ledger::clear() {
   rows_.clear();
 }
 
-RuleScope::RuleScope(const char* rule) : previous_(current_rule) {
-  current_rule = rule;
+AskerScope::AskerScope(const Asker& asker) : previous_(std::exchange(current_asker, asker)) {}
+
+AskerScope::~AskerScope() {
+  current_asker = previous_;
 }
 
+AskerScope AskerScope::with_purpose(const char* purpose) {
+  Asker asker = current_asker;
+  asker.purpose = purpose;
+  return AskerScope(asker);
+}
+
+AskerScope AskerScope::of_gradient() {
+  Asker asker = current_asker;
+  asker.backward = true;
+  return AskerScope(asker);
+}
+
+const Asker& AskerScope::current() {
+  return current_asker;
+}
+
+RuleScope::RuleScope(const char* rule) : previous_(std::exchange(current_asker.rule, rule)) {}
+
 RuleScope::~RuleScope() {
-  current_rule = previous_;
+  current_asker.rule = previous_;
 }
 
 const char* RuleScope::current() {
-  return current_rule;
+  return current_asker.rule;
 }
 
 }  // namespace oslo

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -31,6 +32,22 @@ struct LedgerEntry {
   int64_t moved = 0;
 };
 
+/// On whose behalf a thread communicates. The texts live as long as the program.
+struct Asker {
+  const char* rule = "-";    ///< an operator, or whoever else asked; "-" outside of any
+  const char* purpose = "";  ///< what the engine moves a value for; empty: a step of the rule's own
+  int64_t call = 0;          ///< the program's call, by the number that who watches calls gave it
+  bool backward = false;     ///< of a gradient; of one that a dry run only foresees, too
+};
+
+/// One call as it is counted.
+struct CountedCall {
+  const char* operation;
+  Asker asker;
+  Traffic traffic;
+  int64_t moved;
+};
+
 /// Counts what a group's calls cost, by operation and by the rule that asked for it, in two
 /// columns: the ring's formula, and what the transport moves. Both are deterministic: tests assert
 /// them exactly. A group of one rank moves nothing and counts nothing. Safe to use from several
@@ -39,6 +56,10 @@ class Ledger {
  public:
   /// `operation` and `rule` must live as long as the program (they are compared by address first).
   void record(const char* operation, int64_t elements, int64_t bytes, int64_t moved);
+
+  /// `watch` is told of every call from now on, on the thread that makes it, one at a time; null:
+  /// nobody. It must not communicate.
+  void set_watch(std::function<void(const CountedCall&)> watch);
 
   std::vector<LedgerEntry> entries() const;
   /// The sum over rules; all operations when `operation` is empty.
@@ -56,6 +77,25 @@ class Ledger {
   };
   mutable std::mutex mutex_;
   std::vector<Row> rows_;
+  std::function<void(const CountedCall&)> watch_;
+};
+
+/// Says for whom this thread communicates, until it goes out of scope.
+class AskerScope {
+ public:
+  explicit AskerScope(const Asker& asker);
+  ~AskerScope();
+  AskerScope(const AskerScope&) = delete;
+  AskerScope& operator=(const AskerScope&) = delete;
+
+  /// The same as outside, for another purpose.
+  static AskerScope with_purpose(const char* purpose);
+  /// The same as outside, of the gradient.
+  static AskerScope of_gradient();
+  static const Asker& current();
+
+ private:
+  Asker previous_;
 };
 
 /// Names the rule on whose behalf this thread communicates, until it goes out of scope.

@@ -27,13 +27,15 @@ inline bool records(const at::Tensor& tensor) {
 /// turn (create_graph).
 class CollectiveNode : public Node {
  public:
-  explicit CollectiveNode(GroupPtr group) : group_(std::move(group)), rule_(RuleScope::current()) {}
+  explicit CollectiveNode(GroupPtr group)
+      : group_(std::move(group)), asker_(AskerScope::current()) {}
   CollectiveNode(GroupPtr group, uint64_t sequence_nr)
-      : Node(sequence_nr), group_(std::move(group)), rule_(RuleScope::current()) {}
+      : Node(sequence_nr), group_(std::move(group)), asker_(AskerScope::current()) {}
 
   variable_list apply(variable_list&& gradients) final {
     if (!gradients[0].defined()) return {at::Tensor()};
-    const RuleScope scope(rule_);
+    const AskerScope scope(asker_);
+    const AskerScope of_gradient = AskerScope::of_gradient();
     return {backward(std::move(gradients[0]))};
   }
 
@@ -51,7 +53,7 @@ class CollectiveNode : public Node {
   GroupPtr group_;
 
  private:
-  const char* rule_;
+  const Asker asker_;
 };
 
 /// Makes `output` the result of `node` on `input`.

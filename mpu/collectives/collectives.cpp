@@ -1,6 +1,8 @@
 #include "mpu/collectives/collectives.h"
 
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "mpu/collectives/collective_node.h"
 #include "mpu/collectives/divided_backward.h"
@@ -17,6 +19,12 @@ namespace {
 at::Tensor alias_of(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), false));
+}
+
+/// Another result of a node that has one.
+at::Tensor result_of(NodePtr node, at::Tensor output) {
+  torch::autograd::impl::set_gradient_edge(output, {std::move(node), 0});
+  return output;
 }
 
 /// Whether the memory is this tensor's alone: no other tensor, view or saved value shares it, and
@@ -91,6 +99,21 @@ class GatherBackward final : public PartNode {
 class GatherAndCopyBackward final : public WithParts<DividableNode> {
  public:
   using WithParts::WithParts;
+  bool gathers(const Group& group, int64_t dim, c10::IntArrayRef sizes) const {
+    return group_.get() == &group && dim_ == dim && c10::IntArrayRef(sizes_) == sizes;
+  }
+  /// Does not keep it alive.
+  void remember(const at::Tensor& gathered) {
+    gathered_.emplace(gathered.getIntrusivePtr());
+    version_ = gathered._version();
+  }
+  /// What was gathered, as it was; undefined where nobody holds it any more.
+  at::Tensor gathered() const {
+    const auto held = gathered_ ? gathered_->lock() : nullptr;
+    if (!held) return {};
+    at::Tensor tensor(held);
+    return tensor._version() == version_ ? tensor : at::Tensor();
+  }
   std::string name() const override { return "OsloGatherAndCopyBackward"; }
   at::Tensor call(at::Tensor gradient) override {
     return reduce_and_scatter(gradient, group_, dim_, sizes_);
@@ -98,6 +121,10 @@ class GatherAndCopyBackward final : public WithParts<DividableNode> {
   Pending start(at::Tensor gradient) override {
     return group_->start_reduce_scatter(gradient, dim_, sizes_);
   }
+
+ private:
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl>> gathered_;
+  int64_t version_ = 0;
 };
 
 class ReduceAndScatterBackward final : public PartNode {
@@ -107,6 +134,26 @@ class ReduceAndScatterBackward final : public PartNode {
   at::Tensor backward(at::Tensor gradient) override {
     return gather_and_copy(gradient, group_, dim_, sizes_);
   }
+};
+
+class AllToAllBackward final : public CollectiveNode {
+ public:
+  AllToAllBackward(GroupPtr group, const PartsAlong& split, const PartsAlong& join)
+      : CollectiveNode(std::move(group)), split_(split), join_(join) {}
+  std::string name() const override { return "OsloAllToAllBackward"; }
+  at::Tensor backward(at::Tensor gradient) override {
+    return all_to_all(gradient, group_, join_.view(), split_.view());
+  }
+
+ private:
+  struct Kept {
+    explicit Kept(const PartsAlong& parts)
+        : dim(parts.dim), sizes(parts.sizes.begin(), parts.sizes.end()) {}
+    PartsAlong view() const { return {dim, sizes}; }
+    int64_t dim;
+    c10::SmallVector<int64_t, 8> sizes;
+  };
+  Kept split_, join_;
 };
 
 }  // namespace
@@ -120,12 +167,13 @@ std::optional<uint64_t> start_in_backward(const at::Tensor& copied) {
 at::Tensor copy_to(const at::Tensor& tensor, const GroupPtr& group) {
   if (checks_ranks()) check_same_on_ranks(tensor, *group, "what every rank goes on with");
   if (group->size() == 1 || !records(tensor)) return tensor;
-  if (auto node = group->shared_copies().find(tensor)) {
-    at::Tensor output = alias_of(tensor);
-    torch::autograd::impl::set_gradient_edge(output, {std::move(node), 0});
-    return output;
+  if (auto node = node_cast<CopyBackward>(group->shared_copies().find(tensor))) {
+    return result_of(std::move(node), alias_of(tensor));
   }
-  if (group->foresees_backward()) group->count_all_reduce(tensor);
+  if (group->foresees_backward()) {
+    const AskerScope of_gradient = AskerScope::of_gradient();
+    group->count_all_reduce(tensor);
+  }
   NodePtr node = make_node<CopyBackward>(group);
   group->shared_copies().remember(tensor, node);
   return record(alias_of(tensor), tensor, node);
@@ -158,7 +206,10 @@ at::Tensor scatter_to(const at::Tensor& tensor, const GroupPtr& group, int64_t d
     if (output.is_alias_of(tensor)) output = output.clone();
   }
   if (!records(tensor)) return output;
-  if (group->foresees_backward()) group->count_all_gather(output, dim, sizes);
+  if (group->foresees_backward()) {
+    const AskerScope of_gradient = AskerScope::of_gradient();
+    group->count_all_gather(output, dim, sizes);
+  }
   return record(output, tensor, make_node<ScatterBackward>(group, dim, sizes));
 }
 
@@ -177,14 +228,37 @@ at::Tensor gather_from(const at::Tensor& tensor, const GroupPtr& group, int64_t 
 at::Tensor gather_and_copy(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
                            c10::IntArrayRef sizes) {
   if (group->size() == 1) return tensor;
+  const bool recorded = records(tensor);
+  NodeHandle<GatherAndCopyBackward> node;
+  if (recorded) {
+    node = node_cast<GatherAndCopyBackward>(group->shared_copies().find(tensor));
+    if (node && !node->gathers(*group, dim, sizes)) node.reset();
+  }
+  const at::Tensor gathered = node ? node->gathered() : at::Tensor();
+  if (gathered.defined()) return result_of(std::move(node), alias_of(gathered));
   at::Tensor output;
   {
     const c10::AutoGradMode no_grad(false);
     output = group->all_gather(tensor, dim, sizes);
   }
-  if (!records(tensor)) return output;
-  if (group->foresees_backward()) group->count_reduce_scatter(output, dim, sizes);
-  return record(output, tensor, make_node<GatherAndCopyBackward>(group, dim, sizes));
+  if (!recorded) return output;
+  if (node) {
+    node->remember(output);
+    return result_of(std::move(node), std::move(output));
+  }
+  if (group->foresees_backward()) {
+    const AskerScope of_gradient = AskerScope::of_gradient();
+    group->count_reduce_scatter(output, dim, sizes);
+  }
+  node = make_node<GatherAndCopyBackward>(group, dim, sizes);
+  node->remember(output);
+  group->shared_copies().remember(tensor, node);
+  return record(output, tensor, node);
+}
+
+NodePtr gathered_by(const at::Tensor& tensor) {
+  const NodePtr node = tensor.grad_fn();
+  return node && node_cast<GatherAndCopyBackward>(node) ? node : NodePtr();
 }
 
 at::Tensor reduce_and_scatter(const at::Tensor& tensor, const GroupPtr& group, int64_t dim,
@@ -196,8 +270,27 @@ at::Tensor reduce_and_scatter(const at::Tensor& tensor, const GroupPtr& group, i
     output = group->reduce_scatter(tensor, dim, sizes);
   }
   if (!records(tensor)) return output;
-  if (group->foresees_backward()) group->count_all_gather(output, dim, sizes);
+  if (group->foresees_backward()) {
+    const AskerScope of_gradient = AskerScope::of_gradient();
+    group->count_all_gather(output, dim, sizes);
+  }
   return record(output, tensor, make_node<ReduceAndScatterBackward>(group, dim, sizes));
+}
+
+at::Tensor all_to_all(const at::Tensor& tensor, const GroupPtr& group, const PartsAlong& split,
+                      const PartsAlong& join) {
+  if (group->size() == 1) return tensor;
+  at::Tensor output;
+  {
+    const c10::AutoGradMode no_grad(false);
+    output = group->all_to_all(tensor, split, join);
+  }
+  if (!records(tensor)) return output;
+  if (group->foresees_backward()) {
+    const AskerScope of_gradient = AskerScope::of_gradient();
+    group->count_all_to_all(output, join, split);
+  }
+  return record(output, tensor, make_node<AllToAllBackward>(group, split, join));
 }
 
 }  // namespace oslo

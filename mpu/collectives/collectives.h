@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "mpu/base/node_ptr.h"
 #include "mpu/group/group.h"
 
 namespace oslo {
@@ -32,14 +33,21 @@ at::Tensor gather_from(const at::Tensor& tensor, const std::shared_ptr<Group>& g
                        c10::IntArrayRef sizes);
 
 /// All-gather / reduce-scatter: `copy_to(gather_from(tensor))` in one node each way, for a result
-/// of which every rank uses something else.
+/// of which every rank uses something else. Consumers of one value that follow each other share
+/// one node, so that backward scatters once, and one result while a graph holds it.
 at::Tensor gather_and_copy(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
                            int64_t dim, c10::IntArrayRef sizes);
+/// The node of `gather_and_copy` that `tensor` is the result of, one for each value; else null.
+NodePtr gathered_by(const at::Tensor& tensor);
 
 /// Reduce-scatter (sum) / all-gather: `scatter_to(reduce_from(tensor))` in one node each way, for
 /// partial sums of which every rank goes on with its part of `dim`. Moves half of an all-reduce.
 at::Tensor reduce_and_scatter(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
                               int64_t dim, c10::IntArrayRef sizes);
+
+/// All-to-all / all-to-all with `split` and `join` exchanged (Group::all_to_all).
+at::Tensor all_to_all(const at::Tensor& tensor, const std::shared_ptr<Group>& group,
+                      const PartsAlong& split, const PartsAlong& join);
 
 /// Has the backward of `copy_to` or `gather_and_copy`, whose result this is, start its collective
 /// and wait for it in a node of its own: what has the sequence number that this gives, such as the

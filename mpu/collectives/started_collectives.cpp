@@ -71,9 +71,9 @@ Pending with_conjugate(Pending started, const at::Tensor& input, const GroupPtr&
   const auto first = make_node<WaitingBackward>(group, under_way);
   first->add_next_edge(torch::autograd::impl::gradient_edge(input));
   const auto place = first->add_input_metadata(input);
-  const char* const rule = RuleScope::current();
+  const Asker asker = AskerScope::current();
   return std::move(started).then([=, sizes = input.sizes().vec()](at::Tensor output) {
-    const RuleScope scope(rule);
+    const AskerScope scope(asker);
     const auto last = make_node<WaitedBackward>(group, under_way, conjugate, sizes);
     last->add_next_edge({first, place});
     torch::autograd::set_history(output, last);
@@ -115,6 +115,7 @@ Pending start_gather_and_copy(const at::Tensor& tensor, const GroupPtr& group, i
   if (!recorded) return started;
   if (group->foresees_backward()) {
     at::Tensor whole = started.wait();
+    const AskerScope of_gradient = AskerScope::of_gradient();
     group->count_reduce_scatter(whole, dim, sizes);
     started = Pending(std::move(whole));
   }
@@ -134,6 +135,7 @@ Pending start_reduce_and_scatter(const at::Tensor& tensor, const GroupPtr& group
   if (!recorded) return started;
   if (group->foresees_backward()) {
     at::Tensor part = started.wait();
+    const AskerScope of_gradient = AskerScope::of_gradient();
     group->count_all_gather(part, dim, sizes);
     started = Pending(std::move(part));
   }

@@ -15,9 +15,11 @@ constexpr char kReplicaAxis[] = "data";
 constexpr char kStageAxis[] = "pipeline";
 constexpr char kModel[] = "model";
 constexpr char kTensor[] = "tensor";
+constexpr char kContext[] = "context";
+constexpr char kSequence[] = "sequence";
 /// Names that may be asked for in any grid.
-constexpr std::array kKnown = {kReplicaAxis, kStageAxis, kTensor,   "row",
-                               "column",     "depth",    "sequence"};
+constexpr std::array kKnown = {kReplicaAxis, kStageAxis, kTensor,  "row",
+                               "column",     "depth",    kContext, kSequence};
 /// What these would mean is not the author's to choose.
 constexpr std::array kReserved = {kModel, "world", "replica", "tp", "pp", "dp"};
 
@@ -125,6 +127,7 @@ std::vector<std::string> RankGrid::layer_axes() const {
 std::vector<std::string> RankGrid::parts(const std::string& name) const {
   if (has(name)) return {name};
   if (name == kTensor) return layer_axes();
+  if (name == kSequence && has(kContext)) return {kContext};
   std::vector<std::string> names;
   if (name == kModel) {
     for (const Axis& axis : axes_) {

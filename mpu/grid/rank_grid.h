@@ -25,8 +25,9 @@ struct Axis {
 ///     own) cuts the parameters and values of a layer.
 ///   - "model" is all axes but data: the ranks that hold one copy of the model.
 ///   - "tensor", where no axis has that name, is all axes that cut layers.
-/// Of a grid that lacks data, pipeline, tensor, row, column, depth or sequence, that axis has size
-/// 1, so that programs run unchanged without it.
+///   - "sequence", where no axis has that name, is "context".
+/// Of a grid that lacks data, pipeline, tensor, row, column, depth, context or sequence, that axis
+/// has size 1, so that programs run unchanged without it.
 class RankGrid {
  public:
   /// One rank.

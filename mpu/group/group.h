@@ -25,6 +25,12 @@ enum class Mover : int;
 
 enum class Reduction { sum, average, min, max };
 
+/// One dimension, and how much of it belongs to each rank, in the ranks' order.
+struct PartsAlong {
+  int64_t dim;
+  c10::IntArrayRef sizes;
+};
+
 /// Ranks that communicate: one line of the mesh. Collectives here are plain (not differentiable;
 /// see collectives.h) and counted in the group's ledger. At size 1 every one of them returns its
 /// argument without a copy. On meta tensors and on fake groups nothing moves, but shapes and counts
@@ -60,6 +66,8 @@ class Group {
                         int64_t moved = 0);
   void count_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes,
                             int64_t moved = 0);
+  void count_all_to_all(const at::Tensor& part, const PartsAlong& split, const PartsAlong& join,
+                        int64_t moved = 0);
 
   /// The reduction over all ranks. The buffer of `tensor` is used when it is contiguous: pass one
   /// that nobody else reads.
@@ -74,6 +82,13 @@ class Group {
   /// Sums `tensor` over all ranks and keeps this rank's `sizes[rank]` along `dim`.
   at::Tensor reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes);
   Pending start_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes);
+
+  /// Sends the pieces of `part` along `split.dim` to the ranks, and joins what they send along
+  /// `join.dim`; rank r's piece has `join.sizes[r]` there (0 is legal). With two dimensions a value
+  /// that lies in parts `join` comes to lie in parts `split` (DeepSpeed-Ulysses, arXiv 2309.14509:
+  /// of the sequence, of the heads); with one, rows go where they are wanted (experts, borders).
+  at::Tensor all_to_all(const at::Tensor& part, const PartsAlong& split, const PartsAlong& join);
+  Pending start_all_to_all(const at::Tensor& part, const PartsAlong& split, const PartsAlong& join);
 
   /// Overwrites `tensor` (contiguous, no zeros without memory) with that of group rank `root`.
   void broadcast(at::Tensor& tensor, int root = 0);
@@ -103,6 +118,8 @@ class Group {
                            bool awaited);
   Pending begin_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::IntArrayRef sizes,
                                bool awaited);
+  Pending begin_all_to_all(const at::Tensor& part, const PartsAlong& split, const PartsAlong& join,
+                           bool awaited);
   Pending begin_broadcast(at::Tensor tensor, int root, bool awaited);
   Pending gather_padded(const at::Tensor& part, int64_t dim, c10::IntArrayRef sizes, bool awaited);
   Pending scatter_by_exchange(const at::Tensor& buffer, int64_t dim, c10::IntArrayRef sizes,

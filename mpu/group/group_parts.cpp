@@ -37,6 +37,11 @@ at::Tensor row_of(const at::Tensor& part, int64_t count) {
   return at::empty(shape, part.options());
 }
 
+/// In memory of its own: a view could not be written in place behind a node of autograd's graph.
+at::Tensor copied_part(const at::Tensor& whole, int64_t dim, int64_t start, int64_t own) {
+  return whole.narrow(dim, start, own).clone(at::MemoryFormat::Contiguous);
+}
+
 /// The same memory with the first two dimensions as one: how c10d takes a row.
 at::Tensor joined(const at::Tensor& row) {
   return as_real(row).flatten(0, 1);
@@ -126,7 +131,7 @@ Pending Group::begin_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::
   const int64_t moved = bytes_of(tensor, (size() - 1) * rows * parts::row_size(tensor, dim));
   count_reduce_scatter(tensor, dim, sizes,
                        by == Mover::two_levels ? all_reduce_brings(tensor) : moved);
-  if (by == Mover::nothing) return Pending(tensor.narrow(dim, start, own).contiguous());
+  if (by == Mover::nothing) return Pending(copied_part(tensor, dim, start, own));
   at::Tensor buffer = plain(tensor);
   if (buffer.numel() == 0) return Pending(resized(tensor, dim, own));
   if (by == Mover::gloo) return scatter_by_exchange(buffer, dim, sizes, awaited);
@@ -138,7 +143,7 @@ Pending Group::begin_reduce_scatter(const at::Tensor& tensor, int64_t dim, c10::
     options.asyncOp = !awaited;
     return pending(backend(buffer).allreduce(tensors, options), buffer, "reduce_scatter")
         .then([dim, start, own](const at::Tensor& whole) {
-          return whole.narrow(dim, start, own).contiguous();
+          return copied_part(whole, dim, start, own);
         });
   }
   at::Tensor part = resized(tensor, dim, own);

@@ -26,7 +26,8 @@ struct Launcher {
   const char* node;  // this host's index, where local_size lists every host
 };
 
-#define TORCH_NAMES "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "", ""
+// LOCAL_SIZE is DeepSpeed's word.
+#define TORCH_NAMES "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE LOCAL_SIZE", "", ""
 constexpr Launcher kLaunchers[] = {
     {"oslo run", row_of(Variable::launcher).name, TORCH_NAMES},
     {"torchrun", "TORCHELASTIC_RUN_ID", TORCH_NAMES},
@@ -153,10 +154,20 @@ void read_ranks(const Launcher& launcher, const Reader& reader, LaunchEnvironmen
 
   const Setting master = reader.find("MASTER_ADDR");
   const bool here = result.size == 1 || (master && is_loopback(master.text));
-  if (!reader.find(launcher.local_rank) && !reader.find(launcher.local_size)) {
-    // Plain RANK and WORLD_SIZE, as container platforms set them: one process a host.
+  const Setting local_rank = reader.find(launcher.local_rank);
+  if (!reader.find(launcher.local_size) && (!local_rank || here)) {
+    // Plain RANK and WORLD_SIZE, as container platforms set them: one process a host. OneFlow's
+    // launcher, and torch's before 1.9, give LOCAL_RANK as well: enough where all ranks are here.
     result.local_rank = here ? result.rank : 0;
     result.local_size = here ? result.size : 1;
+    if (local_rank) {
+      const int given = reader.whole(local_rank, 0, result.size - 1, because(size));
+      OSLO_CHECK_AS(config, given == result.rank, "LOCAL_RANK=", given,
+                    " is not RANK=", result.rank, " (", launcher.source, "), so the ", result.size,
+                    " ranks are not all on this host, where MASTER_ADDR=", master.text,
+                    " says they meet; set MASTER_ADDR to an address of rank 0's host that all "
+                    "hosts reach, and LOCAL_WORLD_SIZE to the number of ranks on this host");
+    }
     return;
   }
   Setting local_size = reader.require(launcher.local_size);

@@ -1,6 +1,5 @@
 #include <c10/core/AutogradState.h>
 
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -9,16 +8,11 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/told_error.h"
+#include "mpu/transport/backends/flight_recorder.h"
 #include "mpu/world/world.h"
 
 namespace oslo {
 namespace {
-
-/// LibTorch's flight recorder is one for the process and not safe for several groups of one process
-/// at once (a crash in recordWithResetEnabled); ranks as threads are just that.
-void switch_off_flight_recorder() {
-  setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
-}
 
 /// Autograd has one thread for each device of the process. Ranks that share a GPU would share it
 /// too, and the first of them to wait there for another rank would wait forever.

@@ -1,12 +1,12 @@
 // The checks of a document against the schema, and their messages.
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/bytes.h"
 #include "mpu/base/error.h"
+#include "mpu/base/words/nearest_name.h"
 #include "oslo_cpp/config/config_json.h"
 #include "oslo_cpp/config/config_schema.h"
 #include "parallelizers/plan/layers/style.h"
@@ -16,26 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Kind = ConfigKey::Kind;
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-const std::string& nearest(const std::vector<std::string>& names, std::string_view name) {
-  return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(a, name) < edit_distance(b, name);
-  });
-}
 
 std::string list(const std::vector<std::string>& names, const char* between = ", ") {
   std::string text;
@@ -67,10 +47,13 @@ std::string expected(const ConfigKey& key) {
       text = "true or false";
       break;
     case Kind::count:
-      text = c10::str("an integer from 1 to ", key.maximum);
+      text = c10::str("an integer from ", key.minimum, " to ", key.maximum);
       break;
     case Kind::amount:
       text = "a number from 0";
+      break;
+    case Kind::many:
+      text = "an array of objects";
       break;
     case Kind::stages:
       text = "an array of integers from 0, one stage per layer";
@@ -94,6 +77,12 @@ std::string expected(const ConfigKey& key) {
     case Kind::plan:
     case Kind::where:
       text = "an object of module path patterns";
+      break;
+    case Kind::numbers:
+      text = "an array of numbers from 0";
+      break;
+    case Kind::any:
+      text = "an object";
       break;
   }
   return key.nullable ? text + ", or null" : text;
@@ -122,6 +111,7 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
     case Kind::plan:
     case Kind::where:
       return value.is_object();
+    case Kind::many:
     case Kind::words:
       return value.is_array();
     case Kind::text:
@@ -132,7 +122,7 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
     case Kind::flag:
       return value.is_boolean();
     case Kind::count:
-      return is_integer(value, 1, key.maximum);
+      return is_integer(value, key.minimum, key.maximum);
     case Kind::amount:
       return value.is_number() && value.get<double>() >= 0;
     case Kind::stages:
@@ -141,6 +131,12 @@ bool has_right_type(const ConfigKey& key, const Json& value) {
       return is_one_of(key.choices, value);
     case Kind::sized:
       return value.is_object() || is_integer(value, 1, key.maximum);
+    case Kind::numbers:
+      return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& each) {
+               return each.is_number() && each.get<double>() >= 0;
+             });
+    case Kind::any:
+      return value.is_object();
   }
   return false;
 }
@@ -175,7 +171,21 @@ void check_stages_of(const ConfigKey& key, const std::string& pattern, const Jso
                 describe(value));
 }
 
-void check(const ConfigKey& key, const std::string& path, const Json& value) {
+void check(const ConfigKey& key, const std::string& path, const Json& value,
+           const ConfigKey* everywhere);
+
+/// Each of an array as an object of its own.
+void check_each(const ConfigKey& key, const std::string& path, const Json& value,
+                const ConfigKey* everywhere) {
+  ConfigKey one = key;
+  one.kind = Kind::object;
+  for (size_t i = 0; i < value.size(); ++i) {
+    check(one, c10::str(path, "[", i, "]"), value[i], everywhere);
+  }
+}
+
+void check(const ConfigKey& key, const std::string& path, const Json& value,
+           const ConfigKey* everywhere) {
   if (key.nullable && value.is_null()) {
     return;
   }
@@ -187,6 +197,8 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
                     "]': expected a stage, an integer from 0; seen ", describe(value[i]));
     }
   }
+  if (key.kind == Kind::any) return;
+  if (key.kind == Kind::many) return check_each(key, path, value, everywhere);
   if (key.kind == Kind::words) {
     for (size_t i = 0; i < value.size(); ++i) {
       const bool good =
@@ -219,30 +231,42 @@ void check(const ConfigKey& key, const std::string& path, const Json& value) {
     }
     const ConfigKey* child = key.find(name);
     if (child == nullptr) {
-      fail_unknown_key(key, path, name);
+      fail_unknown_key(key, path, name, everywhere);
     }
-    check(*child, join_path(path, name), below);
+    check(*child, join_path(path, name), below, everywhere);
   }
 }
 
 }  // namespace
 
 void check_config(const Json& document) {
-  check(config_schema(config_dialect(document)), "", document);
+  check(config_schema(config_dialect(document)), "", document, nullptr);
 }
 
-void fail_unknown_key(const ConfigKey& parent, const std::string& path, const std::string& name) {
+void check_config(const ConfigKey& schema, const Json& document) {
+  check(schema, "", document, &schema);
+}
+
+void fail_unknown_key(const ConfigKey& parent, const std::string& path, const std::string& name,
+                      const ConfigKey* everywhere) {
   std::vector<std::string> names;
   for (const ConfigKey& child : parent.keys) {
     names.push_back(child.name);
   }
   std::vector<std::string> elsewhere;
-  find_everywhere(config_schema(ConfigDialect::none), "", name, elsewhere);
+  find_everywhere(everywhere == nullptr ? config_schema(ConfigDialect::none) : *everywhere, "",
+                  name, elsewhere);
   std::erase(elsewhere, in_quotes(join_path(path, name)));  // a key of another dialect
+  const std::string where = path.empty() ? "at the top" : "in " + in_quotes(path);
+  const std::string unknown = "unknown key " + in_quotes(join_path(path, name));
+  const std::string& nearest = nearest_name(names, name);
+  if (!elsewhere.empty() && !is_near(name, nearest)) {
+    fail_as(ErrorKind::config, unknown, "; ", in_quotes(name), " belongs in ",
+            list(elsewhere, " or "), "; the names ", where, " are ", list(names));
+  }
   fail_as(
-      ErrorKind::config, "unknown key ", in_quotes(join_path(path, name)),
-      "; the nearest valid name ", path.empty() ? "at the top" : "in " + in_quotes(path), " is ",
-      in_quotes(nearest(names, name)), " (of ", list(names), ")",
+      ErrorKind::config, unknown, "; the nearest valid name ", where, " is ", in_quotes(nearest),
+      " (of ", list(names), ")",
       elsewhere.empty() ? "" : "; " + in_quotes(name) + " belongs in " + list(elsewhere, " or "));
 }
 

@@ -36,4 +36,9 @@ std::string in_quotes(std::string_view text) {
   return "'" + printable(text) + "'";
 }
 
+const nlohmann::ordered_json& json_member(const nlohmann::ordered_json& object, const char* key) {
+  static const nlohmann::ordered_json absent;
+  return object.is_object() && object.contains(key) ? object.at(key) : absent;
+}
+
 }  // namespace oslo

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "checkpoint/formats/json/bounded_json.h"
+#include "mpu/base/error.h"
 
 namespace oslo {
 
@@ -16,5 +18,18 @@ std::string describe(const nlohmann::ordered_json& value);
 
 /// `'text'`, cut if it is very long, and made printable.
 std::string in_quotes(std::string_view text);
+
+/// The value below `object`; null where it is absent, or `object` is none.
+const nlohmann::ordered_json& json_member(const nlohmann::ordered_json& object, const char* key);
+
+/// Runs `read`; whatever it throws is a `ConfigError` that begins with `source`.
+template <typename Read>
+auto with_source(const std::string& source, const Read& read) {
+  try {
+    return read();
+  } catch (const std::exception& error) {
+    fail_as(ErrorKind::config, source, ": ", error.what());
+  }
+}
 
 }  // namespace oslo

@@ -6,6 +6,7 @@
 #include "mpu/base/error.h"
 #include "oslo_cpp/config/config.h"
 #include "oslo_cpp/config/config_dialects.h"
+#include "oslo_cpp/config/engine_keys.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "parallelizers/placement/residency/stage_set.h"
 
@@ -38,15 +39,6 @@ bool fits_mode(int tensor, const std::string& mode, int depth) {
   return mode != "3d" || is_power(tensor, 3);
 }
 
-// What of these sizes the library cannot do yet; empty if nothing.
-std::string missing(int tensor, const std::string& mode, const SizeNames& names) {
-  if (tensor > 1 && mode != "1d") {
-    return c10::str("'", names.mode, "' = ", mode, " with size ", tensor,
-                    " is not there yet: set the mode to 1d");
-  }
-  return "";
-}
-
 void check_mode(int tensor, const std::string& mode, int depth, const SizeNames& names) {
   if (fits_mode(tensor, mode, depth)) {
     return;
@@ -64,6 +56,13 @@ void check_mode(int tensor, const std::string& mode, int depth, const SizeNames&
   q = root(tensor, 3);
   fail_as(ErrorKind::config, "mode 3d needs a cube '", names.tensor, "' (q * q * q), seen ", tensor,
           ": set it to ", q * q * q, " or ", (q + 1) * (q + 1) * (q + 1), ", or the mode to 1d");
+}
+
+/// Colossal-AI's mode is the same thing under another name.
+void check_context(const ConfigValues& values, const std::string& mode, const SizeNames& names) {
+  OSLO_CHECK_AS(config, values.context_parallel_size == 1 || mode != "sequence", "'", names.mode,
+                "' = sequence and 'context_parallel_size' = ", values.context_parallel_size,
+                " both cut the sequence: keep one of them");
 }
 
 /// LiBai's users say how many layers there are.
@@ -112,15 +111,16 @@ void check_stages(const ConfigValues& values) {
                 " without a layer: use every stage from 0 to ", last);
 }
 
-// The sizes nearest to those asked for that fit the world and that the library can do, as text.
+// The sizes nearest to those asked for that fit the world, as text.
 std::string nearest_sizes(const ConfigValues& values, const std::string& mode, int depth,
-                          const SizeNames& names, int world_size) {
+                          int world_size) {
   int best_tensor = 0, best_pipeline = 0, best_distance = 0;
+  if (world_size % values.context_parallel_size != 0) return "";
+  world_size /= values.context_parallel_size;
   for (int tensor = 1; tensor <= world_size; ++tensor) {
     if (world_size % tensor != 0 || !fits_mode(tensor, mode, depth)) {
       continue;
     }
-    if (!missing(tensor, mode, names).empty()) continue;
     for (int pipeline = 1; pipeline <= world_size / tensor; ++pipeline) {
       if (world_size / tensor % pipeline != 0) continue;
       int distance = std::abs(tensor - values.tensor_parallel_size) +
@@ -135,16 +135,19 @@ std::string nearest_sizes(const ConfigValues& values, const std::string& mode, i
   if (best_tensor == 0) {
     return "";
   }
-  return c10::str("; the nearest choice that works is data ",
-                  world_size / best_tensor / best_pipeline, " x tensor ", best_tensor,
-                  " x pipeline ", best_pipeline);
+  return c10::str(
+      "; the nearest choice that works is data ", world_size / best_tensor / best_pipeline,
+      values.context_parallel_size == 1 ? ""
+                                        : c10::str(" x context ", values.context_parallel_size),
+      " x tensor ", best_tensor, " x pipeline ", best_pipeline);
 }
 
 void check_world(const ConfigValues& values, const std::string& mode, int depth,
                  const SizeNames& names, int world_size) {
   int64_t tensor = values.tensor_parallel_size;
   int64_t pipeline = values.pipeline_parallel_size;
-  int64_t product = tensor * pipeline * values.data_parallel_size.value_or(1);
+  int64_t context = values.context_parallel_size;
+  int64_t product = tensor * pipeline * context * values.data_parallel_size.value_or(1);
   bool given = values.data_parallel_size.has_value();
   if (given ? product == world_size : world_size % product == 0) {
     return;
@@ -152,27 +155,11 @@ void check_world(const ConfigValues& values, const std::string& mode, int depth,
   std::string data =
       given ? c10::str("'", names.data, "' ", *values.data_parallel_size, " x ") : "";
   fail_as(ErrorKind::config, "the sizes do not fit the world: ", data, "'", names.tensor, "' ",
-          tensor, " x '", names.pipeline, "' ", pipeline, " = ", product,
+          tensor, context == 1 ? "" : c10::str(" x 'context_parallel_size' ", context), " x '",
+          names.pipeline, "' ", pipeline, " = ", product,
           given ? ", but the world size is " : ", which does not divide the world size ",
-          world_size, nearest_sizes(values, mode, depth, names, world_size), "; or start ",
+          world_size, nearest_sizes(values, mode, depth, world_size), "; or start ",
           given ? "" : "a multiple of ", product, product == 1 ? " process" : " processes");
-}
-
-/// What Colossal-AI's engine does between and in its steps; loops here are the program's own.
-void check_engine(const ConfigValues& values) {
-  const int batches = values.gradient_accumulation;
-  OSLO_CHECK_AS(
-      config, batches == 1, "'gradient_accumulation' = ", batches,
-      " is done by Colossal-AI's engine, which is not there yet: set it to 1, and run the "
-      "first ",
-      batches - 1, " of ", batches, " batches under ddp.no_sync(), each with loss / ", batches,
-      ", or all of them as one by an oslo::PipelineSchedule with "
-      "\"num_accumulation_steps\": ",
-      batches);
-  OSLO_CHECK_AS(config, values.clip_grad_norm == 0, "'clip_grad_norm' = ", values.clip_grad_norm,
-                " is done by Colossal-AI's engine, which is not there yet: set it to 0, and write "
-                "parallel.clip_grad_norm_(",
-                values.clip_grad_norm, "); in front of optimizer.step()");
 }
 
 void check_share(const ConfigValues& values, const char* below) {
@@ -192,7 +179,7 @@ void check_features(const ConfigValues& values) {
                   instead);
   };
   refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
-  check_engine(values);
+  check_handlers(values.engine);
   const char* const below = values.dialect == ConfigDialect::libai ? "train." : "";
   OSLO_CHECK_AS(config, !values.activation_memory || values.activation_checkpoint, "'", below,
                 "activation_checkpoint.memory' is kept by computing activations again, and '",
@@ -201,9 +188,14 @@ void check_features(const ConfigValues& values) {
                 "out");
   check_share(values, below);
   OSLO_CHECK_AS(
-      config, !values.activation_checkpoint || !values.kernel_fusion, "'", below,
-      "activation_checkpoint.enabled' = true beside 'kernel_fusion' is not there yet: set "
-      "one of the two to false");
+      config, !values.activation_offload || !values.activation_checkpoint, "'", below,
+      "activation_checkpoint.offload' moves to the host what 'enabled' beside it computes "
+      "again: set one of the two to false; to compute some layers again and move the "
+      "rest, leave 'enabled' out and write oslo::checkpoint around those");
+  OSLO_CHECK_AS(
+      config, !values.activation_ahead || values.activation_offload, "'", below,
+      "activation_checkpoint.offload_ahead' is what stays on the device of what 'offload' "
+      "moves, and 'offload' is false: set it to true, or leave 'offload_ahead' out");
 }
 
 }  // namespace
@@ -248,6 +240,7 @@ ParallelSizes Config::resolve(int world_size) const {
   sizes.depth = values_.depth.value_or(1);
   check_mode(sizes.tensor, sizes.tensor_mode, sizes.depth, names);
   check_stages(values_);
+  check_context(values_, sizes.tensor_mode, names);
   check_world(values_, sizes.tensor_mode, sizes.depth, names, world_size);
   check_layers(values_);
   const int chunks = pipeline_shape(values_).chunks;
@@ -255,10 +248,10 @@ ParallelSizes Config::resolve(int world_size) const {
                 names.pipeline, "' = ", sizes.pipeline,
                 chunks == 1 ? "" : c10::str(" with ", chunks, " stages a rank"), ": ",
                 StageSet::kMost, " stages are possible");
-  std::string not_yet = missing(sizes.tensor, sizes.tensor_mode, names);
-  OSLO_CHECK_AS(config, not_yet.empty(), not_yet);
   check_features(values_);
-  sizes.data = world_size / (sizes.tensor * sizes.pipeline);
+  sizes.context = values_.context_parallel_size;
+  if (sizes.tensor_mode == "sequence") sizes.context = std::exchange(sizes.tensor, 1);
+  sizes.data = world_size / (sizes.tensor * sizes.context * sizes.pipeline);
   return sizes;
 }
 

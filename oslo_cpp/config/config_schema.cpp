@@ -6,6 +6,7 @@
 #include "mpu/base/error.h"
 #include "mpu/base/time_limit.h"
 #include "oslo_cpp/config/config_json.h"
+#include "oslo_cpp/config/engine_keys.h"
 #include "parallelizers/memory/recompute/kept_kinds.h"
 #include "parallelizers/pipeline/schedule/order/kinds.h"
 #include "parallelizers/placement/residency/stage_set.h"
@@ -15,29 +16,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Kind = ConfigKey::Kind;
+using namespace config_keys;
 
-ConfigKey object(std::string name, std::vector<ConfigKey> keys) {
-  return {.name = std::move(name), .kind = Kind::object, .keys = std::move(keys)};
-}
 ConfigKey flag(std::string name) {
-  return {.name = std::move(name), .kind = Kind::flag};
+  return key(std::move(name), Kind::flag);
 }
 ConfigKey count(std::string name) {
-  return {.name = std::move(name), .kind = Kind::count};
+  return key(std::move(name), Kind::count);
 }
 ConfigKey sized(std::string name, std::vector<ConfigKey> more = {}) {
   more.insert(more.begin(), count("size"));
   return {.name = std::move(name), .kind = Kind::sized, .keys = std::move(more)};
 }
-ConfigKey choice(std::string name, std::vector<std::string> choices) {
-  return {.name = std::move(name), .kind = Kind::choice, .choices = std::move(choices)};
-}
 ConfigKey schedule(std::string name) {
   return choice(std::move(name), pipeline::schedule_kinds());
 }
-ConfigKey nullable(ConfigKey key) {
-  key.nullable = true;
-  return key;
+ConfigKey amount(std::string name) {
+  return key(std::move(name), Kind::amount);
 }
 
 ConfigKey stage_ids(const char* name) {
@@ -60,8 +55,10 @@ ConfigKey activation_checkpoint() {
                  count("every"),
                  {.name = "modules", .kind = Kind::words},
                  {.name = "keep", .kind = Kind::words, .choices = recompute::kinds_to_keep()},
-                 {.name = "keep_at_most", .kind = Kind::amount},
-                 {.name = "memory", .kind = Kind::bytes}});
+                 amount("keep_at_most"),
+                 {.name = "memory", .kind = Kind::bytes},
+                 flag("offload"),
+                 {.name = "offload_ahead", .kind = Kind::bytes}});
 }
 
 ConfigKey oslo_keys() {
@@ -79,8 +76,22 @@ ConfigKey libai_keys() {
                       schedule("pipeline_schedule"), nullable(count("pipeline_num_layers")),
                       stage_ids("custom_pipeline_stage_id")});
   for (ConfigKey& key : saved_stages()) dist.keys.push_back(std::move(key));
-  return object("train", {std::move(dist), count("num_accumulation_steps"), activation_checkpoint(),
-                          object("zero_optimization", {flag("enabled"), zero_stage}), amp_keys()});
+  return object(
+      "train", {std::move(dist), nullable(count("num_accumulation_steps")), activation_checkpoint(),
+                object("zero_optimization", {flag("enabled"), zero_stage}), amp_keys()});
+}
+
+/// What Colossal-AI's engine reads, beside its "parallel".
+std::vector<ConfigKey> engine_keys() {
+  return {
+      object("fp16", {flag("enabled"), choice("mode", {"torch"}), amount("init_scale"),
+                      amount("growth_factor"), amount("backoff_factor"), count("growth_interval")}),
+      count("gradient_accumulation"),
+      amount("clip_grad_norm"),
+      {.name = "gradient_handler",
+       .kind = Kind::many,
+       .keys = {choice("type", gradient_handler_names())}},
+      count("NUM_MICRO_BATCHES")};
 }
 
 ConfigKey colossal_ai_keys() {
@@ -88,7 +99,8 @@ ConfigKey colossal_ai_keys() {
                 {nullable(sized("data")),
                  nullable(sized("pipeline", {count("num_model_chunks"), schedule("schedule")})),
                  sized("tensor", {nullable(choice("mode", {"1d", "2d", "2.5d", "3d", "sequence"})),
-                                  count("depth"), object("kwargs", {count("depth")})})});
+                                  count("depth"), nullable(object("kwargs", {count("depth")})),
+                                  flag("keep_gathered")})});
 }
 
 struct DialectKeys {
@@ -130,6 +142,11 @@ ConfigKey config_schema(ConfigDialect dialect) {
   timeout.maximum = kMostTimeoutSeconds;
   root.keys.push_back(timeout);
   root.keys.push_back(flag("kernel_fusion"));
+  root.keys.push_back(flag("strict"));
+  root.keys.push_back(flag("sequence_parallel"));
+  root.keys.push_back(count("context_parallel_size"));
+  root.keys.push_back(choice("context_attention", {"auto", "gather", "ulysses", "ring"}));
+  root.keys.push_back(choice("context_order", {"contiguous", "head_tail"}));
   root.keys.push_back(
       {.name = "plan", .kind = Kind::plan, .choices = {"column", "row", "vocab", "replicate"}});
   root.keys.push_back({.name = "stages", .kind = Kind::where, .maximum = StageSet::kMost - 1});
@@ -137,9 +154,7 @@ ConfigKey config_schema(ConfigDialect dialect) {
   root.keys.push_back(flag("master_weights"));
   root.keys.push_back(choice("reduce_dtype", {"float32", "bfloat16", "float16"}));
   if (dialect == ConfigDialect::colossal_ai || dialect == ConfigDialect::none) {
-    root.keys.push_back(object("fp16", {flag("enabled"), choice("mode", {"torch"})}));
-    root.keys.push_back(count("gradient_accumulation"));
-    root.keys.push_back({.name = "clip_grad_norm", .kind = Kind::amount});
+    for (ConfigKey& key : engine_keys()) root.keys.push_back(std::move(key));
   }
   if (dialect != ConfigDialect::libai) {
     root.keys.push_back(amp_keys());

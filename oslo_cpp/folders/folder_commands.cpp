@@ -11,6 +11,7 @@
 #include "checkpoint/folders/rewrite_folder.h"
 #include "checkpoint/folders/size_text.h"
 #include "checkpoint/storage/format.h"
+#include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
 #include "oslo_cpp/config/config.h"
@@ -31,6 +32,23 @@ int run(const std::string& command, const std::function<void(const TellProgress&
     std::cerr << "oslo " << command << ": " << message_of(error) << "\n";
     return kFailed;
   }
+}
+
+/// The same of a command that writes the folder `to`; says at the end what it wrote.
+int write(const std::string& command, const char* to,
+          const std::function<void(const TellProgress&)>& body) {
+  uint64_t written = 0;
+  const int exit_code = run(command, [&](const TellProgress& tell) {
+    body([&](uint64_t done, uint64_t all) {
+      written = done;
+      tell(done, all);
+    });
+  });
+  if (exit_code == 0) {
+    std::cout << printable_path(to) << ": " << size_text(static_cast<double>(written))
+              << " of tensors written\n";
+  }
+  return exit_code;
 }
 
 /// Of a config that says how many ranks there are to be.
@@ -70,7 +88,7 @@ int oslo_verify_folder(const char* path) {
 }
 
 int oslo_merge_folder(const char* from, const char* to, const char* format) {
-  return oslo::run("merge", [&](const oslo::TellProgress& tell) {
+  return oslo::write("merge", to, [&](const oslo::TellProgress& tell) {
     const std::optional<oslo::Format> wanted =
         *format == '\0' ? std::nullopt : std::optional(oslo::format_called(format));
     const auto plan = [&](const oslo::CheckpointIndex& index) {
@@ -81,7 +99,7 @@ int oslo_merge_folder(const char* from, const char* to, const char* format) {
 }
 
 int oslo_convert_folder(const char* from, const char* to, const char* format) {
-  return oslo::run("convert", [&](const oslo::TellProgress& tell) {
+  return oslo::write("convert", to, [&](const oslo::TellProgress& tell) {
     if (std::string(format) == oslo::kPretrainedFolder) {
       oslo::rewrite_as_pretrained(from, to, tell);
       return;
@@ -108,7 +126,7 @@ int oslo_reshard_folder(const char* from, const char* to, const char* format, in
     std::cerr << "oslo reshard: " << error.what() << "\n";
     return oslo::kMisused;
   }
-  return oslo::run("reshard", [&](const oslo::TellProgress& tell) {
+  return oslo::write("reshard", to, [&](const oslo::TellProgress& tell) {
     const auto plan = [&](const oslo::CheckpointIndex& index) {
       oslo::FolderPlan plan =
           oslo::plan_resharded(index, tensor, pipeline, oslo::format_called(format));

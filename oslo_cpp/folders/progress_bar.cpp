@@ -2,12 +2,10 @@
 
 #include <unistd.h>
 
-#include <cmath>
-#include <cstdio>
 #include <iostream>
 #include <utility>
 
-#include "checkpoint/folders/size_text.h"
+#include "checkpoint/folders/transfer_text.h"
 
 namespace oslo {
 namespace {
@@ -20,29 +18,7 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-std::string duration_text(double seconds) {
-  const auto whole = static_cast<int64_t>(std::ceil(seconds));
-  if (whole < 60) return std::to_string(whole) + " s";
-  if (whole < 3600) return std::to_string(whole / 60) + " min " + std::to_string(whole % 60) + " s";
-  return std::to_string(whole / 3600) + " h " + std::to_string(whole / 60 % 60) + " min";
-}
-
 }  // namespace
-
-std::string progress_text(uint64_t done, uint64_t all, double seconds) {
-  constexpr int kWidth = 24;
-  const double share = all == 0 ? 1 : static_cast<double>(done) / static_cast<double>(all);
-  const int filled = static_cast<int>(share * kWidth);
-  char percent[16];
-  std::snprintf(percent, sizeof percent, "%3d %%", static_cast<int>(share * 100));
-  std::string text = "[" + std::string(filled, '#') + std::string(kWidth - filled, '.') + "] " +
-                     percent + "  " + size_text(static_cast<double>(done)) + " of " +
-                     size_text(static_cast<double>(all));
-  if (seconds <= 0 || done == 0) return text;
-  const double rate = static_cast<double>(done) / seconds;
-  return text + "  " + size_text(rate) + "/s  " +
-         duration_text(static_cast<double>(all - done) / rate) + " left";
-}
 
 ProgressBar::ProgressBar(std::string command)
     : command_(std::move(command)),
@@ -59,7 +35,7 @@ void ProgressBar::show(uint64_t done, uint64_t all) {
   if (shown_ && now - last_ < kBetween && done < all) return;
   shown_ = true;
   last_ = now;
-  std::cerr << "\r" << command_ << "  " << progress_text(done, all, seconds_between(begun_, now))
+  std::cerr << "\r" << command_ << "  " << transfer_text(done, all, seconds_between(begun_, now))
             << "\033[K" << std::flush;
 }
 

@@ -27,7 +27,4 @@ class ProgressBar {
   std::chrono::steady_clock::time_point begun_, last_;
 };
 
-/// The line after `seconds`, without the command.
-std::string progress_text(uint64_t done, uint64_t all, double seconds);
-
 }  // namespace oslo

@@ -167,8 +167,15 @@ Verdict judge(const std::vector<Start>& ranks, const RankGrid& grid) {
 TakenFromFirst agree_on_model(const World& world, const RankGrid& grid, const ModelView& model,
                               const std::vector<at::Generator>& generators) {
   if (world.size() == 1) return {};
+  const int stages = grid.size("pipeline");
   agree_on_text(world, "initialize: the model", structure_of(model),
-                "build the same model on every rank");
+                stages == 1 ? std::string("build the same model on every rank")
+                            : c10::str("build the same model on every rank, and the whole of it: "
+                                       "initialize itself divides it over the ",
+                                       stages,
+                                       " ranks of the pipeline, so leave out what chooses layers "
+                                       "by the pipeline rank (InitializeOptions::stages, or the "
+                                       "config's \"stages\", say which layer is where)"));
   const std::string values = values_of(model);
   const Start start{std::to_string(digest_of(values)), told_of(generators)};
   const std::string said = world.decide(

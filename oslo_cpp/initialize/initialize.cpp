@@ -8,36 +8,40 @@
 #include <utility>
 
 #include "mpu/base/error.h"
-#include "mpu/transport/counted_process_group.h"
+#include "mpu/base/text.h"
 #include "mpu/world/agreement.h"
+#include "oslo_cpp/config/engine_keys.h"
 #include "oslo_cpp/config/grid_options.h"
 #include "oslo_cpp/config/precision_of.h"
+#include "oslo_cpp/explain/explained_plan.h"
+#include "oslo_cpp/explain/strict_gathers.h"
 #include "oslo_cpp/initialize/agreement.h"
-#include "oslo_cpp/initialize/check_devices.h"
+#include "oslo_cpp/initialize/checks/check_devices.h"
+#include "oslo_cpp/initialize/checks/check_model.h"
 #include "oslo_cpp/initialize/find_rates.h"
 #include "oslo_cpp/initialize/initialize_again.h"
 #include "oslo_cpp/initialize/initialize_stages.h"
 #include "oslo_cpp/initialize/little_cut.h"
 #include "oslo_cpp/initialize/memory/foresee_memory.h"
 #include "oslo_cpp/initialize/memory/memory_limit.h"
-#include "oslo_cpp/initialize/memory/recompute_layers.h"
+#include "oslo_cpp/initialize/memory/memory_observer.h"
+#include "oslo_cpp/initialize/model_context.h"
 #include "oslo_cpp/initialize/never_seeded.h"
 #include "oslo_cpp/initialize/plan_entries.h"
 #include "oslo_cpp/initialize/plan_layers.h"
 #include "oslo_cpp/initialize/plan_only.h"
 #include "oslo_cpp/model/initialized_tag.h"
+#include "oslo_cpp/model/model_chunks.h"
 #include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/deferred/fill.h"
-#include "parallelizers/modules/module_traits.h"
-#include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/carrier/weight_casts.h"
-#include "parallelizers/placement/engine/kernel_fusion.h"
 #include "parallelizers/placement/operators/user_rule_registry.h"
 #include "parallelizers/plan/apply/apply_plan.h"
 #include "parallelizers/plan/apply/master_weights.h"
 #include "parallelizers/plan/apply/wide_gradients.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/dry/forward_survey.h"
+#include "parallelizers/plan/search/context_plan.h"
+#include "parallelizers/plan/search/grid_plan.h"
 #include "parallelizers/plan/search/joined_sums.h"
 
 namespace oslo {
@@ -50,11 +54,12 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 class Initialization {
  public:
   Initialization(ModulePtr model, const Config& config, const InitializeOptions& options,
-                 const AuthorTypes& types)
+                 const AuthorTypes& types, TrainedBy by)
       : model_(std::move(model)),
         config_(config),
         options_(options),
         types_(types),
+        by_(by),
         world_(options.world.defined() ? options.world : World::from_environment()),
         view_(model_) {}
 
@@ -75,6 +80,7 @@ class Initialization {
   bool leads() const { return world_.rank() == 0; }
   bool has_example() const { return static_cast<bool>(options_.example_inputs); }
   bool in_stages() const { return mpu_->size("pipeline") > 1; }
+  bool strict() const { return options_.strict || config_.values().strict; }
   bool cuts_layers() const { return axes_->ranks() > 1; }
   /// Whether any rank has less than all of the model.
   bool divides() const { return cuts_layers() || in_stages(); }
@@ -87,6 +93,7 @@ class Initialization {
   void check_asked();
   void make_groups();
   void foresee();
+  void explain();
   void plan_together(const Rates& rates);
   void tell_little_cut(const std::vector<PlanEntry>& entries) const;
   std::shared_ptr<const ForwardSurveys> surveys() const;
@@ -95,12 +102,14 @@ class Initialization {
   const Config& config_;
   const InitializeOptions& options_;
   const AuthorTypes& types_;
+  const TrainedBy by_;
   const World world_;
   const ModelView view_;
 
   // Agreed on.
   ParallelSizes sizes_;
   MpuOptions mpu_options_;
+  StageAssignment assigned_;
   std::string asked_;  ///< the options as text
   TakenFromFirst taken_;
   std::optional<MPU> mpu_;
@@ -112,82 +121,23 @@ class Initialization {
   StagePlan stages_;
   std::vector<double> stage_seconds_;
   PlanForecast forecast_;
+  ExplainedPlan explained_;
 };
-
-c10::Device device_of(const ModelView& model) {
-  const auto& parameters = model.parameters();
-  return parameters.empty() ? c10::Device(c10::kCPU) : parameters.front().registered.device();
-}
-
-/// Throws when an earlier initialize cut some of the model's parameters over other ranks.
-void check_decided_over(const ModelView& model, const ContextPtr& context) {
-  for (const NamedTensor& parameter : model.in_use()) {
-    const Mark* mark = mark_of(parameter.tensor);
-    OSLO_CHECK(mark == nullptr || over_same_ranks(mark->layout->context(), context),
-               "initialize: ", parameter.name,
-               " is cut already, by an initialize over other tensor ranks; models that share a "
-               "layer need the same tensor_parallel_size");
-    OSLO_CHECK(mark == nullptr || mark->layout->context()->precision == context->precision,
-               "initialize: ", parameter.name,
-               " belongs to a model that was initialized with another 'amp', 'master_weights' or "
-               "'reduce_dtype'; models that share a layer need the same");
-  }
-}
-
-/// Throws where a module of the model runs on one pipeline stage only.
-void check_takes_stages(const ModelView& model) {
-  for (const ModuleView& each : model.modules()) {
-    const auto* traits = dynamic_cast<const ModuleTraits*>(each.module.get());
-    const std::string reason = traits == nullptr ? "" : traits->no_stages();
-    OSLO_CHECK(reason.empty(), "initialize: ", each.path.empty() ? "the model" : each.path, ": ",
-               reason);
-  }
-}
 
 /// What ranks must agree on beside the config; without an example on one rank, the others would
 /// wait for it.
-std::string options_text(const InitializeOptions& options, const ModelView& model) {
+std::string options_text(const InitializeOptions& options, const StageAssignment& assigned,
+                         const ModelView& model) {
   std::ostringstream text;
   text << (options.example_inputs ? "example_inputs" : "no example_inputs") << "\n"
        << "random_mode " << static_cast<int>(options.random_mode) << "\n"
        << "seed " << options.seed << "\n"
+       << "strict " << options.strict << "\n"
        << "cut_own_parameters " << options.cut_own_parameters << "\n"
        << "memory_limit " << options.memory_limit << "\n"
-       << "axes " << factors(options.axes) << "\n";
-  for (const Policy& policy : options.policies) {
-    text << "a policy for " << policy.class_name;
-    for (const auto& [pattern, style] : policy.patterns) text << ", " << pattern << ": " << style;
-    text << "\n";
-  }
-  text << user_rules_text() << options.stages.to_string(model);
+       << "axes " << factors(options.axes) << "\n"
+       << policies_text(options.policies) << user_rules_text() << assigned.to_string(model);
   return text.str();
-}
-
-/// A config's micro-batches are those of a PipelineSchedule: DistributedDataParallel has none.
-void refuse_undivided_batches(const MPU& mpu, const ConfigValues& values) {
-  if (values.num_accumulation_steps == 1) return;
-  auto* group = dynamic_cast<CountedProcessGroup*>(mpu.group("data")->process_group().get());
-  if (group == nullptr) return;
-  const char* key = values.dialect == ConfigDialect::libai ? "train." : "";
-  group->refuse_undivided(c10::str(
-      "DistributedDataParallel: '", key,
-      "num_accumulation_steps' = ", values.num_accumulation_steps,
-      " in the config, by which an oslo::PipelineSchedule divides a batch, and this forward would "
-      "take it whole; train with oslo::PipelineSchedule and the model itself, or divide batches by "
-      "hand, the first ones under ddp.no_sync(), or set it to 1"));
-}
-
-/// What the values of a model on `device` share.
-std::shared_ptr<ModelContext> make_context(const MPU& mpu, c10::Device device,
-                                           const ConfigValues& values) {
-  auto context = context_of(mpu.tensor_mesh());
-  put_on_stages(*context, mpu.pipeline_group(), device, pipeline_shape(values));
-  if (values.kernel_fusion) context->fusion = std::make_shared<KernelFusion>();
-  context->precision = precision_of(values);
-  if (context->follows()) {
-    context->weight_casts = std::make_shared<WeightCasts>(context->precision.master_weights);
-  }
-  return context;
 }
 
 void Initialization::agree() {
@@ -205,23 +155,26 @@ void Initialization::agree() {
 
 void Initialization::check_asked() {
   sizes_ = config_.resolve(world_.size());
+  const EngineKeys& engine = config_.values().engine;
+  by_ == TrainedBy::engine ? check_handlers_average(engine, sizes_) : check_no_engine_keys(engine);
   mpu_options_ = grid_options(sizes_, config_, options_.axes)
                      .backend(sizes_.backend)
                      .random_mode(options_.random_mode)
                      .seed(options_.seed);
   const int stages = mpu_options_.grid(world_.size()).size("pipeline");
   if (stages > 1) check_takes_stages(view_);
+  assigned_ = assigned_stages(view_, options_.class_stages, options_.stages, stages);
   check_search_limits(limits(), stages);
   OSLO_CHECK(!is_all_initialized(view_),
              "initialize: this model is parallel already; initialize it once, on the whole model");
   if (enabled()) check_devices(view_);
   if (enabled()) check_precision(precision_of(config_.values()), device_of(view_));
   if (enabled() && config_.values().master_weights) check_kept_in_fp32(view_);
-  if (enabled() && config_.values().activation_checkpoint) segments_of(view_, config_.values());
+  if (enabled()) check_saves_memory(view_, config_.values());
   OSLO_CHECK(!DeferredInit::active(),
              "initialize under oslo::DeferredInit; let the guard end first");
   check_fillable(view_);
-  asked_ = options_text(options_, view_);
+  asked_ = options_text(options_, assigned_, view_);
 }
 
 void Initialization::make_groups() {
@@ -242,26 +195,47 @@ void Initialization::plan() {
     agree_on_text(world_, "initialize: the plan", plan_text(layers_, stages_, view_),
                   "hand initialize example inputs of the same shapes on every rank");
   }
+  explain();
+}
+
+/// Of the plan that ranks have agreed on. With `strict` a gather in it is refused.
+void Initialization::explain() {
+  if (!has_example()) return;
+  if (!cuts_layers()) return explained_.nothing_is_cut();
+  explained_.explain(view_, layers_, stages_.tensors, *axes_, options_.example_inputs);
+  if (strict()) agree_on_success(world_, "the plan", [&] { explained_.refuse_gathers(); });
 }
 
 void Initialization::plan_together(const Rates& rates) {
   check_decided_over(view_, context_);
   layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);
-  stages_ = stages_of(view_, config_, options_.stages, mpu_->size("pipeline"));
-  if (config_.values().activation_checkpoint) check_markable(view_);
+  stages_ = stages_of(view_, config_, assigned_, mpu_->size("pipeline"));
+  if (saves_memory(config_.values())) check_markable(view_);
   if (!divides()) {
     if (context_->follows()) check_free_of_graphs(view_);
     check_memory_of_one_rank(view_, layers_, limits());
     return foresee();
   }
   check_divides(layers_, context_);
+  if (sizes_.over_grid()) {
+    // A segment that is computed again gathers anew by itself.
+    const bool keeps = config_.values().keep_gathered || config_.values().activation_checkpoint;
+    cut_over_grid(layers_, view_, *axes_, options_.example_inputs, rates, keeps);
+  }
+  cut_context(layers_, view_, *axes_, options_.example_inputs, rates,
+              config_.values().context_order);
   if (cuts_layers() && has_example()) {
     forecast_ = plan_by_example(layers_, view_, *axes_, limits(), options_.cut_own_parameters,
                                 rates, leads());
-    check_memory_limit(forecast_);
   }
+  if (cuts_layers() && config_.values().sequence_parallel) {
+    plan_sequence(layers_, forecast_, view_, *axes_, limits(), rates);
+  } else if (cuts_layers() && has_example()) {
+    plan_sequence_for_memory(layers_, forecast_, view_, *axes_, limits(), rates);
+  }
+  if (cuts_layers() && has_example()) check_memory_limit(forecast_);
   stage_seconds_ = finish_stages(
-      stages_, {view_, config_, options_.stages, layers_, *axes_, options_.example_inputs, rates},
+      stages_, {view_, config_, assigned_, layers_, *axes_, options_.example_inputs, rates},
       leads());
   check_cuttable(layers_, view_, stages_.tensors);
   foresee();
@@ -295,7 +269,7 @@ void Initialization::cut() {
     cut_unused_parameters(layers_, view_);
     place_on_stages(view_, context_, stages_.tensors);
   }
-  if (config_.values().activation_checkpoint) mark_whole(view_, context_);
+  if (saves_memory(config_.values())) mark_whole(view_, context_);
   if (marks) keep_gradients_whole(view_);
 }
 
@@ -316,30 +290,44 @@ ParallelModel Initialization::tell() {
     tell_little_cut(entries);
     pipeline = pipeline_of(stages_, std::move(stage_seconds_));
   }
-  std::shared_ptr<const ForwardSurveys> seen = surveys();
-  if (enabled() && config_.values().activation_checkpoint) {
+  // No rank leaves before the last run of the example: runs put the default generators back, from
+  // which ranks that are threads may draw as soon as they have left.
+  std::shared_ptr<const ForwardSurveys> seen;
+  if (enabled() && has_example()) {
+    agree_on_success(world_, "initialize", [&] { seen = surveys(); });
+  }
+  if (enabled() && saves_memory(config_.values())) {
     context_of(mpu_->tensor_mesh())->observer =
-        layer_segments(view_, config_.values(), options_.memory_limit, device_of(view_));
+        memory_observer(view_, config_.values(), options_.memory_limit, device_of(view_));
+    const std::string word = saves_nothing(config_.values(), device_of(view_));
+    if (leads() && !world_.plan_only() && !word.empty()) std::cerr << word << std::endl;
   }
   Config saved = enabled() ? saved_config(config_, pipeline) : config_;
   ParallelModel parallel(std::move(model_), std::move(*mpu_), std::move(saved), std::move(entries),
                          std::move(forecast_), enabled() && has_example(), std::move(pipeline),
                          std::move(seen));
+  std::shared_ptr<Explanation> explanation = explained_.told(
+      context_->precision.autocast.has_value(), config_.values().activation_checkpoint);
+  parallel.set_class_stages(options_.class_stages);
+  parallel.set_explanation(std::move(explanation), explained_.why_not());
+  if (strict())
+    context_of(parallel.mpu().tensor_mesh())->gather_watch = std::make_shared<StrictGathers>();
   if (world_.plan_only()) print_plan_and_exit(parallel);
   return parallel;
 }
 
 /// On rank 0's standard error, where less is cut than one would think.
 void Initialization::tell_little_cut(const std::vector<PlanEntry>& entries) const {
-  if (!cuts_layers() || !leads()) return;
+  const int ranks = axes_->ranks_of_weights();
+  if (ranks == 1 || !leads()) return;
   const std::string line =
-      little_cut(entries, layers_, axes_->ranks(), has_example(), options_.cut_own_parameters);
+      little_cut(entries, layers_, ranks, has_example(), options_.cut_own_parameters);
   if (!line.empty()) std::cerr << line << std::endl;
 }
 
 /// Where the example's forward goes, for ranks with several stages.
 std::shared_ptr<const ForwardSurveys> Initialization::surveys() const {
-  if (!enabled() || !context_->stage_ranks().several() || !has_example()) return nullptr;
+  if (!context_->stage_ranks().several()) return nullptr;
   return std::make_shared<ForwardSurveys>(survey_forward(stages_.tensors, context_->stage_ranks(),
                                                          view_, *axes_, options_.example_inputs));
 }
@@ -351,10 +339,12 @@ ParallelModel initialize(ModulePtr model, const Config& config, const Initialize
 }
 
 ParallelModel initialize_again(ModulePtr model, const Config& config,
-                               const InitializeOptions& options, const AuthorTypes& types) {
+                               const InitializeOptions& options, const AuthorTypes& types,
+                               TrainedBy by) {
   LayerSegments::end_open();  // of another model, whose parameters were looked at
   OSLO_CHECK(model, "initialize: the model is null");
-  Initialization made(std::move(model), config, options, types);
+  const Config own = with_chunks_of(*model, config);
+  Initialization made(std::move(model), own, options, types, by);
   made.agree();
   if (made.enabled()) {
     made.plan();

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "mpu/grid/rank_grid.h"
 #include "mpu/world/world.h"
 #include "oslo_cpp/config/config.h"
+#include "oslo_cpp/initialize/class_stages.h"
 #include "oslo_cpp/model/parallel_model.h"
 #include "parallelizers/plan/layers/explicit_plan.h"
 #include "parallelizers/stages/stage_assignment.h"
@@ -60,6 +62,10 @@ struct InitializeOptions {
   /// foreseen by its class and options. Null: AdamW. It is looked at, and not kept.
   const torch::optim::Optimizer* optimizer = nullptr;
 
+  /// As the config's `"strict": true`: once the model is planned, an operator that would have to
+  /// gather throws, and what the example shows of it is refused here (explain/strict_gathers.h).
+  bool strict = false;
+
   /// Placements for the layers inside every module of a class; see `policy_for`. They override the
   /// structural plan; the config's "plan" overrides them.
   std::vector<Policy> policies;
@@ -67,6 +73,10 @@ struct InitializeOptions {
   /// Pipeline stages for modules of the model, as LiBai's `set_pipeline_stage_id` gives them. They
   /// override LiBai's rule, stage ids and balancing; the config's "stages" overrides them.
   StageAssignment stages;
+
+  /// What the model's class says of them itself (class_stages.h): `initialize` of a holder, or of a
+  /// shared_ptr of the class, asks it.
+  StageAssignment class_stages = {};
 
   /// The grid of ranks as named axes with all their sizes, outermost first, in place of the
   /// config's sizes (see MpuOptions::axes); empty: as the config says. Of several axes that cut
@@ -103,8 +113,17 @@ ParallelModel initialize(std::shared_ptr<torch::nn::Module> model, const Config&
                          const InitializeOptions& options = {});
 
 template <typename Impl>
+requires std::derived_from<Impl, torch::nn::Module> && NamesPipelineStageId<Impl> ParallelModel
+initialize(const std::shared_ptr<Impl>& model, const Config& config = {},
+           InitializeOptions options = {}) {
+  options.class_stages = class_stages(model);
+  return initialize(std::shared_ptr<torch::nn::Module>(model), config, options);
+}
+
+template <typename Impl>
 ParallelModel initialize(const torch::nn::ModuleHolder<Impl>& model, const Config& config = {},
                          const InitializeOptions& options = {}) {
+  if constexpr (NamesPipelineStageId<Impl>) return initialize(model.ptr(), config, options);
   return initialize(std::shared_ptr<torch::nn::Module>(model.ptr()), config, options);
 }
 

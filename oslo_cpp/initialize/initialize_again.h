@@ -12,9 +12,14 @@ namespace oslo {
 
 struct InitializeOptions;
 
-/// `initialize` of a model that has master weights already: its parameters are in fp32, and its
-/// author had them in `types`.
+/// Who goes on with a model: the program's own loop, or an engine, which does what the config says
+/// of its steps (engine/engine.h).
+enum class TrainedBy { program, engine };
+
+/// `initialize` of a model that may have master weights already: then its parameters are in fp32,
+/// and its author had them in `types`.
 ParallelModel initialize_again(std::shared_ptr<torch::nn::Module> model, const Config& config,
-                               const InitializeOptions& options, const AuthorTypes& types);
+                               const InitializeOptions& options, const AuthorTypes& types,
+                               TrainedBy by = TrainedBy::program);
 
 }  // namespace oslo

@@ -62,6 +62,16 @@ std::optional<std::string> balanced_by(const ConfigValues& values) {
 
 }  // namespace
 
+StageAssignment assigned_stages(const ModelView& model, const StageAssignment& of_class,
+                                const StageAssignment& of_options, int pipeline_ranks) {
+  using By = StageAssignment::By;
+  StageAssignment assigned;
+  if (pipeline_ranks > 1) {
+    assigned.add(layer_indices(model), By::layer_idx).add(of_class, By::model_class);
+  }
+  return assigned.add(of_options, By::options);
+}
+
 StagePlan stages_of(const ModelView& model, const Config& config, const StageAssignment& assigned,
                     int pipeline_ranks) {
   const ConfigValues& values = config.values();

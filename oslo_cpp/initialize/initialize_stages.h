@@ -21,6 +21,11 @@ namespace oslo {
 void put_on_stages(ModelContext& context, const std::shared_ptr<Group>& pipeline, at::Device device,
                    const PipelineShape& shape);
 
+/// What modules (their `layer_idx`), the model's class and the options say of stages; the options
+/// alone where there is one.
+StageAssignment assigned_stages(const ModelView& model, const StageAssignment& of_class,
+                                const StageAssignment& of_options, int pipeline_ranks);
+
 /// The stages of all parameters and buffers, as the config and `assigned` say, before any are
 /// balanced; in a pipeline of one rank none in particular. Throws what `plan_stages` throws, and
 /// for a saved config of another pipeline.

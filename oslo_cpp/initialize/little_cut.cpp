@@ -83,7 +83,7 @@ std::string little_cut(const std::vector<PlanEntry>& entries, const std::vector<
   for (const PlanEntry& entry : entries) {
     if (!entry.tied_to.empty()) continue;
     total += entry.global_bytes;
-    if (entry.placement == "replicate") {
+    if (entry.local_shape == entry.global_shape) {
       whole_by_class[entry.module_before] += entry.global_bytes;
     } else {
       cut += entry.global_bytes;

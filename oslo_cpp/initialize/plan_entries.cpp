@@ -25,7 +25,7 @@ std::string placements_text(const LayerPlan& layer, const Mesh& mesh, bool weigh
     if (!placements[axis].is_shard() && use.empty()) continue;
     text += c10::str(text.empty() ? "" : "; ", name, " ", placements[axis].to_string(), use);
   }
-  return text;
+  return text.empty() ? "replicate" : text;
 }
 
 std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) {

@@ -4,14 +4,33 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
+#include "oslo_cpp/initialize/memory/memory_limit.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "parallelizers/deferred/fill.h"
+#include "parallelizers/modules/layer_idx.h"
 #include "parallelizers/placement/operators/planned_results.h"
 #include "parallelizers/plan/dry/example_run.h"
 #include "parallelizers/plan/layers/structural_plan.h"
 #include "parallelizers/plan/search/automatic_plan.h"
+#include "parallelizers/plan/search/sequence_plan.h"
 
 namespace oslo {
+
+namespace {
+
+/// Of the parallel layers that were left whole for us; patterns of the config come behind them.
+PlanPatterns patterns_of_layers(const ModelView& model) {
+  PlanPatterns found;
+  for (const ModuleView& each : model.modules()) {
+    const auto* const layer = dynamic_cast<const LayerIdx*>(each.module.get());
+    if (layer != nullptr && !layer->left_to_plan.empty()) {
+      found.emplace_back(each.path, layer->left_to_plan);
+    }
+  }
+  return found;
+}
+
+}  // namespace
 
 std::vector<LayerPlan> plan_layers(const ModelView& model, const PlanPatterns& patterns,
                                    const std::vector<Policy>& policies, const PlanAxes& axes) {
@@ -19,7 +38,9 @@ std::vector<LayerPlan> plan_layers(const ModelView& model, const PlanPatterns& p
   for (LayerPlan& layer : layers) layer.decided |= is_initialized(layer.weight());
   plan_by_structure(layers);
   plan_by_policies(layers, model, policies);
-  plan_by_patterns(layers, patterns);
+  PlanPatterns all = patterns_of_layers(model);
+  all.insert(all.end(), patterns.begin(), patterns.end());
+  plan_by_patterns(layers, all);
   check_asked(layers, axes);
   follow_ties(layers);
   return layers;
@@ -64,7 +85,11 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
     computed = try_example(model, example, writes);
   } catch (const std::exception& error) {
     writes.check();
-    fail_as(kind_of(error), "initialize: example_inputs threw: ", first_line(message_of(error)));
+    const std::string threw = first_line(message_of(error));
+    const std::string before_that =
+        " (it was run without gradients, as it could not be run on shapes: " + reason + ")";
+    fail_as(kind_of(error), "initialize: example_inputs threw: ", threw,
+            reason == threw ? "" : before_that);
   }
   set_computed(layers, computed);
   forget_computed(layers, computed);
@@ -74,6 +99,64 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
                      reason + "\n";
   }
   return {};
+}
+
+void plan_sequence(std::vector<LayerPlan>& layers, PlanForecast& forecast, const ModelView& model,
+                   const PlanAxes& axes, const SearchLimits& limits, const Rates& rates) {
+  constexpr const char* kInstead =
+      ", or remove the key and say by \"plan\" which results lie cut: \"row scatter=-2\"";
+  OSLO_CHECK_AS(config, !axes.searched.empty(),
+                "'sequence_parallel' = true needs a tensor axis, and the axes are ", axes.names(),
+                ": name one \"tensor\"", kInstead);
+  OSLO_CHECK_AS(config, limits.example != nullptr,
+                "'sequence_parallel' = true: which dimension is the sequence is seen in an example "
+                "of the forward; set InitializeOptions::example_inputs",
+                kInstead);
+  DryCost after;
+  try {
+    after = cut_along_sequence(layers, model, axes, limits.example, rates).after;
+  } catch (const std::exception& error) {
+    if (kind_of(error) == ErrorKind::config) throw;
+    fail_as(
+        ErrorKind::config,
+        "'sequence_parallel' = true: example_inputs could not be run on shapes (",
+        first_line(message_of(error)),
+        "), so that nobody knows which dimension is the sequence; an example without the loss and "
+        "its backward pass may do",
+        kInstead);
+  }
+  forecast.step = after.seconds;
+  forecast.collectives = after.waiting;
+  forecast.kept_bytes = after.kept_bytes;
+}
+
+void plan_sequence_for_memory(std::vector<LayerPlan>& layers, PlanForecast& forecast,
+                              const ModelView& model, const PlanAxes& axes,
+                              const SearchLimits& limits, const Rates& rates) {
+  if (axes.searched.empty() || keeps_memory_limit(forecast)) return;
+  std::vector<LayerPlan> cut = layers;
+  PlanForecast of_cut = forecast;
+  try {
+    plan_sequence(cut, of_cut, model, axes, limits, rates);
+  } catch (const ConfigError&) {
+    return;  // nothing to cut along a sequence
+  }
+  if (!keeps_memory_limit(of_cut)) return;
+  for (size_t i = 0; i < cut.size(); ++i) {
+    if (!(cut[i].use == layers[i].use)) cut[i].why += ", as memory_limit is not kept otherwise";
+  }
+  layers = std::move(cut);
+  forecast = std::move(of_cut);
+}
+
+std::string policies_text(const std::vector<Policy>& policies) {
+  std::string text;
+  for (const Policy& policy : policies) {
+    text += "a policy for " + policy.class_name;
+    for (const auto& [pattern, style] : policy.patterns) text += ", " + pattern + ": " + style;
+    text += "\n";
+  }
+  return text;
 }
 
 std::string plan_text(const std::vector<LayerPlan>& layers, const StagePlan& stages,

@@ -27,6 +27,21 @@ PlanForecast plan_by_example(std::vector<LayerPlan>& layers, const ModelView& mo
                              const PlanAxes& axes, const SearchLimits& limits,
                              bool cut_own_parameters, const Rates& rates, bool tells);
 
+/// Lets values between the planned layers lie cut along the sequence, as the config's
+/// "sequence_parallel" asks for, and tells in `forecast` what that changes. Throws a config error
+/// without an example that runs on shapes, by which the sequence is found, and where nothing of the
+/// model can be cut along one.
+void plan_sequence(std::vector<LayerPlan>& layers, PlanForecast& forecast, const ModelView& model,
+                   const PlanAxes& axes, const SearchLimits& limits, const Rates& rates);
+
+/// The same without the key, where a memory limit is kept with it and not without.
+void plan_sequence_for_memory(std::vector<LayerPlan>& layers, PlanForecast& forecast,
+                              const ModelView& model, const PlanAxes& axes,
+                              const SearchLimits& limits, const Rates& rates);
+
+/// What ranks must have been handed alike.
+std::string policies_text(const std::vector<Policy>& policies);
+
 /// What ranks must have planned alike.
 std::string plan_text(const std::vector<LayerPlan>& layers, const StagePlan& stages,
                       const ModelView& model);

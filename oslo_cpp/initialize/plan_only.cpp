@@ -1,20 +1,47 @@
 #include "oslo_cpp/initialize/plan_only.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "mpu/base/environment.h"
+#include "mpu/base/error.h"
+#include "oslo_cpp/explain/explanation.h"
 
 namespace oslo {
 
-void print_plan_and_exit(const ParallelModel& parallel) {
+namespace {
+
+void write_page(const std::string& path, const Explanation& explanation) {
+  std::ofstream page(path, std::ios::binary);
+  page << explanation.to_html() << std::flush;
+  OSLO_CHECK_AS(file, page, "oslo plan: cannot write ", path, "; give --html a file that can be");
+}
+
+void print(const ParallelModel& parallel) {
   const Plan plan = parallel.plan();
-  if (read_variable(Variable::plan_format) == "json") {
-    std::cout << plan.to_json().dump(2) << std::endl;
+  const bool explains = read_switch(Variable::plan_explain).value_or(false);
+  const bool json = read_variable(Variable::plan_format) == "json";
+  std::optional<Explanation> explanation;
+  if (explains) explanation = parallel.explain();
+  if (json) {
+    nlohmann::json all = plan.to_json();
+    if (explanation) all["explain"] = explanation->to_json();
+    std::cout << all.dump(2) << std::endl;
   } else {
-    std::cout << plan.to_string() << std::flush;
+    std::cout << plan.to_string();
+    if (explanation) std::cout << "\n" << explanation->to_string();
+    std::cout << std::flush;
   }
+  const auto page = read_variable(Variable::plan_page);
+  if (explanation && page) write_page(*page, *explanation);
+}
+
+}  // namespace
+
+void print_plan_and_exit(const ParallelModel& parallel) {
+  print(parallel);
   std::cerr << "oslo plan: this was the plan; the program ends here" << std::endl;
   // Not exit(): the program is in the middle of its work, perhaps with threads.
   std::_Exit(std::cout ? 0 : 1);

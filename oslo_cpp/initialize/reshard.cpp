@@ -3,6 +3,7 @@
 #include "checkpoint/resume/state_transfer.h"
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
+#include "oslo_cpp/config/engine_keys.h"
 #include "oslo_cpp/initialize/initialize.h"
 #include "oslo_cpp/initialize/initialize_again.h"
 #include "oslo_cpp/model/parallel_model.h"
@@ -48,6 +49,7 @@ void ParallelModel::reshard(const Config& config, const InitializeOptions& how,
   const World world = mpu().world();
   agree_on_success(world, "reshard", [&] {
     const ParallelSizes sizes = config.resolve(world.size());
+    check_no_engine_keys(config.values().engine);
     OSLO_CHECK(sizes.enabled, "reshard: the config says \"enable\": false; use deparallelize()");
     if (!how.axes.empty()) MpuOptions().axes(how.axes).grid(world.size());
   });
@@ -55,6 +57,7 @@ void ParallelModel::reshard(const Config& config, const InitializeOptions& how,
   std::vector<StateTransfer> states = make_ordinary(options);
   InitializeOptions there = how;
   there.world = world;
+  there.class_stages = class_stages();
   const ConfigValues& values = config.values();
   try {
     if (!values.master_weights) give_types_back(types);

@@ -1,20 +1,25 @@
 #include "oslo_cpp/model/parallel_model.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "checkpoint/load/parallel_checkpoint.h"
 #include "checkpoint/resume/state_transfer.h"
+#include "mpu/base/bytes.h"
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
+#include "oslo_cpp/explain/step_recorder.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/libtorch/gradient_type.h"
+#include "parallelizers/memory/offload/offload_layers.h"
 #include "parallelizers/memory/recompute/layer_segments.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/plan/apply/undo_plan.h"
+#include "parallelizers/stages/stage_assignment.h"
 
 namespace oslo {
 namespace {
@@ -102,8 +107,11 @@ struct ParallelModel::State {
   bool counted = false;
   std::vector<GatherEntry> counted_gathers;
   std::vector<PlanTraffic> counted_traffic;
+  std::shared_ptr<const Explanation> explanation;
+  std::string not_explained;  ///< why there is none
   SaveMemory saves;
   std::shared_ptr<PendingSave> last_save;
+  StageAssignment class_stages;
 
   /// Throws what became of the last asynchronous save.
   void finish_last_save() {
@@ -134,10 +142,31 @@ ParallelModel::ParallelModel(std::shared_ptr<torch::nn::Module> module, MPU mpu,
                                            {},
                                            {},
                                            {},
+                                           {},
+                                           {},
+                                           {},
                                            {}})) {
   for (const auto& item : state_->module->named_parameters()) {
     if (mark_of(item.value()) != nullptr) state_->cut.push_back({item.key(), item.value()});
   }
+}
+
+void ParallelModel::set_class_stages(const StageAssignment& stages) {
+  state_->class_stages = stages;
+}
+
+const StageAssignment& ParallelModel::class_stages() const {
+  return state_->class_stages;
+}
+
+int ParallelModel::get_layer_stage_id(int layer_idx) const {
+  const std::vector<PlanLayer>& layers = state_->pipeline.layers;
+  const auto count = static_cast<int>(layers.size());
+  OSLO_CHECK(layer_idx >= -1 && (state_->pipeline.stages <= 1 || layer_idx < count),
+             "get_layer_stage_id(", layer_idx, "): the model has ", count, " layer",
+             count == 1 ? "" : "s", ", counted from 0; -1 is the last one");
+  if (layers.empty()) return layer_idx == -1 ? std::max(state_->pipeline.stages - 1, 0) : 0;
+  return layer_idx == -1 ? layers.back().actual_stage : layers[layer_idx].actual_stage;
 }
 
 const std::shared_ptr<torch::nn::Module>& ParallelModel::module() const {
@@ -187,6 +216,17 @@ Plan ParallelModel::plan() const {
       }
     }
   }
+  if (const auto* moves = dynamic_cast<const OffloadLayers*>(context->observer.get())) {
+    const std::string what_stays =
+        ", but for " + byte_text(moves->options().ahead()) + " that backward uses first";
+    if (!moves->device().is_cpu()) {
+      plan.offload = "moves to the host's memory" + what_stays;
+    } else if (state_->mpu.world().plan_only()) {
+      plan.offload = "moves to the host's memory where the model is on a GPU" + what_stays;
+    } else {
+      plan.offload = "stays, since the model is on the CPU, whose memory it would move to";
+    }
+  }
   if (state_->counted) {
     plan.counted = "in the counted step";
     plan.gathers = state_->counted_gathers;
@@ -207,6 +247,31 @@ void ParallelModel::count(const std::function<void()>& step) {
   state_->counted = true;
   state_->counted_traffic = lines_of(book_of(state_->mpu), before);
   state_->counted_gathers = gathers_since(report.entries(), gathers_before);
+}
+
+void ParallelModel::set_explanation(std::shared_ptr<const Explanation> explanation,
+                                    std::string missing) {
+  state_->explanation = std::move(explanation);
+  state_->not_explained = std::move(missing);
+}
+
+Explanation ParallelModel::explain() const {
+  OSLO_CHECK(
+      state_->explanation, "explain: ", state_->not_explained,
+      "; parallel.explain([&] { /* forward and backward */ }), on every rank, records a step "
+      "and explains that");
+  return *state_->explanation;
+}
+
+Explanation ParallelModel::explain(const std::function<void()>& step) {
+  StepRecorder recorder(state_->module, state_->mpu.groups(),
+                        context_of(state_->mpu.tensor_mesh()));
+  recorder.run(step);
+  Explanation explanation = recorder.take();
+  explanation.of = "a recorded step";
+  explanation.rank = state_->mpu.world().rank();
+  state_->explanation = std::make_shared<const Explanation>(explanation);
+  return explanation;
 }
 
 void ParallelModel::check() const {
@@ -269,6 +334,8 @@ std::vector<StateTransfer> ParallelModel::make_ordinary(const ReshardOptions& op
   state_->config = Config();
   state_->entries.clear();
   state_->forecast = {};
+  state_->explanation = nullptr;
+  state_->not_explained = "the model is an ordinary one again";
   state_->pipeline = {};
   state_->cut.clear();
   return states;

@@ -19,7 +19,9 @@
 namespace oslo {
 
 class PendingSave;
+class StageAssignment;
 class StateTransfer;
+struct Explanation;
 struct ForwardSurveys;
 struct InitializeOptions;
 
@@ -31,6 +33,13 @@ class ParallelModel {
                 std::vector<PlanEntry> entries, PlanForecast forecast = {},
                 bool had_example = false, PlanPipeline pipeline = {},
                 std::shared_ptr<const ForwardSurveys> surveys = nullptr);
+
+  /// What `initialize` saw in the example; or why there is no explanation of it.
+  void set_explanation(std::shared_ptr<const Explanation> explanation, std::string missing);
+
+  /// What the model's class says of its stages, for `reshard`.
+  void set_class_stages(const StageAssignment& stages);
+  const StageAssignment& class_stages() const;
 
   const std::shared_ptr<torch::nn::Module>& module() const;
   /// The model by its own class (an Impl). Throws naming both classes when it is another.
@@ -51,12 +60,25 @@ class ParallelModel {
   /// has one stage.
   const std::shared_ptr<const ForwardSurveys>& surveys() const;
 
+  /// LiBai's: the pipeline stage of the model's layer `layer_idx`, by the rule or as the program
+  /// said (parallelizers/stages/model_layers.h says what counts as one); from 0, -1 is the last
+  /// layer. 0 without a pipeline. Throws, naming how many there are, for a layer that there is not.
+  int get_layer_stage_id(int layer_idx) const;
+
   /// What became of each parameter, the gathers left, and the collectives counted since
   /// `initialize`, or in the last `count`ed call.
   Plan plan() const;
 
   /// Runs `step` (one training step, say) and lets `plan()` report what it moved.
   void count(const std::function<void()>& step);
+
+  /// How every activation lies, what moves for it, and why (oslo_cpp/explain/explanation.h): of the
+  /// step that was recorded last, else of the example that `initialize` was given, which it ran on
+  /// shapes. Throws, naming the way out, where there is neither. No communication.
+  Explanation explain() const;
+  /// Runs `step` (forward and backward, on this thread), and explains it. Every rank calls it, as
+  /// it would call the step. Recording takes time; nothing is slower afterwards.
+  Explanation explain(const std::function<void()>& step);
 
   /// Throws, naming the parameter, when one that was cut has lost its mark or has been replaced
   /// since (`parameters` of a model whose marks are gone would be trained as if they were whole).

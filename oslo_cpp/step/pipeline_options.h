@@ -49,12 +49,14 @@ class StepOptions {
   StepOptions& record(bool on) { return record_ = on, *this; }
 
   bool forward_only() const { return forward_only_; }
-  bool return_outputs() const { return return_outputs_; }
+  bool return_outputs() const { return outputs_or(false); }
+  /// As it was set; else `unless_said`.
+  bool outputs_or(bool unless_said) const { return return_outputs_.value_or(unless_said); }
   bool record() const { return record_; }
 
  private:
   bool forward_only_ = false;
-  bool return_outputs_ = false;
+  std::optional<bool> return_outputs_;
   bool record_ = false;
 };
 
@@ -69,6 +71,8 @@ struct StepResult {
   at::Tensor outputs;
   /// Beside the outputs: the last tensor of the batch.
   at::Tensor labels;
+  /// Where the loss is a counted mean (counted_step.h): what this replica's batch counts.
+  std::optional<double> counted;
   /// Messages with values that this rank sent to other stages in the forward passes.
   int64_t sent = 0;
   /// Forward passes, each of one stage and micro-batch, that this rank held for their backward

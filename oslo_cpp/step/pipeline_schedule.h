@@ -12,6 +12,10 @@
 
 namespace oslo {
 
+template <typename Model, typename Criterion>
+class Engine;
+struct EngineStep;
+
 /// Trains and evaluates a model whose layers lie on several pipeline stages (and any other), a
 /// batch in micro-batches at a time:
 ///
@@ -52,6 +56,13 @@ class PipelineSchedule {
   /// that are not given here are refused where the step would have to average or sum them.
   explicit PipelineSchedule(std::vector<ParallelModel> models, const PipelineOptions& options = {});
 
+  /// Of the model of an engine, in Colossal-AI's words: in engine/engine_schedule.h, as is what its
+  /// steps return.
+  template <typename Model, typename LossOf>
+  PipelineSchedule(Engine<Model, LossOf>& engine, int num_microbatches);
+  template <typename Model, typename LossOf>
+  explicit PipelineSchedule(Engine<Model, LossOf>& engine, const PipelineOptions& options = {});
+
   using Tensors = std::vector<at::Tensor>;
   /// From the tensors of a micro-batch to its loss, one number.
   using LossFunction = std::function<at::Tensor(const Tensors& micro_batch)>;
@@ -65,6 +76,18 @@ class PipelineSchedule {
                                    const StepOptions& options = {});
   StepResult forward_backward_step(const Tensors& batch, const Forward& forward,
                                    const Criterion& criterion, const StepOptions& options = {});
+
+  /// One step of an engine, whose model is that of this schedule: takes a batch from the iterator,
+  /// which goes on to the next one, and runs model and criterion. `engine.step()` and
+  /// `engine.zero_grad()` are the program's, as around `engine.backward`:
+  ///
+  ///     auto data_iterator = train_loader.begin();
+  ///     auto [output, label, loss] = schedule.forward_backward_step(engine, data_iterator);
+  ///
+  /// Outputs are kept unless the options say return_outputs(false).
+  template <typename Model, typename LossOf, typename Iterator>
+  EngineStep forward_backward_step(Engine<Model, LossOf>& engine, Iterator&& data_iterator,
+                                   const StepOptions& options = {});
 
   /// The lists of actions that the ranks follow.
   const pipeline::Schedule& schedule() const;

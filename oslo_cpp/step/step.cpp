@@ -173,6 +173,7 @@ void Step::share_loss() {
 StepResult Step::result() const {
   StepResult result;
   result.loss = loss_everywhere_;
+  result.counted = counts_->counted();
   result.sent = run_->sent();
   result.peak_in_flight = run_->peak();
   if (recorder_) {

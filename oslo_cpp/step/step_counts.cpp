@@ -127,6 +127,7 @@ at::Tensor StepCounts::end(const at::Tensor& loss) {
                " is none, those of others of this step are; count all of them");
     own += *counts_[i];
   }
+  counted_ = own;
   const c10::AutoGradMode no_grad(false);
   const double all = of_replicas(own, "its count");
   if (gradients_ != nullptr) gradients().step_ends(all);

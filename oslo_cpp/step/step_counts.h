@@ -50,6 +50,8 @@ class StepCounts {
   /// Behind the exchange of gradients: divides them by all counts. From this replica's loss of the
   /// step, the step's; unchanged where nothing was counted. Collective over the data replicas.
   at::Tensor end(const at::Tensor& loss);
+  /// Behind it: what this replica's micro-batches count, where they do.
+  const std::optional<double>& counted() const { return counted_; }
 
  private:
   at::Tensor add(const at::Tensor& loss_sum, double count, int micro_batch);
@@ -63,6 +65,7 @@ class StepCounts {
   std::shared_ptr<CountedGradients>* gradients_;
   const StepModels& models_;
   std::vector<std::optional<double>> counts_;  ///< by micro-batch
+  std::optional<double> counted_;
   struct Whole {
     double own, all;
   };

@@ -5,8 +5,8 @@
 
 #include <map>
 
-#include "oslo_cpp/verify/operator_watch.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/operators/operator_watch.h"
 #include "parallelizers/plan/dry/example_run.h"
 
 namespace oslo {

@@ -38,10 +38,14 @@ torch::nn::EmbeddingOptions with_own_table(torch::nn::EmbeddingOptions options) 
 }  // namespace
 
 VocabParallelEmbeddingImpl::VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options,
-                                                       const MPU& mpu, const std::string& axis)
-    : torch::nn::EmbeddingImpl(with_own_table(options)), padding_idx_(this->options.padding_idx()) {
+                                                       const MPU& mpu, const std::string& axis,
+                                                       std::optional<int> layer_idx)
+    : torch::nn::EmbeddingImpl(with_own_table(options)),
+      LayerIdx(layer_idx),
+      padding_idx_(this->options.padding_idx()) {
   // It served; kept, a later reset would take the part for a table.
   this->options._weight(at::Tensor());
+  if (is_left_to_plan(*this, mpu, axis, "vocab")) return;
   cut_parameter(weight, mpu.mesh({axis}), 0, "weight");
   move_padding_to_mark(*this);
 }

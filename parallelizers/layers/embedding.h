@@ -2,9 +2,11 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include <optional>
 #include <string>
 
 #include "mpu/grid/mpu.h"
+#include "parallelizers/modules/layer_idx.h"
 
 namespace oslo::nn {
 
@@ -15,14 +17,17 @@ namespace oslo::nn {
 /// whole table as torch::nn::Embedding does, so one seed gives the same table at any number of
 /// ranks, and keeps this rank's rows; a table given by `_weight` is copied. On one rank it is an
 /// ordinary layer.
-class VocabParallelEmbeddingImpl final : public torch::nn::EmbeddingImpl {
+class VocabParallelEmbeddingImpl final : public torch::nn::EmbeddingImpl, public LayerIdx {
  public:
   VocabParallelEmbeddingImpl(int64_t num_embeddings, int64_t embedding_dim, const MPU& mpu)
       : VocabParallelEmbeddingImpl(torch::nn::EmbeddingOptions(num_embeddings, embedding_dim),
                                    mpu) {}
-  /// `axis`: over which the rows are cut, as `MPU::group` takes it.
+  /// `axis`: over which the rows are cut, as `MPU::group` takes it. `layer_idx`: as that of
+  /// LinearOptions, 0 in LiBai; such a table on a grid with pipeline stages is whole until
+  /// `initialize` cuts it.
   VocabParallelEmbeddingImpl(const torch::nn::EmbeddingOptions& options, const MPU& mpu,
-                             const std::string& axis = "tensor");
+                             const std::string& axis = "tensor",
+                             std::optional<int> layer_idx = std::nullopt);
 
   /// Makes a new table, cut like the present one.
   void reset() override;

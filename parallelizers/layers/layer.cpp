@@ -17,6 +17,12 @@ void cut_parameter(const at::Tensor& parameter, const MeshPtr& mesh, int64_t dim
   mark_parameter(parameter, std::make_shared<Layout>(std::move(layout)), name);
 }
 
+bool is_left_to_plan(LayerIdx& layer, const MPU& mpu, const std::string& axis, const char* style) {
+  if (!layer.layer_idx || mpu.size("pipeline") == 1) return false;
+  layer.left_to_plan = axis == "tensor" ? style : axis + ": " + style;
+  return true;
+}
+
 void own_parameters(torch::nn::Module& copy, const std::optional<at::Device>& device) {
   const c10::AutoGradMode no_grad(false);
   for (auto& parameter : registered_parameters(copy)) {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "mpu/grid/mpu.h"
+#include "parallelizers/modules/layer_idx.h"
 #include "parallelizers/placement/layout/layout.h"
 
 namespace oslo::nn {
@@ -16,6 +18,11 @@ namespace oslo::nn {
 /// a mesh of one rank.
 void cut_parameter(const at::Tensor& parameter, const MeshPtr& mesh, int64_t dim,
                    const std::string& name);
+
+/// Whether a layer that says on which pipeline stage it lies is left whole for `initialize`, as it
+/// is on a grid that has stages; notes then how it is to be cut over `axis` (`style`, in a plan's
+/// words).
+bool is_left_to_plan(LayerIdx& layer, const MPU& mpu, const std::string& axis, const char* style);
 
 /// Gives `copy`, a copied module that still shares its tensors, parameters of its own, marked
 /// alike, on `device` if given.

@@ -6,10 +6,13 @@
 #include <typeinfo>
 
 #include "mpu/base/error.h"
+#include "mpu/base/ledger.h"
 #include "parallelizers/layers/layer.h"
 #include "parallelizers/modules/module_tree.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/layout/moving/redistribute.h"
 
 namespace oslo::nn {
 namespace {
@@ -25,7 +28,29 @@ const torch::nn::LinearOptions& checked(const LinearOptions& options) {
              "gather_output is for column parallel layers, this one is \"", parallel, "\"");
   OSLO_CHECK(!options.input_is_parallel() || parallel == "row",
              "input_is_parallel is for row parallel layers, this one is \"", parallel, "\"");
+  OSLO_CHECK(!options.keep_gathered(),
+             "keep_gathered is for layers on a grid, such as oslo::nn::Linear2D; this one keeps "
+             "what it gathers");
   return options;
+}
+
+/// How a plan says it.
+const char* style_of(const std::string& parallel) {
+  if (parallel == "data") return "replicate";
+  return parallel == "col" ? "column" : "row";
+}
+
+/// Joined along its last dimension alone: its rows may be cut over data ranks.
+at::Tensor whole_features(const at::Tensor& y) {
+  const LayoutPtr lies = layout(y);
+  if (!lies) return y;
+  auto target = std::make_shared<Layout>(*lies);
+  for (int axis = 0; axis < target->axes(); ++axis) {
+    if ((*target)[axis].dim == y.dim() - 1) (*target)[axis] = {};
+  }
+  if (target->whole() && !target->resident()) return full_tensor(y);
+  const RuleScope scope("gather_output");
+  return wrap(redistribute(value_of(y), std::move(target)));
 }
 
 void mark_like(const at::Tensor& parameter, const LayoutPtr& kept, const char* name) {
@@ -47,6 +72,8 @@ LinearImpl::LinearImpl(const LinearOptions& options, const MPU& mpu)
       parallel_(options.parallel()),
       gather_output_(options.gather_output()),
       input_is_parallel_(options.input_is_parallel()) {
+  layer_idx = options.layer_idx();
+  if (is_left_to_plan(*this, mpu, options.axis(), style_of(parallel_))) return;
   const MeshPtr mesh = mpu.mesh({options.axis()});
   if (parallel_ == "col") {
     cut_parameter(weight, mesh, 0, "weight");
@@ -61,7 +88,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
   const bool part = input_is_parallel_ && kept && !is_placed(input);
   if (!part) {
     const at::Tensor y = torch::nn::LinearImpl::forward(input);
-    return gather_output_ ? full_tensor(y) : y;
+    return gather_output_ ? whole_features(y) : y;
   }
   auto sizes = input.sizes().vec();
   sizes.back() = options.in_features();

@@ -2,9 +2,12 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <optional>
 #include <string>
 
 #include "mpu/grid/mpu.h"
+#include "parallelizers/layers/global_tensor.h"
+#include "parallelizers/modules/layer_idx.h"
 
 namespace oslo::nn {
 
@@ -35,6 +38,15 @@ struct LinearOptions : torch::nn::LinearOptions {
   /// Row: an ordinary input tensor is this rank's part of the input features already, as in code
   /// that calls Megatron-LM's layer. (A placed input says itself what it is.)
   TORCH_ARG(bool, input_is_parallel) = false;
+
+  /// LiBai's: the layer of the model on whose pipeline stage this one lies, from 0, or -1 for the
+  /// last one (parallelizers/modules/layer_idx.h). On a grid with pipeline stages such a layer
+  /// stays whole until `initialize`, which knows the stages, cuts it as `parallel` says.
+  TORCH_ARG(std::optional<int>, layer_idx) = std::nullopt;
+
+  /// Layers on a grid (layers/grid/linear.h): keep what was gathered for the product until its
+  /// backward is done, in place of gathering it again. Needed for create_graph.
+  TORCH_ARG(bool, keep_gathered) = false;
 };
 
 /// A linear layer y = x W^T + b over the ranks of an axis (Megatron-LM, arXiv 1909.08053).
@@ -43,7 +55,11 @@ struct LinearOptions : torch::nn::LinearOptions {
 /// torch::nn::Linear does, so one seed gives the same layer at any number of ranks, and keeps this
 /// rank's part; nothing is communicated. Parts are balanced; with more ranks than features some are
 /// empty. On one rank it is an ordinary layer.
-class LinearImpl : public torch::nn::LinearImpl {
+///
+/// x may be a global tensor over more axes, such as a batch over data and tensor ranks
+/// (global_tensor.h): y lies as x does there, and the layer's gradients are those of the whole
+/// batch, summed over these axes in backward, one all-reduce a parameter.
+class LinearImpl : public torch::nn::LinearImpl, public LayerIdx {
  public:
   LinearImpl(const LinearOptions& options, const MPU& mpu);
 

@@ -5,10 +5,12 @@
 
 #include <memory>
 #include <optional>
+#include <typeinfo>
 #include <utility>
 
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/autograd_engine.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/graph/front_nodes.h"
 #include "parallelizers/placement/residency/stage_carrier.h"
 
@@ -18,7 +20,20 @@ namespace {
 using torch::autograd::SavedVariableHooks;
 
 thread_local const SavedTensorScope* innermost = nullptr;
+thread_local PackSavedTensor without_scope;
 thread_local std::function<void()> to_call;
+
+/// What `detach` gives: the same memory and version counter. Of a plain tensor not by the
+/// dispatcher, which would take as long as all else that is done with a saved one.
+at::Tensor without_history(const at::Tensor& tensor) {
+  const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+  if (typeid(*impl) != typeid(c10::TensorImpl) || tensor.key_set().has(kPlacedKey) ||
+      tensor.is_inference()) {
+    return tensor.detach();
+  }
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
+                                                  /*allow_tensor_metadata_change=*/false));
+}
 
 /// One saved tensor.
 class PackedTensor final : public SavedVariableHooks {
@@ -27,7 +42,7 @@ class PackedTensor final : public SavedVariableHooks {
 
   void call_pack_hook(const at::Tensor& tensor) override {
     // An operator's own result would otherwise keep the operator's node alive, which keeps this.
-    const at::Tensor saved = tensor.detach();
+    const at::Tensor saved = without_history(tensor);
     like_ = saved.options();
     sizes_ = saved.sizes().vec();
     if (!saved.is_inference()) {
@@ -73,13 +88,14 @@ class PackedTensor final : public SavedVariableHooks {
 /// `torch::autograd::grad` comes by too: inside a pipeline's forward, which all ranks run, they
 /// would not find the same.
 void before_pass(const torch::autograd::edge_list& roots) {
+  without_scope = nullptr;
   if (const auto call = std::exchange(to_call, nullptr)) call();
   if (StageCarrier::current() != nullptr) refuse_roots_of_stages(roots);
 }
 
 std::unique_ptr<SavedVariableHooks> pack_by_scope() {
-  if (innermost == nullptr) return nullptr;
-  return std::make_unique<PackedTensor>(innermost->pack());
+  if (innermost != nullptr) return std::make_unique<PackedTensor>(innermost->pack());
+  return without_scope ? std::make_unique<PackedTensor>(without_scope) : nullptr;
 }
 
 /// A scope says so where there is an engine already.
@@ -88,15 +104,19 @@ const bool installed = [] {
   return true;
 }();
 
+void check_seen() {
+  OSLO_CHECK(installed && engine_is_installed(),
+             "SavedTensorScope: another autograd engine than oslo_cpp's is installed in this "
+             "process (a Python interpreter installs its own), so saved tensors cannot be seen; "
+             "run the program without Python in its process");
+}
+
 }  // namespace
 
 SavedTensorScope::SavedTensorScope(PackSavedTensor pack)
     : pack_(std::move(pack)), outer_(innermost) {
   OSLO_CHECK(pack_, "SavedTensorScope: the function is empty");
-  OSLO_CHECK(installed && engine_is_installed(),
-             "SavedTensorScope: another autograd engine than oslo_cpp's is installed in this "
-             "process (a Python interpreter installs its own), so saved tensors cannot be seen; "
-             "run the program without Python in its process");
+  check_seen();
   innermost = this;
 }
 
@@ -106,6 +126,11 @@ const SavedTensorScope* SavedTensorScope::current() {
 
 SavedTensorScope::~SavedTensorScope() {
   innermost = outer_;
+}
+
+void pack_until_backward(PackSavedTensor pack) {
+  if (pack) check_seen();
+  without_scope = std::move(pack);
 }
 
 void before_next_backward(std::function<void()> call) {

@@ -45,6 +45,11 @@ class SavedTensorScope {
   const SavedTensorScope* outer_;
 };
 
+/// Has `pack` asked where this thread is in no scope, until it starts a backward pass; null takes
+/// that back. One a thread. For what begins somewhere within a program's forward, and so cannot end
+/// before scopes that the program has begun. Throws as SavedTensorScope does.
+void pack_until_backward(PackSavedTensor pack);
+
 /// Has `call` called before the next backward pass that this thread starts, once; null takes that
 /// back. One a thread.
 void before_next_backward(std::function<void()> call);

@@ -77,6 +77,44 @@ TEST(Counts, ConsumersOfOneValueShareItsReduction) {
   });
 }
 
+TEST(Counts, ConsumersOfOneValueShareWhatWasGatheredForThem) {
+  on_ranks(2, [](const MPU& mpu) {
+    Group& group = *mpu.tensor_group();
+    const std::vector<int64_t> sizes = {2, 3};
+    Tensor x = at::ones({4, sizes[group.rank()]}, at::kDouble).set_requires_grad(true);
+    const auto gather = [&](const Tensor& t) {
+      return gather_and_copy(t, mpu.tensor_group(), 1, sizes);
+    };
+    const auto calls = [&](const char* operation) { return group.ledger().total(operation).calls; };
+    {
+      const Tensor a = gather(x), b = gather(x);
+      EXPECT_TRUE(a.is_alias_of(b));
+      EXPECT_EQ(calls("all_gather"), 1);
+      (a * 2 + b * a).sum().backward();
+      EXPECT_EQ(calls("reduce_scatter"), 1);
+      EXPECT_TRUE(at::allclose(x.grad(), at::full_like(x, 2 * (2 + 2))));
+    }
+    group.ledger().clear();
+    Tensor twice;
+    for (int i = 0; i < 2; ++i) {  // nobody holds what was gathered: the node alone is shared
+      const Tensor sum = gather(x).sum();
+      twice = i == 0 ? sum : twice + sum;
+    }
+    EXPECT_EQ(calls("all_gather"), 2);
+    twice.backward();
+    EXPECT_EQ(calls("reduce_scatter"), 1);
+    group.ledger().clear();
+    const Tensor y = x * 1, before = gather(y);
+    y.add_(1);
+    const Tensor after = gather(y);
+    EXPECT_TRUE(at::allclose(after, before + 1));  // written since
+    const at::NoGradGuard none;
+    const Tensor c = gather(x), d = gather(x);
+    EXPECT_FALSE(c.is_alias_of(d));
+    EXPECT_EQ(calls("all_gather"), 4);
+  });
+}
+
 TEST(Counts, NamedByTheRuleThatAsked) {
   on_ranks(2, [](const MPU& mpu) {
     const Tensor x = at::ones({4}).set_requires_grad(true);

@@ -147,7 +147,7 @@ TEST(Failure, ARankThatThrowsWakesTheOthersWithAClearError) {
       mpu.reduce(at::ones({4}));
       if (rank == 1) fail("the data of rank 1 is broken");
       seen[rank] = error_of([&] { mpu.reduce(at::ones({4})); });
-      fail(seen[rank]);
+      fail_as(ErrorKind::peer, seen[rank]);  // which may be told before the cause
     });
   });
   // Far below the two minutes after which a group gives up by itself: it would say so.

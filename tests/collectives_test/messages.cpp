@@ -242,7 +242,7 @@ TEST_P(Messages, ARankThatDiesIsNamed) {
       group.all_reduce(at::ones({2}));
       if (group.rank() == 0) fail("the data of rank 0 is broken");
       seen = error_of([&] { group.receive(0, 9); });
-      fail(seen);
+      fail_as(ErrorKind::peer, seen);  // which may be told before the cause
     });
   });
   EXPECT_THAT(error, HasSubstr("the data of rank 0 is broken"));

@@ -92,6 +92,13 @@ class LikeNccl final : public c10d::Backend {
       at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
     return work_for_caller(inner_->_reduce_scatter_base(output, input, options), options.asyncOp);
   }
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_rows,
+                                               std::vector<int64_t>& input_rows,
+                                               const c10d::AllToAllOptions& options) override {
+    return work_for_caller(inner_->alltoall_base(output, input, output_rows, input_rows, options),
+                           options.asyncOp);
+  }
 
  private:
   static c10::intrusive_ptr<c10d::Work> work_for_caller(c10::intrusive_ptr<c10d::Work> work,

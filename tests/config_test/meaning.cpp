@@ -7,6 +7,7 @@
 
 #include "mpu/base/error.h"
 #include "oslo_cpp/config/config.h"
+#include "oslo_cpp/config/grid_options.h"
 #include "tests/config_test/config_errors.h"
 
 namespace oslo::config_test {
@@ -154,13 +155,28 @@ TEST(Config, TimeoutIsInSeconds) {
 
 TEST(Config, KernelFusionBesideEveryDialect) {
   EXPECT_FALSE(Config().values().kernel_fusion);
+  EXPECT_FALSE(Config().values().sequence_parallel);
   for (const std::string dialect : {"model_parallelism", "train", "parallel"}) {
     Config config = Config::parse("{\"kernel_fusion\": true, \"" + dialect + "\": {}}");
     EXPECT_TRUE(config.values().kernel_fusion) << dialect;
+    config.set("sequence_parallel=true");
+    EXPECT_TRUE(config.values().sequence_parallel) << dialect;
     config.set("kernel_fusion=false");
     EXPECT_FALSE(config.values().kernel_fusion) << dialect;
     expect_contains(error_of([&] { config.set("kernel_fusion=1"); }),
                     {"'kernel_fusion'", "expected true or false", "1"});
+  }
+}
+
+TEST(Config, StrictBesideEveryDialect) {
+  EXPECT_FALSE(Config().values().strict);
+  for (const std::string dialect : {"model_parallelism", "train", "parallel"}) {
+    Config config = Config::parse("{\"strict\": true, \"" + dialect + "\": {}}");
+    EXPECT_TRUE(config.values().strict) << dialect;
+    config.set("strict=false");
+    EXPECT_FALSE(config.values().strict) << dialect;
+    expect_contains(error_of([&] { config.set("strict=yes"); }),
+                    {"'strict'", "expected true or false", "yes"});
   }
 }
 
@@ -205,6 +221,31 @@ TEST(Config, RecomputationInEveryDialect) {
   expect_contains(error(R"("every": 0)"), {"'activation_checkpoint.every'", "from 1"});
 }
 
+TEST(Config, OffloadInEveryDialect) {
+  const std::string asked =
+      R"("activation_checkpoint": {"offload": true, "offload_ahead": "64MB"})";
+  for (const std::string& text :
+       {"{" + asked + "}", R"({"train": {)" + asked + "}}", R"({"parallel": {}, )" + asked + "}"}) {
+    const Config config = Config::parse(text);
+    EXPECT_TRUE(config.values().activation_offload) << text;
+    EXPECT_EQ(config.values().activation_ahead, 64000000) << text;
+    EXPECT_FALSE(config.values().activation_checkpoint) << text;
+    EXPECT_EQ(config.resolve(2).data, 2);
+  }
+  EXPECT_FALSE(Config().values().activation_offload);
+  const auto refused = [](const std::string& keys) {
+    return resolve_error(R"({"activation_checkpoint": {)" + keys + "}}", 2);
+  };
+  for (const char* again : {R"("enabled": true)", R"("memory": "2GB")"}) {
+    expect_contains(refused(c10::str(again, R"(, "offload": true)")),
+                    {"'activation_checkpoint.offload'", "'enabled'", "one of the two to false"});
+  }
+  expect_contains(refused(R"("offload_ahead": "64MB")"),
+                  {"'activation_checkpoint.offload_ahead'", "'offload' is false", "leave"});
+  expect_contains(parse_error(R"({"activation_checkpoint": {"offload_ahead": 0}})"),
+                  {"'activation_checkpoint.offload_ahead'", "a number of bytes"});
+}
+
 TEST(Config, ABudgetOfMemory) {
   const auto bytes = [](const std::string& memory) {
     const Config config = Config::parse(R"({"activation_checkpoint": {"memory": )" + memory + "}}");
@@ -226,6 +267,24 @@ TEST(Config, ABudgetOfMemory) {
                     2),
       {"'train.activation_checkpoint.memory'", "'train.activation_checkpoint.enabled' is false",
        "true"});
+}
+
+// Colossal-AI's modes are axes of the grid, alike in both orders of ranks.
+TEST(Config, ModesAreAxes) {
+  const auto grid = [](const std::string& tensor, int world, const std::string& more = "") {
+    const Config config = Config::parse(R"({"parallel": {"tensor": )" + tensor + "}" + more + "}");
+    return factors(grid_options(config.resolve(world), config, {}).grid(world).axes());
+  };
+  EXPECT_EQ(grid(R"({"size": 4, "mode": "2d"})", 8), "pipeline 1 x data 2 x row 2 x column 2");
+  EXPECT_EQ(grid(R"({"size": 9, "mode": "2d"})", 9, R"(, "rank_order": "dp-pp-tp")"),
+            "data 1 x pipeline 1 x row 3 x column 3");
+  EXPECT_EQ(grid(R"({"size": 8, "mode": "2.5d", "depth": 2})", 8),
+            "pipeline 1 x data 1 x depth 2 x row 2 x column 2");
+  EXPECT_EQ(grid(R"({"size": 8, "mode": "3d"})", 16),
+            "pipeline 1 x data 2 x output 2 x weight 2 x input 2");
+  EXPECT_EQ(grid(R"({"size": 3, "mode": "sequence"})", 6), "pipeline 1 x data 2 x context 3");
+  EXPECT_EQ(grid(R"({"size": 2, "mode": "1d"})", 8, R"(, "context_parallel_size": 2)"),
+            "pipeline 1 x data 2 x context 2 x tensor 2");
 }
 
 }  // namespace

@@ -30,27 +30,13 @@ TEST_P(ConfigRefused, NotThereYet) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, ConfigRefused,
-    Values(
-        Refused{R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})",
-                4,
-                {"'parallel.tensor.mode' = 2d", "1d"}},
-        Refused{
-            R"({"parallel": {"tensor": {"size": 8, "mode": "2.5d", "depth": 2}}})", 8, {"= 2.5d"}},
-        Refused{R"({"parallel": {"tensor": {"size": 8, "mode": "3d"}}})", 8, {"= 3d"}},
-        Refused{R"({"parallel": {"tensor": {"size": 2, "mode": "sequence"}}})", 4, {"= sequence"}},
-        Refused{R"({"parallel": {"tensor": 1}, "gradient_accumulation": 4})",
-                2,
-                {"'gradient_accumulation' = 4", "first 3 of 4 batches under ddp.no_sync()",
-                 "loss / 4", "\"num_accumulation_steps\": 4"}},
-        Refused{R"({"parallel": {"tensor": 1}, "clip_grad_norm": 0.5})",
-                2,
-                {"'clip_grad_norm' = 0.5", "parallel.clip_grad_norm_(0.5);"}},
-        Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
-                2,
-                {"'train.zero_optimization.enabled' = true", "false"}},
-        Refused{R"({"activation_checkpoint": {"enabled": true}, "kernel_fusion": true})",
-                2,
-                {"beside 'kernel_fusion'", "false"}}));
+    Values(Refused{R"({"parallel": {}, "gradient_handler": [{"type": "ZeROGradientHandler"}]})",
+                   2,
+                   {"'gradient_handler' of type ZeROGradientHandler",
+                    "set the type to DataParallelGradientHandler"}},
+           Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
+                   2,
+                   {"'train.zero_optimization.enabled' = true", "false"}}));
 
 TEST(Config, WhatIsOffIsAccepted) {
   EXPECT_EQ(Config::parse(R"({"train": {"zero_optimization": {"enabled": false, "stage": 1},
@@ -65,16 +51,41 @@ TEST(Config, WhatIsOffIsAccepted) {
             "sequence");
 }
 
-TEST(Config, AnEnginesStepThatDoesNothingMoreIsAccepted) {
-  const char* const nothing =
-      R"({"parallel": {}, "gradient_accumulation": 1, "clip_grad_norm": 0})";
-  EXPECT_EQ(Config::parse(nothing).resolve(2).data, 2);
-  for (const char* wrong : {"-1", "true", "\"1.0\"", "null"}) {
-    expect_contains(parse_error(c10::str(R"({"parallel": {}, "clip_grad_norm": )", wrong, "}")),
-                    {"'clip_grad_norm': expected a number from 0; seen "});
-  }
+TEST(Config, OfAnEngineIsColossalAIs) {
+  Config config = Config::parse(R"({"parallel": {}, "gradient_accumulation": 4,
+      "clip_grad_norm": 0.5, "NUM_MICRO_BATCHES": 8, "gradient_handler": [
+      {"type": "DataParallelGradientHandler"}, {"type": "PipelineSharedModuleGradientHandler"}]})");
+  EXPECT_EQ(config.resolve(2).data, 2);
+  const EngineKeys& engine = config.values().engine;
+  EXPECT_EQ(engine.gradient_accumulation, 4);
+  EXPECT_EQ(engine.clip_grad_norm, 0.5);
+  EXPECT_EQ(engine.gradient_handlers.size(), 2u);
+  EXPECT_EQ(engine.gradient_handlers.back(), "PipelineSharedModuleGradientHandler");
+  EXPECT_EQ(config.values().num_accumulation_steps, 8);
+  config.set("gradient_accumulation=2");
+  EXPECT_EQ(config.values().engine.gradient_accumulation, 2);
   expect_contains(parse_error(R"({"train": {}, "clip_grad_norm": 1})"),
                   {"unknown key 'clip_grad_norm'"});
+}
+
+TEST(Config, AnEnginesKeysAreChecked) {
+  const auto error = [](const std::string& more) {
+    return parse_error(R"({"parallel": {}, )" + more + "}");
+  };
+  for (const char* wrong : {"-1", "true", "\"1.0\"", "null"}) {
+    expect_contains(error(c10::str(R"("clip_grad_norm": )", wrong)),
+                    {"'clip_grad_norm': expected a number from 0; seen "});
+  }
+  expect_contains(error(R"("gradient_handler": "DataParallelGradientHandler")"),
+                  {"'gradient_handler': expected an array of objects"});
+  expect_contains(error(R"("gradient_handler": [{}])"), {"'gradient_handler[0]' has no type"});
+  expect_contains(
+      error(R"("gradient_handler": [{"type": "Mine"}])"),
+      {"'gradient_handler[0].type': expected one of DataParallelGradientHandler, ", "\"Mine\""});
+  expect_contains(error(R"("gradient_handler": [{"kind": "Mine"}])"),
+                  {"unknown key 'gradient_handler[0].kind'", "'type'"});
+  expect_contains(error(R"("NUM_MICRO_BATCHES": 4, "num_accumulation_steps": 4)"),
+                  {"'NUM_MICRO_BATCHES' and 'num_accumulation_steps'", "keep one"});
 }
 
 TEST(Config, StageIdsMustFit) {

@@ -18,7 +18,11 @@ using OptionTests = std::vector<OptionTest>;
 inline OptionTests option_tests() {
   const std::string resume = "resume_test/", pretrained = "pretrained_test/";
   const std::string steps = "pipeline_step_test/", here = "config_test/options.cpp";
-  const std::string scaler = "grad_scaler_test/one_rank.cpp";
+  const std::string scaler = "grad_scaler_test/one_rank.cpp", rates = "training_test/rates.cpp";
+  const std::string trainer = "training_test/trainer.cpp", hooks = "training_test/hooks.cpp";
+  const std::string patches = "grid_layers_test/modules.cpp",
+                    printed = "GridLayers.PrintWhatTheyHold";
+  const std::string made = "PatchEmbeddingOptions(16, 4, 3, 8)";
   return {
       {"MpuOptions::tensor_parallel_size", "mpu_test/mpu.cpp",
        "Mpu.AllReduceOfRankIdsOverTensorGroups"},
@@ -51,6 +55,13 @@ inline OptionTests option_tests() {
        "ColumnParallelLinear.IdentityTimesOnesOnEightRanks"},
       {"LinearOptions::input_is_parallel", "tensor_layers_test/numbers.cpp",
        "RowParallelLinear.ReducesOnceForwardAndAddsTheBiasOnce"},
+      {"LinearOptions::layer_idx", "pipeline_stages_test/layer_idx.cpp",
+       "LayerIdx.OfAParallelLayerLeavesItToInitialize"},
+      {"LinearOptions::keep_gathered", "grid_layers_test/bytes.cpp", "Bytes.WhatIsKeptForBackward"},
+      {"PatchEmbeddingOptions::image_size", patches, printed, made},
+      {"PatchEmbeddingOptions::patch_size", patches, printed, made},
+      {"PatchEmbeddingOptions::channels", patches, printed, made},
+      {"PatchEmbeddingOptions::features", patches, printed, made},
 
       {"DDPOptions::bucket_cap_mb", "data_parallel_test/training.cpp",
        "DataParallelBuckets.AreAsLargeAsAllowed"},
@@ -68,6 +79,25 @@ inline OptionTests option_tests() {
       {"GradScalerOptions::backoff_factor", scaler, "GradScaler.ResumesFromItsState"},
       {"GradScalerOptions::growth_interval", scaler, "GradScaler.DoesWhatAProgramDoesByHand"},
       {"GradScalerOptions::enabled", scaler, "GradScaler.DisabledItDoesNothing"},
+
+      {"WarmupOptions::start_factor", rates, "Rates.CosineIsPyTorchs"},
+      {"WarmupOptions::end_factor", rates, "Rates.CosineIsPyTorchs"},
+      {"PlateauOptions::mode", rates, "Plateau.OfAMetricThatGrows"},
+      {"PlateauOptions::factor", rates, "Plateau.IsPyTorchs"},
+      {"PlateauOptions::patience", rates, "Plateau.IsPyTorchs"},
+      {"PlateauOptions::threshold", rates, "Plateau.IsPyTorchs"},
+      {"PlateauOptions::threshold_mode", rates, "Plateau.OfAMetricThatGrows"},
+      {"PlateauOptions::cooldown", rates, "Plateau.IsPyTorchs"},
+      {"PlateauOptions::min_lr", rates, "Plateau.IsPyTorchs"},
+      {"PlateauOptions::eps", rates, "Plateau.LeavesRatesThatWouldHardlyChange"},
+
+      {"FitOptions::epochs", trainer, "Trainer.CallsItsHooksInOrder"},
+      {"FitOptions::test_interval", trainer, "Trainer.CallsItsHooksInOrder"},
+      {"FitOptions::max_steps", trainer, "Trainer.EndsAfterItsLastStep"},
+      {"EarlyStoppingOptions::metric", hooks, "Hooks.TrainingEndsWhereNothingGetsBetter"},
+      {"EarlyStoppingOptions::mode", hooks, "Hooks.TrainingEndsWhereNothingGetsBetter"},
+      {"EarlyStoppingOptions::patience", hooks, "Hooks.TrainingEndsWhereNothingGetsBetter"},
+      {"EarlyStoppingOptions::min_delta", hooks, "Hooks.TrainingEndsWhereNothingGetsBetter"},
 
       {"OffloadOptions::at_least", "lazy_device_test/offload.cpp",
        "Offload.ParametersSmallTensorsAndSmallPartsStay"},
@@ -123,10 +153,13 @@ inline OptionTests option_tests() {
        "LittleCut.WhatHelpsHelps"},
       {"InitializeOptions::rates", here, "Options.AMemoryLimitIsKeptOrRefused"},
       {"InitializeOptions::memory_limit", here, "Options.AMemoryLimitIsKeptOrRefused"},
+      {"InitializeOptions::strict", "explain_test/strict.cpp", "Strict.IsAnOptionToo"},
       {"InitializeOptions::policies", "plan_test/plan.cpp",
        "ExplicitPlan.SpecificPatternsThenPoliciesThenStructure"},
       {"InitializeOptions::stages", "pipeline_stages_test/plan.cpp",
        "StagePlan.AModelWithoutListsIsDividedIntoItsModules"},
+      {"InitializeOptions::class_stages", "pipeline_stages_test/layer_idx.cpp",
+       "ClassStages.AreFoundWithoutACall", "set_pipeline_stage_id"},
       {"InitializeOptions::axes", "axes_test.cpp", "Axes.TheUsualAxesAreTheUsualSizes"},
       {"InitializeOptions::random_mode", "plan_test/plan.cpp", "Example.LeavesNoTrace"},
       {"InitializeOptions::seed", here, "Options.ASeedIsThatOfTheStreams"},
@@ -159,6 +192,8 @@ inline OptionTests config_key_tests() {
   const std::string accumulates =
       "Accumulation.NumAccumulationStepsOfEveryDialectIsOneStepOfTheWholeBatch";
   const std::string recomputes = "Config.RecomputationInEveryDialect";
+  const std::string engine = "engine_test/", by_hand = "Engine.AccumulatesAndClipsAsALoopByHand";
+  const std::string scales = "EngineScaling.IsThatOfALoopByHand";
   return {
       {"model_parallelism.enable", meaning, "Config.DisabledLeavesEverythingToData"},
       {"model_parallelism.tensor_parallel_size", meaning, "Config.DialectsAgree"},
@@ -181,7 +216,9 @@ inline OptionTests config_key_tests() {
       {"train.activation_checkpoint.modules", meaning, recomputes},
       {"train.activation_checkpoint.keep", meaning, recomputes},
       {"train.activation_checkpoint.keep_at_most", meaning, recomputes},
-      {"train.activation_checkpoint.memory", later, "ConfigRefused.NotThereYet"},
+      {"train.activation_checkpoint.memory", meaning, "Config.ABudgetOfMemory"},
+      {"train.activation_checkpoint.offload", meaning, "Config.OffloadInEveryDialect"},
+      {"train.activation_checkpoint.offload_ahead", meaning, "Config.OffloadInEveryDialect"},
       {"train.zero_optimization.enabled", later, "ConfigRefused.NotThereYet"},
       {"train.zero_optimization.stage", later, "Config.WhatIsOffIsAccepted"},
       {"train.amp.enabled", precision, in_its_place},
@@ -190,6 +227,10 @@ inline OptionTests config_key_tests() {
       {"amp.dtype", precision, in_its_place},
       {"fp16.enabled", precision, in_its_place},
       {"fp16.mode", precision, in_its_place},
+      {"fp16.init_scale", engine + "scaling.cpp", scales},
+      {"fp16.growth_factor", precision, "ConfigPrecision.ColossalAIsScaling"},
+      {"fp16.backoff_factor", precision, "ConfigPrecision.ColossalAIsScaling"},
+      {"fp16.growth_interval", engine + "scaling.cpp", scales},
       {"master_weights", precision, in_its_place},
       {"reduce_dtype", precision, in_its_place},
 
@@ -200,14 +241,27 @@ inline OptionTests config_key_tests() {
       {"parallel.tensor.size", meaning, "Config.DialectsAgree"},
       {"parallel.tensor.mode", later, "ConfigRefused.NotThereYet"},
       {"parallel.tensor.depth", wrong, "Config.ColossalDepthBelongsTo2p5d"},
+      {"parallel.tensor.keep_gathered", "grid_parallel_test/modes.cpp",
+       "GridModesAlone.WhatIsGatheredIsKeptWhereToldSo"},
       {"parallel.tensor.kwargs.depth", wrong, "Config.ColossalDepthBelongsTo2p5d"},
 
-      {"gradient_accumulation", later, "ConfigRefused.NotThereYet"},
-      {"clip_grad_norm", later, "ConfigRefused.NotThereYet"},
+      {"gradient_accumulation", engine + "loop.cpp", by_hand, "kThreeBatches"},
+      {"clip_grad_norm", engine + "loop.cpp", by_hand, "kThreeBatches"},
+      {"gradient_handler.type", engine + "loop.cpp", "Engine.GradientHandlersAverageInItsStep",
+       "DataParallelGradientHandler"},
+      {"NUM_MICRO_BATCHES", engine + "schedules.cpp",
+       "EngineSchedule.TakesItsMicroBatchesFromTheConfigAndSeveralInputs"},
       {"rank_order", meaning, "Config.RankOrderBesideEveryDialect"},
       {"backend", "transport_test.cpp", "Transport.IsAnEntryOfTheConfig"},
       {"timeout", "transport_test.cpp", "Transport.HowLongRanksWaitIsAnEntryOfTheConfig"},
       {"kernel_fusion", "config_test/meaning.cpp", "Config.KernelFusionBesideEveryDialect"},
+      {"strict", "config_test/meaning.cpp", "Config.StrictBesideEveryDialect"},
+      {"context_parallel_size", "config_test/meaning.cpp", "Config.ModesAreAxes"},
+      {"context_attention", "context_parallel_test/attention.cpp",
+       "ContextAttention.HeadsThatCannotBeCutAreRefusedByName"},
+      {"context_order", "context_parallel_test/grids.cpp", "ContextGrid.RefusedByName"},
+      {"sequence_parallel", "sequence_parallel_test/counts.cpp",
+       "SequenceParallelCounts.APreNormBlock"},
       {"plan", "plan_test/plan.cpp", "ExplicitPlan.SpecificPatternsThenPoliciesThenStructure"},
       {"stages", later, "Config.StagesByPatterns"},
       {"balance_stages", later, "Config.StagesMayBeBalanced"},
@@ -217,7 +271,9 @@ inline OptionTests config_key_tests() {
       {"activation_checkpoint.modules", meaning, recomputes},
       {"activation_checkpoint.keep", meaning, recomputes},
       {"activation_checkpoint.keep_at_most", meaning, recomputes},
-      {"activation_checkpoint.memory", later, "ConfigRefused.NotThereYet"},
+      {"activation_checkpoint.memory", meaning, "Config.ABudgetOfMemory"},
+      {"activation_checkpoint.offload", meaning, "Config.OffloadInEveryDialect"},
+      {"activation_checkpoint.offload_ahead", meaning, "Config.OffloadInEveryDialect"},
       {"auto_pipeline_stage_id", saved, "SavedConfig.OfAnotherPipelineIsRefused"},
       {"actual_pipeline_stage_id", saved, "SavedConfig.GivesAModelTheSameStagesAgain"},
   };

@@ -56,5 +56,19 @@ TEST(ConfigPrecision, WhatMeansNothingIsRefused) {
   expect_contains(error(R"({"reduce_dtype": "half"})"), {"float32, bfloat16, float16"});
 }
 
+TEST(ConfigPrecision, ColossalAIsScaling) {
+  const EngineKeys engine = values_of(R"({"parallel": {}, "fp16": {"mode": "torch",
+      "init_scale": 512, "growth_factor": 3, "backoff_factor": 0.25, "growth_interval": 7}})")
+                                .engine;
+  EXPECT_EQ(engine.init_scale, 512);
+  EXPECT_EQ(engine.growth_factor, 3);
+  EXPECT_EQ(engine.backoff_factor, 0.25);
+  EXPECT_EQ(engine.growth_interval, 7);
+  EXPECT_EQ(values_of(R"({"parallel": {}, "fp16": {}})").engine.init_scale, std::nullopt);
+  EXPECT_EQ(values_of(R"({"parallel": {}, "fp16": {"enabled": false, "init_scale": 512}})")
+                .engine.init_scale,
+            std::nullopt);
+}
+
 }  // namespace
 }  // namespace oslo::config_test

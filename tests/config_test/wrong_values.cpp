@@ -120,6 +120,23 @@ TEST(Config, ColossalDepthBelongsTo2p5d) {
         R"({"parallel": {"tensor": {"size": 8, "mode": "2.5d", "kwargs": {"depth": 2}}}})"}) {
     EXPECT_EQ(Config::parse(text).values().depth, 2) << text;
   }
+  for (const char* text :
+       {R"({"parallel": {"tensor": {"size": 4, "mode": "1d", "kwargs": null}}})",
+        R"({"parallel": {"tensor": {"size": 4, "mode": "1d", "kwargs": {}}}})"}) {
+    EXPECT_FALSE(Config::parse(text).values().depth) << text;
+  }
+}
+
+TEST(Config, KeepGatheredBelongsToModesThatGatherAgain) {
+  for (const char* mode : {"1d", "3d", "sequence"}) {
+    expect_contains(parse_error(R"({"parallel": {"tensor": {"size": 8, "keep_gathered": true,
+                                                            "mode": ")" +
+                                std::string(mode) + "\"}}}"),
+                    {"keep_gathered", "2d and 2.5d", std::string("the mode is ") + mode});
+  }
+  EXPECT_FALSE(Config::parse(R"({"parallel": {"tensor": {"size": 4, "mode": "2d"}}})")
+                   .values()
+                   .keep_gathered);
 }
 
 TEST(Config, SizedObjectNeedsASize) {

@@ -4,7 +4,7 @@
 
 #include "mpu/transport/backends/cuda_support.h"
 #include "mpu/world/local_device.h"
-#include "oslo_cpp/initialize/check_devices.h"
+#include "oslo_cpp/initialize/checks/check_devices.h"
 #include "oslo_cpp/oslo.h"
 #include "tests/support/error_of.h"
 #include "tests/support/errors_of.h"

@@ -17,6 +17,9 @@ namespace oslo::test {
 
 struct Grid {
   int data = 1, tensor = 1;
+  std::string config = {};  ///< in place of that of tensor ranks
+
+  std::string text() const { return config.empty() ? parity::tensor_parallel(tensor) : config; }
 };
 
 /// How a model is trained, and how near to Python it comes.
@@ -72,8 +75,7 @@ inline void expect_python(const PythonRun& run, const Grid& grid, const Training
     InitializeOptions how;
     how.world = world;
     how.example_inputs = [&] { model->forward(model->example_inputs()); };
-    ParallelModel parallel =
-        initialize(model, Config::parse(parity::tensor_parallel(grid.tensor)), how);
+    ParallelModel parallel = initialize(model, Config::parse(grid.text()), how);
     const MPU& mpu = parallel.mpu();
     DistributedDataParallel<ExportedModule> ddp(model, mpu.get_data_parallel_group());
     const auto own = [&](const at::Tensor& whole) {

@@ -2,45 +2,12 @@
 // Python: on one rank, tensor 2, data 2 and two stages of a pipeline.
 #include <gmock/gmock.h>
 
-#include "tests/exported_model_test/python_training.h"
-#include "tests/support/temporary_directory.h"
-#include "tests/support/transformers.h"
+#include "tests/exported_transformers_test/exported_families.h"
 
 namespace oslo::test {
 namespace {
 
 using testing::ElementsAre;
-
-/// What export_transformers.py writes, made once for all tests of this program.
-const std::filesystem::path& exported() {
-  static const TemporaryDirectory folder;
-  static const bool made = [] {
-    run_with_transformers("tests/exported_transformers_test/export_transformers.py",
-                          "'" + folder.path().string() + "'");
-    return true;
-  }();
-  (void)made;
-  return folder.path();
-}
-
-PythonRun run_of(const std::string& program, const std::string& run = "") {
-  return PythonRun(program, run, exported());
-}
-
-/// The program of training, with its dropout off.
-Training without_dropout() {
-  return {.prepare = [](ExportedModule& model) { model.eval(); }};
-}
-
-/// Norms, rotations and losses of transformers are computed in float, whatever the model's type: an
-/// order of sums that differs in double can show as a rounding in float. Where a gradient is nearly
-/// zero, AdamW shows that up to a fraction of a step (1e-3).
-Training with_parts_in_float() {
-  Training training = without_dropout();
-  training.of_loss = 1e-6;
-  training.of_state = {1e-6, 1e-6};
-  return training;
-}
 
 /// What a step at tensor 2 communicates.
 struct Communicated {
@@ -90,9 +57,7 @@ TEST(ExportedTransformers, Gpt2TrainsAsInPython) {
 /// As transformers are usually trained: the loss is the first of the model's results.
 TEST(ExportedTransformers, Gpt2WithItsOwnLossTrainsAsInPython) {
   OSLO_NEEDS_TRANSFORMERS();
-  Training training = with_parts_in_float();
-  training.loss = [](const at::Tensor& output, const at::Tensor& /*target*/) { return output; };
-  expect_trains("gpt2_labels", training, {12});
+  expect_trains("gpt2_labels", with_its_own_loss(), {12});
   EXPECT_THAT(run_of("gpt2_labels").load()->output_names(), ElementsAre("loss", "logits"));
 }
 

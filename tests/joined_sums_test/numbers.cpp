@@ -1,8 +1,11 @@
 // Parallel branches whose sum is all-reduced once: numbers of plain LibTorch, exact counts.
 #include <gmock/gmock.h>
 
+#include <sstream>
+
 #include "tests/joined_sums_test/parallel_block.h"
 #include "tests/support/parity.h"
+#include "tests/support/under_autocast.h"
 
 namespace joined_sums {
 namespace {
@@ -13,6 +16,7 @@ using parity::expect_close;
 using parity::make_seeded;
 
 constexpr int64_t kBatch = 4, kTime = 5, kLayers = 2;
+constexpr parity::Tolerance kSums{1e-9, 1e-9};
 
 Tensor batch(int step) {
   return make_seeded(100 + step, [&] {
@@ -32,15 +36,38 @@ struct Case {
   bool first_alone = false;           ///< of rank 0 alone
   bool eval_example = false;
   int64_t votes = 0;  ///< of branches that end as the example did not show
-  double tolerance = 1e-9;
 };
 
-oslo::Config config_of(const Case& test) {
+oslo::Config config_of(const std::string& settings) {
   oslo::Config config = oslo::Config::parse(parity::tensor_parallel(2));
-  std::istringstream settings(test.more);
-  for (std::string setting; std::getline(settings, setting, ';');) config.set(setting);
+  std::istringstream parts(settings);
+  for (std::string setting; std::getline(parts, setting, ';');) config.set(setting);
   return config;
 }
+
+/// A stack on one device, and the same under initialize, which has seen its forward of `x`.
+struct Both {
+  Both(const World& world, Form form, const Tensor& x, const std::string& settings = {})
+      : reference(make(form, x)), model(make(form, x)), parallel([&] {
+          at::set_num_threads(1);
+          oslo::InitializeOptions how;
+          how.world = world;
+          how.example_inputs = [&] { model->forward(x); };
+          return oslo::initialize(model, config_of(settings), how);
+        }()) {}
+
+  static Stack make(Form form, const Tensor& x) {
+    return make_seeded(3, [&] {
+      Stack stack(Options{.form = form}, kLayers);
+      stack->to(x.scalar_type());
+      return stack;
+    });
+  }
+  oslo::Ledger& ledger() const { return parallel.mpu().tensor_group()->ledger(); }
+
+  Stack reference, model;
+  oslo::ParallelModel parallel;
+};
 
 void expect_joined(const Case& test) {
   const std::vector<Tensor> batches{batch(0), batch(1), batch(2)};
@@ -61,7 +88,7 @@ void expect_joined(const Case& test) {
     how.example_inputs = [&] { model->forward(batches[0]); };
     model->look = looks(test.example_look);
     if (test.eval_example) model->eval();
-    auto parallel = oslo::initialize(model, config_of(test), how);
+    auto parallel = oslo::initialize(model, config_of(test.more), how);
     model->train();
     model->look = looks(test.look);
     reference->look = test.look;
@@ -93,8 +120,8 @@ void expect_joined(const Case& test) {
                   both * 2 * (ranks - 1) * (kBatch / replicas * kTime * 12 / ranks));
       }
       if (test.dropout > 0) continue;  // ranks that are threads draw from one generator
-      expect_close(oslo::full_tensor(output), own(expected), "output", {test.tolerance, 1e-9});
-      parity::expect_gradients(*model, *reference, {test.tolerance, 1e-9});
+      expect_close(oslo::full_tensor(output), own(expected), "output", kSums);
+      parity::expect_gradients(*model, *reference, kSums);
       mine.step();
       theirs.step();
     }
@@ -119,73 +146,52 @@ TEST(JoinedSums, OnThreeRanks) {
 
 TEST(JoinedSums, OnPipelineStages) {
   run_as_threads(4, [&](World world) {
-    at::set_num_threads(1);
-    const auto make = [] {
-      Stack stack(Options{.form = Form::palm}, kLayers);
-      stack->to(torch::kFloat64);
-      return stack;
-    };
-    Stack reference = make_seeded(3, make), model = make_seeded(3, make);
     const Tensor x = batch(0);
-    oslo::InitializeOptions how;
-    how.world = world;
-    how.example_inputs = [&] { model->forward(x); };
-    oslo::Config config = oslo::Config::parse(parity::tensor_parallel(2));
-    config.set("model_parallelism.pipeline_parallel_size=2");
-    auto parallel = oslo::initialize(model, config, how);
-    oslo::PipelineSchedule schedule(parallel, oslo::PipelineOptions().num_microbatches(2));
-    oslo::Ledger& ledger = parallel.mpu().tensor_group()->ledger();
-    ledger.clear();
+    Both both(world, Form::palm, x, "model_parallelism.pipeline_parallel_size=2");
+    oslo::PipelineSchedule schedule(both.parallel, oslo::PipelineOptions().num_microbatches(2));
+    both.ledger().clear();
     schedule.forward_backward_step({x}, [&](const std::vector<Tensor>& micro) {
-      return model->forward(micro[0]).square().mean();
+      return both.model->forward(micro[0]).square().mean();
     });
-    EXPECT_EQ(ledger.total("all_reduce").calls, 2 * 2);  // a block here, micro-batches, each way
-    reference->forward(x).square().mean().backward();
-    torch::optim::SGD mine(model->parameters(), 0.5), theirs(reference->parameters(), 0.5);
+    // A block here, micro-batches, each way.
+    EXPECT_EQ(both.ledger().total("all_reduce").calls, 2 * 2);
+    both.reference->forward(x).square().mean().backward();
+    torch::optim::SGD mine(both.model->parameters(), 0.5),
+        theirs(both.reference->parameters(), 0.5);
     mine.step();
     theirs.step();
-    parity::expect_weights(*model, *reference, {});
+    parity::expect_weights(*both.model, *both.reference, {});
   });
 }
 
 TEST(JoinedSums, WithoutGradients) {
   run_as_threads(2, [&](World world) {
-    at::set_num_threads(1);
-    const auto make = [] { return Stack(Options{}, kLayers); };
-    Stack reference = make_seeded(3, make), model = make_seeded(3, make);
     const Tensor x = batch(0).to(torch::kFloat);
-    oslo::InitializeOptions how;
-    how.world = world;
-    how.example_inputs = [&] { model->forward(x); };
-    auto parallel = oslo::initialize(model, oslo::Config::parse(parity::tensor_parallel(2)), how);
+    Both both(world, Form::gptj, x);
     const torch::NoGradGuard none;
-    const Tensor expected = reference->forward(x);
-    expect_close(model->forward(x), expected, "output", {1e-5, 1e-6});
-    EXPECT_EQ(parallel.mpu().tensor_group()->ledger().total("all_reduce").calls, kLayers);
+    const Tensor expected = both.reference->forward(x);
+    expect_close(both.model->forward(x), expected, "output", {1e-5, 1e-6});
+    EXPECT_EQ(both.ledger().total("all_reduce").calls, kLayers);
     const c10::InferenceMode inference;
-    expect_close(model->forward(x), expected, "output in inference mode", {1e-5, 1e-6});
+    expect_close(both.model->forward(x), expected, "output in inference mode", {1e-5, 1e-6});
   });
 }
 
 TEST(JoinedSums, UnderAutocast) {
   run_as_threads(2, [&](World world) {
-    at::set_num_threads(1);
-    const auto make = [] { return Stack(Options{}, kLayers); };
-    Stack reference = make_seeded(3, make), model = make_seeded(3, make);
     const Tensor x = batch(0).to(torch::kFloat);
-    oslo::InitializeOptions how;
-    how.world = world;
-    how.example_inputs = [&] { model->forward(x); };
-    oslo::Config config = oslo::Config::parse(parity::tensor_parallel(2));
-    config.set("amp.enabled=true");
-    auto parallel = oslo::initialize(model, config, how);
-    const Tensor y = oslo::full_tensor(model->forward(x));
-    EXPECT_EQ(parallel.mpu().tensor_group()->ledger().total("all_reduce").calls, kLayers);
+    Both both(world, Form::gptj, x, "amp.enabled=true");
+    const Tensor y = oslo::full_tensor(both.model->forward(x));
+    EXPECT_EQ(both.ledger().total("all_reduce").calls, kLayers);
     y.square().mean().backward();
-    const Tensor expected = reference->forward(x);
+    Tensor expected;
+    {
+      const oslo::test::UnderAutocast autocast(torch::kBFloat16);
+      expected = both.reference->forward(x);
+    }
     expected.square().mean().backward();
     expect_close(y, expected, "output", {3e-2, 3e-2});
-    parity::expect_gradients(*model, *reference, {5e-2, 5e-3});
+    parity::expect_gradients(*both.model, *both.reference, {5e-2, 5e-3});
   });
 }
 
@@ -209,15 +215,11 @@ TEST(JoinedSums, WhatOneRankAloneLooksAtIsRefused) {
   std::string of_first;
   const auto run = [&] {
     run_as_threads(2, [&](World world) {
-      at::set_num_threads(1);
-      Stack model = make_seeded(3, [] { return Stack(Options{}, kLayers); });
-      oslo::InitializeOptions how;
-      how.world = world;
-      how.example_inputs = [&] { model->forward(torch::ones({2, 3, 12})); };
-      auto parallel = oslo::initialize(model, oslo::Config::parse(parity::tensor_parallel(2)), how);
-      const auto forward = [&] { model->forward(torch::ones({2, 3, 12})); };
+      const Tensor x = torch::ones({2, 3, 12});
+      Both both(world, Form::gptj, x);
+      const auto forward = [&] { both.model->forward(x); };
       if (world.rank() == 1) return forward();
-      model->look = [](Tensor& branch) { branch.norm().item<float>(); };
+      both.model->look = [](Tensor& branch) { branch.norm().item<float>(); };
       try {
         forward();
       } catch (const oslo::PeerError& error) {

@@ -4,8 +4,6 @@
 #include <torch/torch.h>
 
 #include <functional>
-#include <iostream>
-#include <sstream>
 #include <vector>
 
 #include "tests/support/seeded.h"

@@ -11,7 +11,9 @@ class CountedKernels final : public LinearKernels {
   Activated product_and_gelu(const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& bias) override {
     ++kernel_calls().gelu;
-    return LinearKernels::product_and_gelu(x, weight, bias);
+    Activated both = LinearKernels::product_and_gelu(x, weight, bias);
+    if (kernel_calls().rounding != 0) both.activation.mul_(1 + kernel_calls().rounding);
+    return both;
   }
   at::Tensor product_and_gelu_backward(const at::Tensor& gradient, const at::Tensor& weight,
                                        const at::Tensor& sum) override {

@@ -11,8 +11,14 @@ namespace oslo::test {
 /// Calls of the kernels, of all ranks together.
 struct KernelCalls {
   std::atomic<int> gelu = 0, gelu_backward = 0, overwrites = 0, adds = 0;
+  /// By so much of itself an activation that a product computes is another than LibTorch's, as in
+  /// half precision, where the sum is not rounded before.
+  std::atomic<double> rounding = 0;
 
-  void clear() { gelu = gelu_backward = overwrites = adds = 0; }
+  void clear() {
+    gelu = gelu_backward = overwrites = adds = 0;
+    rounding = 0;
+  }
 };
 KernelCalls& kernel_calls();
 

@@ -10,6 +10,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -30,6 +31,19 @@ struct Event {
   uint64_t place = 0;  ///< how much of the stream it waits for
 };
 
+/// Memory of the device.
+struct Block {
+  int64_t bytes = 0;
+  int64_t thread = 0;  ///< that asked for it
+};
+
+/// Of this thread alone: its id may have been another one's, too.
+int64_t number_of_thread() {
+  static std::atomic<int64_t> threads = 0;
+  static thread_local const int64_t number = ++threads;
+  return number;
+}
+
 /// Every stream of the device; ranks are threads and share it.
 struct Lines {
   std::recursive_mutex mutex;
@@ -38,7 +52,7 @@ struct Lines {
   int64_t pool = 0;
   std::map<const void*, std::set<int64_t>> told;
   std::set<const void*> pinned;
-  std::map<const void*, size_t> on_device;
+  std::map<const void*, Block> on_device;
 
   uint64_t add(int64_t stream, std::function<void()> step) {
     Line& line = of[stream];
@@ -129,7 +143,7 @@ class Memory final : public c10::Allocator {
       lines().pinned.insert(data);
     } else {
       lines().pinned.erase(data);
-      lines().on_device[data] = bytes;
+      lines().on_device[data] = {static_cast<int64_t>(bytes), number_of_thread()};
     }
     return {data, data, raw_deleter(), pinned_ ? c10::Device(c10::kCPU) : kLazy};
   }
@@ -239,7 +253,16 @@ void finish_all_streams() {
 int64_t device_bytes() {
   const std::lock_guard lock(lines().mutex);
   int64_t sum = 0;
-  for (const auto& [data, bytes] : lines().on_device) sum += static_cast<int64_t>(bytes);
+  for (const auto& [data, block] : lines().on_device) sum += block.bytes;
+  return sum;
+}
+
+int64_t device_bytes_of_this_thread() {
+  const std::lock_guard lock(lines().mutex);
+  int64_t sum = 0;
+  for (const auto& [data, block] : lines().on_device) {
+    if (block.thread == number_of_thread()) sum += block.bytes;
+  }
   return sum;
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "parallelizers/memory/offload/foreseen_moves.h"
 #include "parallelizers/memory/offload/moved_memory.h"
 #include "tests/lazy_device_test/late_tensors.h"
 #include "tests/lazy_device_test/lazy_device.h"
@@ -138,6 +139,40 @@ TEST(Offload, NeverHoldsMoreThanWithoutIt) {
     const int64_t most = *std::max_element(moved.begin(), moved.end());
     EXPECT_LE(most, std::max<int64_t>((ahead + 2 * size_of(4)) * kFloat, 0)) << ahead;
   }
+}
+
+/// The bytes that `held` sees, from the moves that are foreseen.
+std::vector<int64_t> foreseen(const OffloadOptions& how) {
+  std::vector<offload::SavedValue> values;
+  for (int i = 0; i < 20; ++i) values.push_back({size_of(i) * kFloat, {i}, i});
+  const auto moves = offload::foresee_moves(values, 20, how);
+  std::vector<int64_t> after;
+  const auto note = [&](const auto& is_here) {
+    int64_t sum = 0;
+    for (int i = 0; i < 20; ++i) sum += is_here(i) ? values[i].bytes : 0;
+    after.push_back(sum);
+  };
+  for (int op = 0; op < 20; ++op) {
+    note([&](int i) { return i <= op && (!moves[i].moves() || moves[i].leaves > op); });
+  }
+  for (int op = 19; op >= 0; --op) {
+    note([&](int i) { return i <= op && (!moves[i].moves() || moves[i].returns >= op); });
+  }
+  return after;
+}
+
+TEST(Offload, IsForeseenByteForByte) {
+  for (const int64_t ahead : {1, 30, 60, 150, 100000}) {
+    SCOPED_TRACE(ahead);
+    EXPECT_EQ(foreseen(options(ahead)), held(options(ahead)));
+  }
+  // What the program holds leaves with it, or never; and what is small stays.
+  const auto moves =
+      offload::foresee_moves({{40, {0}, 2}, {40, {1}, 4}, {39, {1}, 1}, {40, {3}, 3}}, 4,
+                             OffloadOptions().at_least(40).ahead(1));
+  EXPECT_EQ(moves[0].leaves, 2);
+  EXPECT_EQ(moves[0].returns, 0);
+  for (const int stays : {1, 2, 3}) EXPECT_FALSE(moves[stays].moves()) << stays;
 }
 
 TEST(Offload, ParametersSmallTensorsAndSmallPartsStay) {

@@ -126,6 +126,42 @@ TEST(LaunchEnvironment, PlainVariablesWithoutLocalOnes) {
   EXPECT_EQ(detect(plain).local_size, 8);
 }
 
+// What OneFlow's launcher, and torch's before 1.9, give to rank 1 of 4.
+const Variables kOneFlow = {{"MASTER_ADDR", "127.0.0.1"},
+                            {"MASTER_PORT", "29500"},
+                            {"WORLD_SIZE", "4"},
+                            {"RANK", "1"},
+                            {"LOCAL_RANK", "1"}};
+
+TEST(LaunchEnvironment, OneFlowGivesLocalRankAlone) {
+  const LaunchEnvironment seen = detect(kOneFlow);
+  EXPECT_EQ(seen.source, "environment variables");
+  EXPECT_EQ(seen.rank, 1);
+  EXPECT_EQ(seen.local_rank, 1);
+  EXPECT_EQ(seen.local_size, 4);
+  const Variables spread = with(kOneFlow, {{"LOCAL_RANK", "0"}});
+  EXPECT_THAT(refusal(spread),
+              AllOf(HasSubstr("LOCAL_RANK=0 is not RANK=1"), HasSubstr("MASTER_ADDR=127.0.0.1"),
+                    HasSubstr("LOCAL_WORLD_SIZE to the number")));
+  EXPECT_THAT(refusal(with(kOneFlow, {{"LOCAL_RANK", "4"}})), HasSubstr("must lie in 0..3"));
+  EXPECT_THAT(refusal(with(kOneFlow, {{"MASTER_ADDR", "node7"}})),
+              HasSubstr("LOCAL_WORLD_SIZE is not; set LOCAL_WORLD_SIZE"));
+}
+
+/// What `deepspeed --num_gpus=4` gives, in 0.14.
+TEST(LaunchEnvironment, DeepSpeedSaysLocalSize) {
+  const Variables deepspeed =
+      with(kOneFlow, {{"LOCAL_SIZE", "4"}, {"CROSS_RANK", "0"}, {"CROSS_SIZE", "1"}});
+  EXPECT_EQ(detect(deepspeed).local_rank, 1);
+  EXPECT_EQ(detect(deepspeed).local_size, 4);
+  const Variables second_host =
+      with(deepspeed,
+           {{"MASTER_ADDR", "node7"}, {"WORLD_SIZE", "6"}, {"RANK", "5"}, {"LOCAL_SIZE", "2"}});
+  EXPECT_EQ(detect(second_host).local_rank, 1);
+  EXPECT_EQ(detect(second_host).local_size, 2);
+  EXPECT_THAT(refusal(with(deepspeed, {{"LOCAL_SIZE", "1"}})), HasSubstr("because LOCAL_SIZE=1"));
+}
+
 TEST(LaunchEnvironment, OpenMpiOnOneHostNeedsNoAddressAndDerivesThePort) {
   const LaunchEnvironment seen = detect(kOpenMpi);
   EXPECT_EQ(seen.source, "Open MPI");

@@ -16,7 +16,7 @@ run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
 run("${CMAKE_COMMAND}" -E env --unset=LIBTORCH "${CMAKE_COMMAND}" -S "${SOURCE}/tests/package" -B "${WORK}/app" -G "${GENERATOR}"
     "-DCMAKE_PREFIX_PATH=${WORK}/prefix" "-DCMAKE_CXX_COMPILER=${COMPILER}"
     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_CXX_FLAGS=${FLAGS}"
-    "-DTUTORIALS=${TUTORIALS}")
+    "-DTUTORIALS=${TUTORIALS}" "-DMODELS=${SOURCE}/tests/trained_library/net.cpp")
 run("${CMAKE_COMMAND}" --build "${WORK}/app" --parallel 1)
 # Without LD_LIBRARY_PATH: the run paths must be enough.
 run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK}/app/app" "${WORK}/alone")
@@ -26,7 +26,8 @@ if(EXISTS "${WORK}/prefix/bin/oslo")
   string(FIND "${FLAGS}" "-fsanitize" sanitized)
   math(EXPR sanitized "${sanitized} + 1")
   run("${CMAKE_COMMAND}" -D "PREFIX=${WORK}/prefix" -D "SOURCE=${SOURCE}"
-      -D "FOLDER=${WORK}/four/parallel_ckpt" -D "PROGRAM=${WORK}/app/app" -D "SANITIZED=${sanitized}"
+      -D "FOLDER=${WORK}/four/parallel_ckpt" -D "PROGRAM=${WORK}/app/app"
+      -D "MODELS=${WORK}/app/libnet.so" -D "SANITIZED=${sanitized}"
       -P "${SOURCE}/tests/package/commands.cmake")
   if(EXISTS "${WORK}/app/own_operator")
     run("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH

@@ -1,8 +1,9 @@
 # Runs every command of an installed `oslo`, from a folder outside the checkout and without
 # LD_LIBRARY_PATH. The commands are those that its own help lists: one that is not in the table below
 # fails the test. With PREFIX (where oslo is installed), SOURCE (the repository), FOLDER (a parallel
-# checkpoint), PROGRAM (one that trains) and SANITIZED (whether it needs LD_LIBRARY_PATH after all: a
-# sanitizer's dlopen does not look where the caller's RUNPATH says).
+# checkpoint), PROGRAM (one that trains), MODELS (a library of models for `oslo train`) and SANITIZED
+# (whether it needs LD_LIBRARY_PATH after all: a sanitizer's dlopen does not look where the caller's
+# RUNPATH says).
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE outside OUTPUT_STRIP_TRAILING_WHITESPACE
                 COMMAND_ERROR_IS_FATAL ANY)
 set(environment "${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH)
@@ -28,6 +29,13 @@ set(exported "${SOURCE}/tests/data/exported/mlp.pt2")
 macro(try_run)
   oslo(0 "" run -n 2 -- "${PROGRAM}")
 endmacro()
+macro(try_train)
+  file(WRITE "${outside}/net.json" [[{"model": {"name": "net"}, "dataloader": {"train": {"samples": 64}},
+    "train": {"train_micro_batch_size": 8, "train_iter": 4, "log_period": 2, "output_dir": "trained"}}]])
+  oslo(0 "trained 4 iterations" train net.json 2 train.dist.tensor_parallel_size=2
+       --model-library "${MODELS}")
+  oslo(0 "whole" verify trained/checkpoints)
+endmacro()
 macro(try_plan)
   oslo(0 "tensor" plan -n 2 "${exported}")
   oslo(0 "tensor" plan -n 2 "${PROGRAM}")
@@ -40,7 +48,7 @@ macro(try_inspect)
   oslo(0 "Linear|linear" inspect "${exported}")
 endmacro()
 macro(try_merge)
-  oslo(0 "" merge "${FOLDER}" merged)
+  oslo(0 "merged: .* of tensors written" merge "${FOLDER}" merged)
 endmacro()
 macro(try_reshard)
   oslo(0 "" reshard "${FOLDER}" for_three --set tensor_parallel_size=3)

@@ -94,6 +94,16 @@ void layers(const oslo::World& world) {
   const auto y = down(up(embedding(torch::tensor({1, 10}))));
   expect(oslo::local_tensor(y).sizes() == torch::IntArrayRef({2, 6}) && linear->weight.defined(),
          "layers by hand");
+  oslo::nn::VocabParallelEmbedding2D table(11, 6, mpu);
+  oslo::nn::LayerNorm2p5D norm(6, mpu);
+  oslo::nn::Linear2D flat(oslo::nn::LinearOptions(6, 8), mpu);
+  oslo::nn::Linear2p5D deep(8, 6, mpu);
+  oslo::nn::Linear3D cube(6, 4, mpu);
+  expect(cube(deep(flat(norm(table(torch::tensor({1, 10})))))).size(1) == 4, "layers on grids");
+  const oslo::MPU grid(oslo::World::fake(1, 4),
+                       oslo::MpuOptions().axes({{"row", 2}, {"column", 2}}));
+  expect(oslo::nn::Linear2D(6, 8, grid)->weight.sizes() == torch::IntArrayRef({4, 3}),
+         "a quarter of a weight");
   const oslo::MPU two(oslo::World::fake(1, 2), oslo::MpuOptions().tensor_parallel_size(2));
   const auto whole = torch::arange(10.).view({2, 5});
   const auto cut = oslo::distribute(whole, two.tensor_mesh(), {oslo::Placement::shard(1)});
@@ -182,6 +192,70 @@ void scaling(const oslo::World& world) {
   expect(torch::allclose(net->down->bias.grad(), gradient), "one in a step");
 }
 
+void engines(const oslo::World& world) {
+  using Batch = torch::data::Example<>;
+  const std::vector<Batch> loader(4, Batch(torch::ones({8, 6}), torch::zeros({8, 6})));
+  oslo::InitializeOptions how;
+  how.world = world;
+  Net net;
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  torch::nn::MSELoss criterion;
+  const oslo::Config config = oslo::Config::parse(
+      R"({"parallel": {}, "gradient_accumulation": 2, "clip_grad_norm": 1.0,
+          "gradient_handler": [{"type": "DataParallelGradientHandler"}]})");
+  auto [engine, train_loader] = oslo::initialize(net, optimizer, criterion, loader, config, how);
+  engine.train();
+  int steps = 0;
+  for (auto& batch : train_loader) {
+    engine.zero_grad();
+    auto output = engine(batch.data);
+    auto loss = engine.criterion(output, batch.target);
+    engine.backward(loss);
+    steps += engine.step() ? 1 : 0;
+  }
+  expect(steps == 2 && train_loader.size() == 4, "an engine's steps");
+  oslo::PipelineSchedule schedule(engine, 2);
+  auto data_iterator = train_loader.begin();
+  engine.zero_grad();
+  auto [output, label, loss] = schedule.forward_backward_step(
+      engine, data_iterator, oslo::StepOptions().forward_only(false));
+  expect(output.sizes() == label.sizes() && loss.dim() == 0, "an engine's schedule");
+  engine.eval();
+  using Interleaved = oslo::InterleavedPipelineSchedule;
+  static_assert(std::is_constructible_v<Interleaved, decltype(engine)&, int, int>);
+}
+
+/// Learning rates; a registered class, by its config, over a pipeline.
+struct ChainImpl : oslo::ModelFromConfig {
+  explicit ChainImpl(const nlohmann::json& arguments) {
+    const int64_t width = arguments.at("width");
+    layers_cfg = {{{"type", "Linear"}, {"in_features", 6}, {"out_features", width}},
+                  {{"type", "Linear"}, {"in_features", width}, {"out_features", 6}}};
+  }
+};
+TORCH_MODULE(Chain);
+OSLO_REGISTER_MODULE(Chain);
+
+void training(const oslo::World& world) {
+  const auto model = oslo::build_pipeline_model_from_cfg({{"type", "Chain"}, {"width", 10}}, 1);
+  expect(oslo::build_pipeline_model(torch::nn::Sequential(torch::nn::Linear(6, 6)), 2)->size() == 1,
+         "a pipeline of a chain");
+  using Batch = torch::data::Example<>;
+  const std::vector<Batch> loader(2, Batch(torch::ones({8, 6}), torch::zeros({8, 6})));
+  torch::optim::SGD optimizer(model->parameters(), 0.5);
+  oslo::WarmupCosineLR cosine(optimizer, 10, 2);
+  oslo::InitializeOptions how;
+  how.world = world;
+  auto [engine, train_loader] =
+      oslo::initialize(model, optimizer, torch::nn::MSELoss(), loader, oslo::Config(), how);
+  torch::optim::LRScheduler& schedule = cosine;
+  oslo::Trainer trainer(engine, {std::make_shared<oslo::LRSchedulerHook>(schedule)});
+  trainer.fit(train_loader);
+  expect(cosine.steps() == 2 && cosine.get_last_lr()[0] == 0.5, "a schedule that warmed up");
+  static_assert(std::is_base_of_v<torch::optim::LRScheduler, oslo::WarmupPolynomialLR>);
+  static_assert(std::is_base_of_v<torch::optim::LRScheduler, oslo::WarmupLinearLR>);
+}
+
 void errors() {
   static_assert(std::is_base_of_v<oslo::Error, oslo::PeerError>);
   static_assert(std::is_base_of_v<oslo::Error, oslo::ConfigError>);
@@ -198,4 +272,6 @@ void use_the_contract(const oslo::World& world, const std::string& folder) {
   layers(world);
   pipelines(world, folder);
   scaling(world);
+  engines(world);
+  training(world);
 }

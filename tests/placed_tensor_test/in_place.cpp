@@ -272,10 +272,11 @@ TEST(InPlace, ViewsThatHadToGatherRefuseWhatWouldBeLost) {
     Tensor reshaped = x.select(0, 1);
     reshaped.unsqueeze_(1);
     expect_close(reshaped, numbers({4, 6}).select(0, 1).unsqueeze(1), "reshaped in place");
-    const Tensor row = x.select(0, 2);
+    const Tensor row = x.unbind(0)[2], brought = x.select(0, 2);
     Tensor turned = x;
     turned.t_();
     EXPECT_THAT(error_of([&] { row.sum(); }), HasSubstr("another shape in place"));
+    expect_close(brought, numbers({4, 6}).select(0, 2), "of a range that is as it was");
     turned.t_();
     expect_close(row, numbers({4, 6}).select(0, 2), "of the shape that it was taken of");
     const Tensor p = marked(numbers({4, 6}), mpu), y = leaf(numbers({6}));

@@ -66,7 +66,9 @@ TEST(CheckpointOnRanks, GPT2WithDropoutEqualsOneDevice) {
           reference.step();
         }
       }
-      for (const auto& [name, options] : ways()) {
+      auto all = ways();
+      all.emplace_back("half", CheckpointOptions().keep({"matmul"}).keep_at_most(0.5));
+      for (const auto& [name, options] : all) {
         auto model =
             make_seeded(3, [&, &o = options] { return WrappedGPT2(small_gpt2(2, 0.2), o); });
         model->to(torch::kDouble);

@@ -126,9 +126,8 @@ std::vector<Case> part_cases() {
           [](const auto& x) { return x.slice(1, 8, 16); }),
       one("slice of all", random({2, 7}, {cut(1)}),
           [](const auto& x) { return x.slice(1, 0, 99); }),
-      one(
-          "slice inside a stretch: gathered", random({2, 7}, {cut(1)}),
-          [](const auto& x) { return x.slice(1, -3); }, 1),
+      one("slice inside a stretch: ranks keep what they have", random({2, 7}, {cut(1)}),
+          [](const auto& x) { return x.slice(1, -3); }),
       one(
           "slice with a step: gathered", random({2, 7}, {cut(1)}),
           [](const auto& x) { return x.slice(1, 0, 7, 2); }, 1),
@@ -138,9 +137,8 @@ std::vector<Case> part_cases() {
       one("narrow", random({5, 7}, {cut(0)}), [](const auto& x) { return x.narrow(-1, 2, 3); }),
       one("select beside the cut", random({5, 7}, {cut(0)}),
           [](const auto& x) { return x.select(1, -2); }),
-      one(
-          "select along the cut: gathered", random({5, 7}, {cut(0)}),
-          [](const auto& x) { return x[3]; }, 1),
+      one("select along the cut: one row is brought", random({5, 7}, {cut(0)}),
+          [](const auto& x) { return x[3]; }),
       {"unbind beside the cut", {random({3, 5}, {cut(1)})}, unbind, 0, 0},
       {"unbind along the cut: gathered", {random({3, 5}, {cut(0)})}, unbind, 1, 0},
   };

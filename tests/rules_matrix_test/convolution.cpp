@@ -1,7 +1,7 @@
 #include <torch/nn.h>
 
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/layout/cuts/cut_requests.h"
 #include "tests/support/rule_case.h"
 
 namespace rule_case {
@@ -100,10 +100,9 @@ std::vector<Case> group_cases() {
        {random({2, 10, 5, 5}, {cut(1)}), random({5, 2, 3, 3}), random({5})},
        conv2d(5),
        1},
-      {"split groups of x beside a cut weight: x is gathered",
+      {"split groups of x beside a cut weight: x exchanges what has another owner",
        {random({2, 10, 5, 5}, {cut(1)}), random({5, 2, 3, 3}, {cut(0)}), random({5})},
-       conv2d(5),
-       1},
+       conv2d(5)},
       {"depthwise",
        {random({2, 6, 5, 5}, {cut(1)}), random({6, 1, 3, 3}, {cut(0)}), random({6}, {cut(0)})},
        depthwise,

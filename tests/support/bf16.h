@@ -15,9 +15,12 @@ namespace oslo::test {
 /// bf16 autocast on the CPU for this thread, as users switch it on around a forward.
 class Autocast {
  public:
-  Autocast() { at::autocast::set_autocast_enabled(at::kCPU, true); }
+  Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    at::autocast::set_autocast_cache_enabled(false);
+  }
   ~Autocast() {
-    at::autocast::clear_cache();
+    at::autocast::set_autocast_cache_enabled(true);
     at::autocast::set_autocast_enabled(at::kCPU, false);
   }
   Autocast(const Autocast&) = delete;

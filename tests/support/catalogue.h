@@ -7,6 +7,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,12 +27,20 @@ namespace catalogue {
 
 struct Mesh {
   int tensor, data;
-  bool example = true;  ///< hand initialize a forward to plan by
+  bool example = true;    ///< hand initialize a forward to plan by
+  bool sequence = false;  ///< "sequence_parallel" in the config
+  std::string mode = {};  ///< Colossal-AI's: "sequence", "2d", "2.5d" (of depth 2), "3d"
   std::string name() const {
     return (data > 1 ? "dp" + std::to_string(data) : "") + "tp" + std::to_string(tensor) +
-           (example ? "" : "_by_structure");
+           (example ? "" : "_by_structure") + (sequence ? "_sequence" : "") +
+           (mode.empty() ? "" : "_mode_" + (mode == "2.5d" ? "2_5d" : mode));
   }
 };
+
+inline std::string mode_config(const std::string& mode, int size) {
+  return R"({"parallel": {"tensor": {"size": )" + std::to_string(size) + R"(, "mode": ")" + mode +
+         (mode == "2.5d" ? R"(", "depth": 2}}})" : R"("}}})");
+}
 
 /// The last is what a model gets that cannot be planned by example: guesses from names and shapes,
 /// of which a wrong one may cost a gather, never a number.
@@ -45,7 +54,10 @@ inline oslo::ParallelModel parallelize(const Entry& entry, const Mesh& mesh,
   how.world = world;
   how.cut_own_parameters = true;
   if (mesh.example) how.example_inputs = [&] { entry.forward(*model, example.inputs); };
-  return oslo::initialize(model, oslo::Config::parse(parity::tensor_parallel(mesh.tensor)), how);
+  auto config = oslo::Config::parse(mesh.mode.empty() ? parity::tensor_parallel(mesh.tensor)
+                                                      : mode_config(mesh.mode, mesh.tensor));
+  if (mesh.sequence) config.set("sequence_parallel=true");
+  return oslo::initialize(model, config, how);
 }
 
 inline void expect_outputs(const Tensors& outputs, const Tensors& expected,
@@ -123,7 +135,8 @@ inline void train_and_evaluate(const Entry& entry, const Mesh& mesh, const oslo:
     expect_outputs(ddp.forward(own.inputs), one.forward(batches[0], part), "inference mode");
   }
   parallel.check();
-  if (world.rank() == 0) expect_recorded_gathers(entry.name, mesh.name(), gathers, table);
+  if (world.rank() == 0 && mesh.mode.empty())
+    expect_recorded_gathers(entry.name, mesh.name(), gathers, table);
 }
 
 /// One step's forward and backward; the outputs.
@@ -219,6 +232,42 @@ inline void expect_entry(const Entry& entry, const Mesh& mesh) {
     train_and_evaluate(entry, mesh, world);
     autocast_step(entry, mesh, world);
   });
+}
+
+/// One of `meshes` for each model in turn, all of them under OSLO_TEST_PAIRS. `first`: so many
+/// models of other programs have had theirs.
+inline std::vector<std::tuple<Entry (*)(), Mesh>> in_turn(const std::vector<Entry (*)()>& entries,
+                                                          const std::vector<Mesh>& meshes,
+                                                          size_t first) {
+  std::vector<std::tuple<Entry (*)(), Mesh>> chosen;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (std::getenv("OSLO_TEST_PAIRS") == nullptr) {
+      chosen.emplace_back(entries[i], meshes[(first + i) % meshes.size()]);
+      continue;
+    }
+    for (const Mesh& mesh : meshes) chosen.emplace_back(entries[i], mesh);
+  }
+  return chosen;
+}
+
+/// `initialize` refuses the model with `reason`, on every rank.
+inline void expect_refused(const Entry& entry, const Mesh& mesh, const std::string& reason) {
+  std::vector<std::string> errors(mesh.tensor * mesh.data);
+  oslo::run_as_threads(static_cast<int>(errors.size()), [&](const oslo::World& world) {
+    at::set_num_threads(1);
+    const auto model = make_model(entry, torch::kFloat64);
+    const Batch batch = make_batch(entry, 0, torch::kFloat64);
+    try {
+      parallelize(entry, mesh, world, model, batch);
+    } catch (const oslo::Error& error) {
+      errors[world.rank()] = error.what();
+    }
+  });
+  for (const std::string& error : errors) EXPECT_NE(error.find(reason), std::string::npos) << error;
+}
+
+inline std::string entry_name(const testing::TestParamInfo<Entry (*)()>& info) {
+  return info.param().name;
 }
 
 /// A file of the catalogue is its entries and one line:

@@ -1,46 +1,24 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
-#include <ATen/record_function.h>
 
-#include <memory>
 #include <string>
+
+#include "tests/support/counted_calls.h"
 
 namespace oslo::test {
 
-/// Floating-point operations of the products of matrices that this thread makes, in backward and
-/// elsewhere.
-class CountedProducts {
- public:
-  CountedProducts() {
-    flops() = 0;
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(&count).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
-  }
-  ~CountedProducts() { at::removeCallback(handle_); }
-  CountedProducts(const CountedProducts&) = delete;
-  CountedProducts& operator=(const CountedProducts&) = delete;
+inline double flops_of_product(const at::RecordFunction& call) {
+  const std::string name = call.name();
+  const bool sum = name == "aten::addmm" || name == "aten::baddbmm";
+  if (!sum && name != "aten::mm" && name != "aten::bmm") return 0;
+  const size_t first = sum ? 1 : 0;
+  const at::Tensor& a = call.inputs()[first].toTensor();
+  const at::Tensor& b = call.inputs()[first + 1].toTensor();
+  return 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1));
+}
 
-  double made() const { return flops(); }
-
- private:
-  static double& flops() {
-    static thread_local double sum = 0;
-    return sum;
-  }
-
-  static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& function) {
-    const std::string name = function.name();
-    const bool sum = name == "aten::addmm" || name == "aten::baddbmm";
-    if (!sum && name != "aten::mm" && name != "aten::bmm") return nullptr;
-    const size_t first = sum ? 1 : 0;
-    const at::Tensor& a = function.inputs()[first].toTensor();
-    const at::Tensor& b = function.inputs()[first + 1].toTensor();
-    flops() += 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1));
-    return nullptr;
-  }
-
-  at::CallbackHandle handle_;
-};
+/// Floating-point operations of the products of matrices that this thread makes.
+using CountedProducts = CountedCalls<flops_of_product>;
 
 }  // namespace oslo::test

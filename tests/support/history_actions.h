@@ -230,6 +230,8 @@ inline const std::vector<Action>& actions() {
            const Tensor logits = s.model->forward(x).select(1, -1);
            const auto [values, places] = logits.topk(2, -1);
            s.device.note("largest logits", values);
+           // Of two that are alike either may be the likeliest.
+           if ((values.select(-1, 0) - values.select(-1, 1)).min().item<double>() < 1e-6) break;
            x = torch::cat({x.slice(1, 1), oslo::full_tensor(places).slice(1, 0, 1)}, 1);
          }
          s.device.note("words", x);

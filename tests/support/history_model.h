@@ -143,7 +143,7 @@ struct BlockImpl : nn::Module {
   Tensor forward(const Tensor& x) {
     switch (options.kind) {
       case BlockKind::mlp:
-        return x + down(torch::gelu(up(x)));
+        return x + down(torch::gelu(torch::linear(x, up->weight, up->bias), "tanh"));
       case BlockKind::layer_norm:
         return norm(x);
       case BlockKind::fused_attention: {

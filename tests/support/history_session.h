@@ -30,6 +30,7 @@ struct Setting {
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
   std::string recomputed;           ///< the value of "activation_checkpoint"; empty: nothing is
+  bool fusion = false;              ///< "kernel_fusion"
   std::optional<torch::Dtype> amp;  ///< in fp32 then; one device has a guard around it
 };
 
@@ -73,6 +74,7 @@ struct Session {
   std::string keys() const {
     std::string keys;
     if (!setting.recomputed.empty()) keys += R"(, "activation_checkpoint": )" + setting.recomputed;
+    if (setting.fusion) keys += R"(, "kernel_fusion": true)";
     if (setting.amp) {
       keys += c10::str(R"(, "amp": {"enabled": true, "dtype": ")",
                        *setting.amp == torch::kHalf ? "float16" : "bfloat16", "\"}");

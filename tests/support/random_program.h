@@ -3,12 +3,17 @@
 #include <torch/torch.h>
 
 #include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
 #include <random>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "parallelizers/placement/layout/placement.h"
+#include "parallelizers/placement/layout/weight_uses.h"
 
 // Random programs over the rule table: a few leaves and operators on whatever was computed so far.
 // The same program runs on ordinary and on placed tensors.
@@ -212,7 +217,20 @@ inline const std::vector<Operator>& operators() {
 struct Leaf {
   Tensor whole;
   std::vector<oslo::Placement> placements;  ///< one an axis; empty: an ordinary tensor
+  /// How a plan wants results and inputs of its products to lie; null: it is no weight of a plan.
+  std::shared_ptr<const oslo::WeightUses> uses = {};
 };
+
+inline std::string to_string(const oslo::AxisUse& use) {
+  using Result = oslo::AxisUse::Result;
+  std::ostringstream text;
+  text << " [";
+  if (use.result == Result::scatter) text << "scatter=" << use.dim << " ";
+  if (use.result == Result::split) text << "split=" << use.dim << " ";
+  if (use.input_dim) text << (use.input_head_tail ? "head_tail=" : "input=") << *use.input_dim;
+  text << (use.brings_weight ? " brings" : "") << "]";
+  return text.str();
+}
 
 struct Step {
   size_t op;
@@ -231,6 +249,10 @@ struct Program {
     for (size_t i = 0; i < leaves.size(); ++i) {
       text << "  v" << i << " = leaf " << leaves[i].whole.sizes();
       for (const auto& placement : leaves[i].placements) text << " " << placement.to_string();
+      if (leaves[i].uses) {
+        for (const auto& use : leaves[i].uses->product) text << random_program::to_string(use);
+        text << (leaves[i].uses->gathers_again ? " gathers again" : "");
+      }
       text << "\n";
     }
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -271,7 +293,12 @@ class Generator {
     for (size_t i = 0; i < leaves; ++i) {
       // Half of the leaves fit each other.
       Tensor whole = constants(i > 0 && below(2) == 0 ? common : sizes(), double(below(90)));
-      program_.leaves.push_back({whole, placements(whole)});
+      Leaf leaf{whole, placements(whole)};
+      if (whole.dim() == 2 && !leaf.placements.empty() && below(2) == 0) {
+        leaf.uses = uses();
+        planned_ = i;
+      }
+      program_.leaves.push_back(std::move(leaf));
       values_.push_back(whole);
     }
     const size_t steps = 1 + below(7);
@@ -292,18 +319,21 @@ class Generator {
   std::vector<oslo::Placement> placements(const Tensor& whole) {
     std::vector<oslo::Placement> chosen;
     if (below(6) == 0) return chosen;
-    int64_t taken = -1;
+    std::set<int64_t> taken;
     for (size_t axis = 0; axis < axes_; ++axis) {
       const int64_t dim = below(whole.dim()), size = whole.size(dim);
-      if ((dim == taken && below(2) == 0) || below(4) == 0) {
+      if ((taken.count(dim) > 0 && below(2) == 0) || below(4) == 0) {
         chosen.push_back(oslo::Placement::replicate());
         continue;
       }
-      if (dim == taken) {  // what the first axis left, whose parts may be uneven
-        chosen.push_back(oslo::Placement::shard(dim));
+      if (taken.count(dim) > 0 ||
+          below(4) == 0) {  // of what the first axis left, parts may be uneven
+        chosen.push_back(below(3) == 0 ? oslo::Placement::head_tail(dim)
+                                       : oslo::Placement::shard(dim));
+        taken.insert(dim);
         continue;
       }
-      taken = dim;
+      taken.insert(dim);
       const int64_t blocks = size % 2 == 0 && below(3) == 0 ? 2 : 1;
       const int64_t unit = size / blocks % 2 == 0 && below(3) == 0 ? 2 : 1;
       chosen.push_back(oslo::Placement::shard(dim, blocks, unit));
@@ -311,10 +341,36 @@ class Generator {
     return chosen;
   }
 
+  oslo::AxisUse use() {
+    using Result = oslo::AxisUse::Result;
+    constexpr Result kResults[] = {Result::reduce, Result::scatter, Result::split};
+    oslo::AxisUse use;
+    use.result = kResults[below(3)];
+    use.dim = below(4) - 2;
+    if (below(3) == 0) {
+      use.input_dim = below(4) - 2;
+      use.input_head_tail = below(2) == 0;
+    }
+    use.brings_weight = below(3) == 0;
+    return use;
+  }
+
+  std::shared_ptr<const oslo::WeightUses> uses() {
+    auto uses = std::make_shared<oslo::WeightUses>();
+    uses->planned = "a leaf of this program";
+    for (size_t axis = 0; axis < axes_; ++axis) uses->product.push_back(use());
+    uses->gathers_again = below(2) == 0;
+    return uses;
+  }
+
   void try_step() {
     Step step;
     step.op = static_cast<size_t>(below(static_cast<int64_t>(operators().size())));
-    for (size_t i = 0; i < operators()[step.op].operands; ++i) {
+    if (planned_ && below(3) == 0) {
+      step.op = operator_called(kProducts[below(std::size(kProducts))]);
+      step.operands = {static_cast<size_t>(below(static_cast<int64_t>(values_.size()))), *planned_};
+    }
+    while (step.operands.size() < operators()[step.op].operands) {
       step.operands.push_back(static_cast<size_t>(below(static_cast<int64_t>(values_.size()))));
     }
     for (int i = 0; i < 4; ++i) step.numbers.push_back(below(1000));
@@ -331,8 +387,18 @@ class Generator {
     program_.steps.push_back(std::move(step));
   }
 
+  /// What plans of weights speak of.
+  static constexpr const char* kProducts[] = {"matmul", "matmul with t", "linear", "einsum"};
+
+  static size_t operator_called(const std::string& name) {
+    size_t found = 0;
+    while (operators().at(found).name != name) ++found;
+    return found;
+  }
+
   std::mt19937_64 random_;
   size_t axes_;
+  std::optional<size_t> planned_;  ///< a leaf that a plan speaks of
   Program program_;
   Tensors values_;
 };

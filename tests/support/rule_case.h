@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "mpu/grid/mpu.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "tests/support/axis_ranks.h"
 
 // One operator on one device against the same operator on placed tensors: results, gradients of
 // every operand (by backward with a global gradient and through a sum of products), what was
@@ -237,17 +239,14 @@ inline void check(const Case& test, const oslo::MeshPtr& mesh, const Tensors& up
 /// Runs `body` on a mesh of these axis sizes (one or two), a thread a rank.
 inline void on_ranks(const std::vector<int>& axes,
                      const std::function<void(const oslo::MeshPtr&)>& body) {
-  const int outer = axes.size() > 1 ? axes[0] : 1, inner = axes.back();
-  oslo::run_as_threads(
-      outer * inner,
-      [&](oslo::World world) {
-        const oslo::MPU mpu(world, oslo::MpuOptions().tensor_parallel_size(inner));
-        std::vector<std::shared_ptr<oslo::Group>> groups;
-        if (axes.size() > 1) groups.push_back(mpu.data_group());
-        groups.push_back(mpu.tensor_group());
-        body(std::make_shared<const oslo::Mesh>(groups));
-      },
-      std::chrono::seconds(60));
+  std::vector<oslo::Axis> named;
+  std::vector<std::string> names;
+  for (const int size : axes) {
+    names.push_back(c10::str("axis_", names.size()));
+    named.push_back({names.back(), size});
+  }
+  oslo::test::on_axes(
+      named, [&](const oslo::MPU& mpu) { body(mpu.mesh(names)); }, std::chrono::seconds(60));
 }
 
 /// Every case on a mesh of these axis sizes.

@@ -10,8 +10,8 @@
 
 namespace oslo::test {
 
-/// All-gather and reduce-scatter over 3 ranks, of parts of any sizes, empty ones and all, along
-/// either dimension, real and complex.
+/// All-gather, reduce-scatter and all-to-all over 3 ranks, of parts of any sizes, empty ones and
+/// all, along either dimension, real and complex.
 inline void expect_moves_uneven_parts(Group& group) {
   const int rank = group.rank();
   for (const auto& sizes : {std::vector<int64_t>{2, 0, 3}, {2, 2, 2}, {0, 4, 0}, {0, 0, 1}}) {
@@ -25,6 +25,12 @@ inline void expect_moves_uneven_parts(Group& group) {
         const at::Tensor part = whole.narrow(dim, start, sizes[rank]);
         EXPECT_TRUE(at::equal(group.all_gather(part, dim, sizes), whole));
         EXPECT_TRUE(at::equal(group.reduce_scatter(whole * (rank + 1), dim, sizes), part * 6));
+        const std::vector<int64_t> columns{1, 2, 0};
+        const PartsAlong along{dim, sizes}, across{1 - dim, columns};
+        const int64_t before = rank == 0 ? 0 : rank == 1 ? 1 : 3;
+        const at::Tensor column = whole.narrow(1 - dim, before, columns[rank]);
+        EXPECT_TRUE(at::equal(group.all_to_all(part, across, along), column));
+        EXPECT_TRUE(at::equal(group.all_to_all(column, along, across), part));
       }
     }
   }

@@ -8,20 +8,15 @@
 
 #include "parallelizers/placement/carrier/mark.h"
 #include "tests/support/error_of.h"
+#include "tests/support/printed.h"
 #include "tests/tensor_layers_test/layers.h"
 
 namespace oslo::layers_test {
 namespace {
 
 using test::error_of;
+using test::printed;
 using ::testing::HasSubstr;
-
-template <typename Holder>
-std::string printed(const Holder& module) {
-  std::ostringstream text;
-  text << module;
-  return text.str();
-}
 
 TEST(ParallelLayers, KeepTheirShareOfTheShape) {  // T4
   on_ranks(2, [](const MPU& mpu) {

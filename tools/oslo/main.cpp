@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "tools/oslo/plan/plan_command.h"
 #include "tools/oslo/run/run_command.h"
 #include "tools/oslo/schedule/schedule_command.h"
+#include "tools/oslo/train/train_command.h"
 
 namespace {
 
@@ -24,6 +26,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"run", oslo::tool::add_run_command, true},
+    {"train", oslo::tool::add_train_command, false},
     {"plan", oslo::tool::add_plan_command, true},
     {"schedule", oslo::tool::add_schedule_command, false},
     {"inspect", oslo::tool::add_inspect_command, false},
@@ -56,11 +59,40 @@ void split_program(CLI::App& app, std::vector<std::string>& words, Invocation& i
   words.resize(std::min(end, words.size()));
 }
 
+std::string names_of_commands() {
+  std::string names;
+  for (const Command& command : kCommands) {
+    names += std::string(names.empty() ? "" : ", ") + command.name;
+  }
+  return names;
+}
+
+/// What is wrong with the words, and how the command is written.
+void tell_misuse(const CLI::App& app, const std::vector<std::string>& words,
+                 const CLI::ParseError& error) {
+  const bool named = !words.empty() && words[0][0] != '-';
+  const auto known = [&](const Command& command) { return words[0] == command.name; };
+  const bool is_command = named && std::ranges::any_of(kCommands, known);
+  if (named && !is_command) {
+    std::cerr << "oslo: there is no command '" << words[0] << "'; the commands are "
+              << names_of_commands() << "\n";
+    return;
+  }
+  const CLI::App& command = is_command ? *app.get_subcommand(words[0]) : app;
+  const std::string name = is_command ? "oslo " + words[0] : "oslo";
+  std::cerr << name << ": " << error.what() << "\n";
+  if (const auto* format = dynamic_cast<const CLI::Formatter*>(command.get_formatter().get())) {
+    std::cerr << format->make_usage(&command, name);
+  }
+  std::cerr << "`" << name << " --help` tells more\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Trains LibTorch models over many ranks.", "oslo");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "oslo_cpp " OSLO_VERSION);
   app.get_formatter()->column_width(26);
   Invocation invocation;
   for (const Command& command : kCommands) command.add(app, invocation);
@@ -73,7 +105,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& asked_for_help) {
     return app.exit(asked_for_help);
   } catch (const CLI::ParseError& error) {
-    app.exit(error);
+    tell_misuse(app, words, error);
     return kMisuse;
   }
   return invocation.exit_code;

@@ -33,19 +33,29 @@ struct KeyValueCache {
   }
 };
 
-/// Attention of the last `queries.size(2)` tokens to themselves and all before them. Of fewer key
-/// heads than query heads each serves several (grouped queries).
+/// Who attends to whom, bool [batch, 1, time, time], where a batch has padding: `attention_mask` is
+/// [batch, time], 0 for padding. A token attends to itself and to all before it but padding.
+inline torch::Tensor causal_mask(const torch::Tensor& attention_mask) {
+  const std::int64_t time = attention_mask.size(1);
+  const auto truth = torch::dtype(torch::kBool).device(attention_mask.device());
+  const torch::Tensor before = torch::ones({time, time}, truth).tril();
+  return before & attention_mask.ne(0).unsqueeze(1).unsqueeze(1);
+}
+
+/// Attention of the last `queries.size(2)` tokens to themselves and all before them, or to what
+/// `mask` says, where there is one. Of fewer key heads than query heads each serves several
+/// (grouped queries).
 inline torch::Tensor attend(const torch::Tensor& queries, const torch::Tensor& keys,
-                            const torch::Tensor& values, double dropout = 0.0,
-                            bool grouped = false) {
+                            const torch::Tensor& values, double dropout = 0.0, bool grouped = false,
+                            std::optional<torch::Tensor> mask = {}) {
   const std::int64_t time = queries.size(2), all = keys.size(2);
-  std::optional<torch::Tensor> mask;
-  if (time > 1 && time < all) {
+  const bool causal = time == all && !mask;
+  if (!mask && time > 1 && time < all) {
     mask = torch::ones({time, all}, torch::dtype(torch::kBool).device(queries.device()))
                .tril(all - time);
   }
   return at::scaled_dot_product_attention(queries, keys, values, mask, dropout,
-                                          /*is_causal=*/time == all, /*scale=*/{}, grouped);
+                                          /*is_causal=*/causal, /*scale=*/{}, grouped);
 }
 
 struct GenerateOptions {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -102,9 +103,9 @@ class GPT2AttentionImpl : public nn::Module {
   }
 
   /// [batch, time, n_embd] to the same. With a cache `x` is of the tokens behind those in it, and
-  /// `layer` says which layer's this is.
+  /// `layer` says which layer's this is. A `mask` says who attends to whom (`generation::attend`).
   torch::Tensor forward(const torch::Tensor& x, KeyValueCache* cache = nullptr,
-                        std::size_t layer = 0) {
+                        std::size_t layer = 0, const std::optional<torch::Tensor>& mask = {}) {
     const std::int64_t batch = x.size(0), time = x.size(1), hidden = x.size(2);
     const auto heads = [&](const torch::Tensor& t) {
       return t.view({batch, time, n_head_, hidden / n_head_}).transpose(1, 2);
@@ -112,8 +113,8 @@ class GPT2AttentionImpl : public nn::Module {
     const std::vector<torch::Tensor> qkv = c_attn->forward(x).split(hidden, /*dim=*/2);
     std::pair<torch::Tensor, torch::Tensor> kv{heads(qkv[1]), heads(qkv[2])};
     if (cache != nullptr) kv = cache->extend(layer, kv.first, kv.second);
-    torch::Tensor y =
-        generation::attend(heads(qkv[0]), kv.first, kv.second, is_training() ? attn_pdrop_ : 0.0);
+    torch::Tensor y = generation::attend(heads(qkv[0]), kv.first, kv.second,
+                                         is_training() ? attn_pdrop_ : 0.0, false, mask);
     y = y.transpose(1, 2).reshape({batch, time, hidden});
     return resid_dropout->forward(c_proj->forward(y));
   }
@@ -151,8 +152,9 @@ class GPT2BlockImpl : public nn::Module {
         ln_2(register_module("ln_2", layer_norm(config))),
         mlp(register_module("mlp", GPT2MLP(config))) {}
 
-  torch::Tensor forward(torch::Tensor x, KeyValueCache* cache = nullptr, std::size_t layer = 0) {
-    x = x + attn->forward(ln_1->forward(x), cache, layer);
+  torch::Tensor forward(torch::Tensor x, KeyValueCache* cache = nullptr, std::size_t layer = 0,
+                        const std::optional<torch::Tensor>& mask = {}) {
+    x = x + attn->forward(ln_1->forward(x), cache, layer, mask);
     return x + mlp->forward(ln_2->forward(x));
   }
 
@@ -174,13 +176,17 @@ class GPT2ModelImpl : public nn::Module {
     for (std::int64_t i = 0; i < config.n_layer; ++i) h->push_back(GPT2Block(config));
   }
 
-  /// [batch, time] to [batch, time, n_embd]; `ids` are those behind the tokens in the cache.
-  torch::Tensor forward(const torch::Tensor& ids, KeyValueCache* cache = nullptr) {
+  /// [batch, time] to [batch, time, n_embd]; `ids` are those behind the tokens in the cache. The
+  /// attention mask, [batch, time], is 0 for tokens that nobody attends to; it takes no cache.
+  torch::Tensor forward(const torch::Tensor& ids, KeyValueCache* cache = nullptr,
+                        const std::optional<torch::Tensor>& attention_mask = {}) {
+    std::optional<torch::Tensor> mask;
+    if (attention_mask) mask = generation::causal_mask(*attention_mask);
     const std::int64_t past = cache == nullptr ? 0 : cache->length();
     const torch::Tensor positions = torch::arange(past, past + ids.size(1), ids.options());
     torch::Tensor x = drop->forward(wte->forward(ids) + wpe->forward(positions));
     std::size_t layer = 0;
-    for (const auto& block : *h) x = block->as<GPT2Block>()->forward(x, cache, layer++);
+    for (const auto& block : *h) x = block->as<GPT2Block>()->forward(x, cache, layer++, mask);
     return ln_f->forward(x);
   }
 
@@ -204,8 +210,9 @@ class GPT2LMHeadModelImpl : public nn::Module {
   }
 
   /// Token ids [batch, time], time at most n_positions, to logits [batch, time, vocab_size].
-  torch::Tensor forward(const torch::Tensor& ids, KeyValueCache* cache = nullptr) {
-    return lm_head->forward(transformer->forward(ids, cache));
+  torch::Tensor forward(const torch::Tensor& ids, KeyValueCache* cache = nullptr,
+                        const std::optional<torch::Tensor>& attention_mask = {}) {
+    return lm_head->forward(transformer->forward(ids, cache, attention_mask));
   }
 
   /// Appends `count` tokens to each row of `ids` [batch, time]. A text longer than n_positions is

@@ -8,13 +8,19 @@
 #include "mpu/base/environment.h"
 #include "mpu/base/error.h"
 #include "oslo_cpp/initialize/memory/memory_budget.h"
+#include "oslo_cpp/initialize/memory/memory_observer.h"
 #include "oslo_cpp/initialize/memory/recompute_layers.h"
 
 namespace oslo {
 namespace {
 
+/// What no run on shapes shows: tensors of a few bytes within LibTorch's kernels, and those by
+/// which ranks agree on segments. Of models that count in megabytes it is nothing.
+constexpr int64_t kUnseen = 2048;
+
 /// Throws where not even everything computed again fits.
-PlanMemory within_budget(int64_t bytes, const StepProfile& foreseen, size_t segments) {
+PlanMemory within_budget(int64_t bytes, StepProfile foreseen, size_t segments) {
+  for (StepPhase& phase : foreseen.phases) phase.most += kUnseen;
   const KeptSegments choice = choose_kept(foreseen, segments, usable(bytes));
   OSLO_CHECK(choice.peak <= usable(bytes),
              "initialize: ", budget_too_small(bytes, choice.peak, choice.at));
@@ -55,6 +61,19 @@ PlanMemory answer(int64_t bytes, const std::vector<StageSurvey>& stages, size_t 
     stage.least = least.peak;
     stage.least_at = least.at;
     if (within.peak <= usable(bytes)) stage.within = within.peak;
+    if (of.moved) {
+      // Whatever the budget: what is moved does not depend on it.
+      const KeptSegments moved = choose_kept(*of.moved, segments, 0);
+      stage.kept_least = of.moved->kept;
+      stage.least = moved.peak;
+      stage.least_at = moved.at;
+      stage.within = moved.peak <= usable(bytes) ? moved.peak : 0;
+      if (moved.peak > memory.peak) {
+        memory.peak = moved.peak;
+        memory.at = moved.at;
+      }
+      continue;
+    }
     for (size_t i = 0; i < segments; ++i) {
       stage.segments += here[i] ? 1 : 0;
       stage.again += here[i] && !within.kept[i] ? 1 : 0;
@@ -76,6 +95,7 @@ PlanMemory foresee_memory(SurveyedModel model, const ConfigValues& values, int64
   const bool in_stages = model.stages > 1;
   if (asked == 0 && (bytes == 0 || in_stages)) return {};
   model.segments = segments_of(model.model, values);
+  if (values.activation_offload) model.offload = offload_options(values);
   if (in_stages) model.in_flight = forwards_in_flight(values, model.stages);
   const size_t segments = model.segments.size();
   if (asked > 0) return answer(asked, survey_memory(model), segments);

@@ -29,11 +29,15 @@ void check_search_limits(const SearchLimits& options, int pipeline_ranks) {
              " ranks; leave it out, and take \"balance_stages\": \"memory\" in the config");
 }
 
-void check_memory_limit(const PlanForecast& forecast) {
+bool keeps_memory_limit(const PlanForecast& forecast) {
   const int64_t needed = forecast.parameter_bytes + forecast.kept_bytes;
-  OSLO_CHECK(forecast.memory_limit == 0 || needed <= forecast.memory_limit,
-             "initialize: a rank needs ", byte_text(forecast.parameter_bytes),
-             " for parameters and gradients and up to ", byte_text(forecast.kept_bytes),
+  return forecast.memory_limit == 0 || needed <= forecast.memory_limit;
+}
+
+void check_memory_limit(const PlanForecast& forecast) {
+  OSLO_CHECK(keeps_memory_limit(forecast), "initialize: a rank needs ",
+             byte_text(forecast.parameter_bytes), " for parameters and gradients and up to ",
+             byte_text(forecast.kept_bytes),
              " for what waits for backward; InitializeOptions::memory_limit is ",
              byte_text(forecast.memory_limit),
              "; use more tensor ranks or smaller batches, or raise it");

@@ -25,6 +25,7 @@ void check_search_limits(const SearchLimits& options, int pipeline_ranks);
 
 /// Throws where the plan expects a rank to need more memory than the user allows.
 void check_memory_limit(const PlanForecast& forecast);
+bool keeps_memory_limit(const PlanForecast& forecast);  ///< true without a limit
 
 /// The same of a model that no rank cuts, by one run of the example on shapes. Nothing without a
 /// limit.

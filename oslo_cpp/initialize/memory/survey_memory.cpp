@@ -76,6 +76,8 @@ std::vector<StageSurvey> survey(const SurveyedModel& of, std::vector<LayerPlan> 
       StepBase held = each.base;
       if (stage == 0) held.model += tape->input_bytes();
       each.profile = forecast_step(*tape, names, held, stage, of.in_flight[i]);
+      if (!of.offload) continue;
+      each.moved = forecast_step(*tape, names, held, stage, of.in_flight[i], &*of.offload);
     }
   }
   writes.check();

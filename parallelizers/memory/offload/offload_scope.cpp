@@ -35,7 +35,9 @@ struct OffloadScope::Scopes {
 
 OffloadScope::OffloadScope(const std::vector<at::Tensor>& stays, const OffloadOptions& options)
     : scopes_(std::make_unique<Scopes>(
-          std::make_shared<offload::Store>(stays, options.at_least(), options.ahead()))) {}
+          std::make_shared<offload::Store>(options.at_least(), options.ahead()))) {
+  scopes_->store->stay(stays);
+}
 
 OffloadScope::~OffloadScope() = default;
 

@@ -17,9 +17,9 @@ constexpr size_t kMostLookedAt = 64;
 
 }  // namespace
 
-Store::Store(const std::vector<at::Tensor>& stays, int64_t at_least, int64_t ahead)
-    : at_least_(at_least), ahead_(ahead) {
-  for (const at::Tensor& tensor : stays) {
+void Store::stay(const std::vector<at::Tensor>& tensors) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || !tensor.has_storage()) continue;
     held_.push_back(tensor.storage());
     stays_.insert(tensor.storage().unsafeGetStorageImpl());
@@ -37,8 +37,8 @@ bool Store::may_move(const at::Tensor& saved) const {
 }
 
 UnpackSavedTensor Store::pack(const at::Tensor& saved) {
-  if (!may_move(saved)) return {};
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (!may_move(saved)) return {};
   std::shared_ptr<MovedMemory> memory = memory_of(saved);
   memory->saved_once_more();
   // The last that was saved stays, however large.

@@ -21,7 +21,10 @@ namespace oslo::offload {
 /// What the operators of a forward have saved, in order (offload_scope.h). On any threads.
 class Store : public std::enable_shared_from_this<Store> {
  public:
-  Store(const std::vector<at::Tensor>& stays, int64_t at_least, int64_t ahead);
+  Store(int64_t at_least, int64_t ahead) : at_least_(at_least), ahead_(ahead) {}
+
+  /// The memory of these is not moved from now on.
+  void stay(const std::vector<at::Tensor>& tensors);
 
   /// For a SavedTensorScope.
   UnpackSavedTensor pack(const at::Tensor& saved);

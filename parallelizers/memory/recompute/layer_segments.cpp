@@ -117,6 +117,7 @@ void LayerSegments::end(Open& ending) {
     budget_->ended(ending.number, first);
   }
   const int64_t held = budget_ ? budget_->held() : 0;
+  give_up(segment, ending);
   const std::string not_cut = recompute::end_segment(segment, *ending.context, first);
   if (not_cut.empty()) {
     if (budget_) watch(segment, ending.number, held - budget_->held());
@@ -124,6 +125,23 @@ void LayerSegments::end(Open& ending) {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   reports_[ending.number].not_cut = not_cut;
+}
+
+/// What was agreed on for as many operators: the same for all of its forwards, on all ranks.
+void LayerSegments::give_up(recompute::Segment& segment, const Open& ending) {
+  if (segment.keep_at_most >= 1) return;
+  const auto of = std::make_pair(ending.number, segment.operators.size());
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = given_up_.find(of);
+    if (known != given_up_.end()) {
+      segment.given_up = known->second;
+      return;
+    }
+  }
+  segment.given_up = recompute::agree_on_given_up(segment, *ending.context);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  given_up_[of] = segment.given_up;
 }
 
 void LayerSegments::watch(recompute::Segment& segment, int number, int64_t let_go) const {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "parallelizers/memory/budget/segment_budget.h"
@@ -65,6 +67,7 @@ class LayerSegments final : public CallObserver,
   static std::unique_ptr<Open>& open();
   void begin(int number, const at::Tensor& parameter);
   void end(Open& ending);
+  void give_up(recompute::Segment& segment, const Open& ending);
   void watch(recompute::Segment& segment, int number, int64_t let_go) const;
 
   const CheckpointOptions options_;
@@ -73,6 +76,7 @@ class LayerSegments final : public CallObserver,
   mutable std::mutex mutex_;
   std::vector<SegmentReport> reports_;
   std::vector<bool> tried_;
+  std::map<std::pair<int, size_t>, std::vector<bool>> given_up_;  ///< of a segment's operators
 };
 
 }  // namespace oslo

@@ -11,6 +11,7 @@
 #include "parallelizers/memory/recompute/record/needs.h"
 #include "parallelizers/memory/recompute/record/recorded_kinds.h"
 #include "parallelizers/memory/recompute/take_saved.h"
+#include "parallelizers/memory/recompute/try_segment.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/local_of.h"
@@ -64,6 +65,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     const std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(first),
                                              stack.end());
     note_arguments(record, arguments);
+    if (record.placed && !context_) context_ = context_of(arguments);
     note_written(record, arguments);
     note_random(record, arguments);
     if (!segment_->again) note_call(record, arguments);
@@ -72,6 +74,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     record.to_keep = keep_if_ && keep_if_(op.name, arguments);
     const bool weighed = segment_->weighs || (record.to_keep && segment_->keep_at_most < 1);
     const OperatorTap::Lifted lifted;
+    const FusedRun::Scope fused(*fused_, record.fused, /*alone=*/record.to_keep);
     in_operator_ = true;
     try {
       run_with_carrier(record, keys, stack);
@@ -320,6 +323,10 @@ void Recorder::note_end() {
 
 void Recorder::end() {
   note_end();
+  if (context_) {
+    const OperatorTap::Lifted lifted;
+    segment_->given_up = agree_on_given_up(*segment_, *context_);
+  }
   decide_needs(*segment_);
   segment_->ended = true;
 }

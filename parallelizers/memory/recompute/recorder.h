@@ -5,6 +5,8 @@
 
 #include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/memory/saved_tensors.h"
+#include "parallelizers/placement/layout/context.h"
+#include "parallelizers/placement/operators/fused_run.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 
 namespace oslo::recompute {
@@ -41,10 +43,12 @@ class Recorder final : public OperatorTap {
   std::shared_ptr<Segment> segment_;
   KeepIf keep_if_;
   MetMemory memory_;
+  ContextPtr context_;  ///< of the first that is cut
   /// Which operator made a tensor, and which of its results it was. Tensors that die keep their
   /// address.
   std::unordered_map<const c10::TensorImpl*, std::pair<int, int>> makers_;
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> made_;
+  const std::shared_ptr<FusedRun> fused_ = std::make_shared<FusedRun>();
   bool in_operator_ = false;
   bool makes_memory_ = false;                            ///< the running one does
   std::vector<std::shared_ptr<SavedSlot>> of_operator_;  ///< what the running one has saved

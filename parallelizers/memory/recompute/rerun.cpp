@@ -117,6 +117,7 @@ void Rerun::run_needed(const OperatorRecord& record, torch::jit::Stack& stack) {
     std::optional<ReplayedCarrier> carrier;
     if (record.carried) carrier.emplace(*record.carried);
     const StageCarrier::Scope carried(carrier ? &*carrier : StageCarrier::current());
+    const FusedRun::Scope fused(*fused_, record.fused);
     record.op->handle.callBoxed(stack);
   } catch (...) {
     running_ = kNone;

@@ -4,6 +4,7 @@
 
 #include "parallelizers/memory/recompute/record/segment.h"
 #include "parallelizers/memory/saved_tensors.h"
+#include "parallelizers/placement/operators/fused_run.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 
 namespace oslo::recompute {
@@ -40,6 +41,7 @@ class Rerun final : public OperatorTap {
   const std::vector<bool> needed_;
   /// By RecordFunction's observers, of the thread; nothing where there are none.
   const std::optional<bool> observed_;
+  const std::shared_ptr<FusedRun> fused_ = std::make_shared<FusedRun>();
   int number_ = 0;                                 ///< of the next operator
   int running_ = kNone;                            ///< what saves tensors
   size_t saved_ = 0;                               ///< of these, so far

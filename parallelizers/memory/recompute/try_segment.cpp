@@ -58,19 +58,44 @@ std::string try_to_run(Segment& segment, const std::vector<Original>& saved) {
   return {};
 }
 
-/// Whether something is wrong on any rank.
-bool any_rank(bool wrong, const ModelContext& context, at::Device device) {
+/// Whether any rank says so, of each.
+std::vector<bool> any_rank(const std::vector<bool>& said, const ModelContext& context,
+                           at::Device device) {
   const Mesh& mesh = context.mesh();
   const RuleScope scope("recomputation");
-  at::Tensor count = at::zeros({1}, at::TensorOptions(at::kInt).device(device));
-  if (wrong) count.fill_(1);
+  at::Tensor count = at::empty({static_cast<int64_t>(said.size())}, at::kInt);
+  for (size_t i = 0; i < said.size(); ++i) count.data_ptr<int>()[i] = said[i] ? 1 : 0;
+  count = count.to(device);
   for (int axis = 0; axis < mesh.axes(); ++axis) {
     if (mesh.axis(axis)->size() > 1) count = mesh.axis(axis)->all_reduce(count);
   }
-  return count.item<int>() > 0;
+  count = count.cpu();
+  std::vector<bool> any(said.size());
+  for (size_t i = 0; i < any.size(); ++i) any[i] = count.data_ptr<int>()[i] > 0;
+  return any;
+}
+
+/// Of what it saved.
+at::Device device_of(const Segment& segment, at::Device otherwise) {
+  at::Device device = otherwise;
+  segment.for_each_slot([&](const SavedSlot& slot, int) {
+    if (slot.value.defined()) device = slot.value.device();
+  });
+  return device;
 }
 
 }  // namespace
+
+std::vector<bool> agree_on_given_up(const Segment& segment, const ModelContext& context) {
+  std::vector<bool> given_up(segment.operators.size());
+  if (segment.keep_at_most >= 1 || given_up.empty()) return given_up;
+  try {
+    given_up = find_given_up(segment);
+  } catch (const Error&) {
+    // What writes its inputs is not computed again, which `end_segment` says.
+  }
+  return any_rank(given_up, context, device_of(segment, context.device()));
+}
 
 std::string end_segment(Segment& segment, const ModelContext& context, bool try_it) {
   std::vector<Original> saved;
@@ -95,7 +120,7 @@ std::string end_segment(Segment& segment, const ModelContext& context, bool try_
   if (try_it) {
     if (wrong.empty() && !saved.empty()) wrong = try_to_run(segment, saved);
     const at::Device device = saved.empty() ? context.device() : saved.front().value.device();
-    if (any_rank(!wrong.empty(), context, device) && wrong.empty()) {
+    if (any_rank({!wrong.empty()}, context, device)[0] && wrong.empty()) {
       wrong = "another rank cannot run it again";
     }
   }

@@ -8,6 +8,7 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/whole_gradients.h"
+#include "parallelizers/placement/layout/moving/redistribute.h"
 
 namespace oslo {
 namespace {
@@ -85,7 +86,7 @@ bool is_placed(const at::Tensor& tensor) {
 
 LayoutPtr layout(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return impl->layout();
+  if (const PlacedTensorImpl* impl = placed_impl(tensor)) return ended_layout(impl->unfinished());
   const Mark* mark = mark_of(tensor);
   return mark == nullptr ? nullptr : mark->layout;
 }

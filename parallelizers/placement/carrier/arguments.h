@@ -65,7 +65,8 @@ std::vector<c10::IValue> with_tensors(c10::ArrayRef<c10::IValue> arguments, cons
   return changed;
 }
 
-/// The context of the first placed or marked tensor; null without one.
+/// The context of the first placed or marked tensor, or of one whose mesh has all axes of that and
+/// more; null without one.
 ContextPtr context_of(c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace oslo

@@ -27,6 +27,8 @@ using torch::autograd::variable_list;
 at::Tensor gathered(at::Tensor gradient) {
   if (!gradient.defined() || placed_impl(gradient) == nullptr) return gradient;
   const RuleScope scope("whole_gradient");
+  announce_gather(placed_impl(gradient)->value(), RuleScope::current(),
+                  "a gradient that is cut arrives at a tensor that is whole");
   return local_in(std::move(gradient), nullptr);
 }
 

@@ -21,6 +21,7 @@
 #include "parallelizers/placement/engine/pointwise.h"
 #include "parallelizers/placement/engine/stage_draw.h"
 #include "parallelizers/placement/engine/stage_read.h"
+#include "parallelizers/placement/layout/gather_watch.h"
 #include "parallelizers/placement/operators/call_observer.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 #include "parallelizers/placement/residency/stage_carrier.h"
@@ -227,8 +228,10 @@ void tell_of_parameters(const OperatorEntry& op, const torch::jit::Stack& stack)
       if (look_at(tensor) != Met::marked) return;
       const Mark* const mark = mark_of(tensor);
       if (mark == nullptr) return;
+      const ContextPtr& context = mark->layout->context();
+      if (const auto watch = context->gather_watch) watch->about_to_use(mark->name);
       // It may be taken away meanwhile.
-      const std::shared_ptr<CallObserver> observer = mark->layout->context()->observer;
+      const std::shared_ptr<CallObserver> observer = context->observer;
       if (observer) observer->about_to_use(tensor, arguments);
     });
   }

@@ -23,7 +23,7 @@ bool meets_placed(const OperatorEntry& op, const torch::jit::Stack& stack) {
 /// somebody registered one for this backend or its autograd.
 bool is_run_by_definition(const OperatorEntry& op, c10::DispatchKeySet keys) {
   const auto has = [&](c10::DispatchKey key) { return op.handle.hasKernelForDispatchKey(key); };
-  if (!has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
+  if (!op.composite || !has(c10::DispatchKey::CompositeImplicitAutograd)) return false;
   const c10::BackendComponent backend = keys.highestBackendKey();
   const auto of = [&](c10::DispatchKey functionality) {
     return backend != c10::BackendComponent::InvalidBit &&

@@ -119,6 +119,14 @@ bool adds_no_rows(const OperatorEntry& op, const std::vector<c10::IValue>& argum
          arguments[2].toTensor().numel() == 0;
 }
 
+/// Of nothing (a rank without positions) shapes are normalized, and their backward has no kernel.
+bool normalizes_nothing(const OperatorEntry& op, const std::vector<c10::IValue>& arguments) {
+  static constexpr std::array kNorms{"aten::layer_norm", "aten::native_layer_norm",
+                                     "aten::group_norm", "aten::native_group_norm"};
+  return std::find(kNorms.begin(), kNorms.end(), op.name) != kNorms.end() &&
+         arguments[0].toTensor().numel() == 0;
+}
+
 /// Of (self, dim, index, source, ..): self, with a history of both.
 at::Tensor shape_without_rows(const OperatorEntry& op, const std::vector<c10::IValue>& arguments) {
   at::Tensor self = arguments[0].toTensor();
@@ -189,7 +197,7 @@ std::vector<c10::IValue> call_on_shapes(const OperatorEntry& op, std::vector<c10
   if (op.name == "aten::scaled_dot_product_attention") return {shape_of_attention(arguments)};
   if (adds_no_rows(op, arguments)) return {shape_without_rows(op, arguments)};
   auto results = arguments;
-  if (takes_shapes(op)) {
+  if (takes_shapes(op) && !normalizes_nothing(op, arguments)) {
     try {
       if (reads_lengths(op)) {
         if (provider == nullptr) return read_elsewhere(provider, op, std::move(arguments));

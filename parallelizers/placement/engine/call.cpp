@@ -18,6 +18,7 @@
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/global_strides.h"
 #include "parallelizers/placement/layout/memory_order.h"
+#include "parallelizers/placement/layout/moving/other_mesh.h"
 
 namespace oslo {
 namespace {
@@ -79,7 +80,11 @@ Value Call::seen(const at::Tensor& tensor) const {
     // The argument, which owns them, stays on the stack until the rule is done.
     if (const WeightUses* uses = weight_uses_of(tensor).get()) value.use = uses->of(op_.use);
   }
-  if (residence_ == nullptr) return value;
+  if (residence_ == nullptr) {
+    const bool of_other_mesh = value.layout && value.layout->context() != context_;
+    if (of_other_mesh) value = on_mesh_of(std::move(value), context_);
+    return value;
+  }
   return residence_->operand(place_, op_, arguments(), tensor, std::move(value));
 }
 

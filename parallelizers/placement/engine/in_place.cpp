@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "mpu/base/error.h"
+#include "mpu/base/ledger.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/graph/adopt.h"
@@ -17,6 +18,9 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/elsewhere/content_provider.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
+#include "parallelizers/placement/layout/moving/other_mesh.h"
+#include "parallelizers/placement/layout/moving/redistribute.h"
+#include "parallelizers/placement/layout/purpose.h"
 
 namespace oslo {
 namespace {
@@ -170,7 +174,7 @@ void run_in_place(Call& call, const MapOf& map_of, const Call::LocalFunction& fu
   const at::Tensor target = call.tensor(0);
   check_writable(target, call.name());
   auto operands = call.operands();
-  operands[0] = writable_value(target);
+  operands[0] = on_mesh_of(writable_value(target), call.context());
   const LayoutPtr before = operands[0].layout;
   if (before) {
     resolve(map_of(operands), operands, Keep::first_operand);
@@ -225,7 +229,11 @@ void write_to(const at::Tensor& target, const Value& value, const char* operatio
   if (value.layout) check_written_where_held(value.layout->stages(), target, operation);
   Value inside = writable_value(target);
   const BelowDoor below;
-  at::Tensor content = redistribute(value, inside.layout).local;
+  at::Tensor content;
+  {
+    const AskerScope asker = AskerScope::with_purpose(purpose::kWrite);
+    content = redistribute(value, inside.layout).local;
+  }
   make_writable_to(inside.local, content, value.layout ? value.layout->context() : nullptr);
   written(target, inside.local.copy_(content), operation);
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <numeric>
 #include <utility>
 
 #include "parallelizers/placement/carrier/graph/graph_place.h"
@@ -25,10 +26,37 @@ struct OnOneRank : public torch::autograd::Function<OnOneRank> {
   }
 };
 
+/// A rank's addend of a sum, and the rank's part of a value that lies as the sum will: added where
+/// it stands in the whole.
+struct InOwnPlace : public torch::autograd::Function<InOwnPlace> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& addend,
+                            const at::Tensor& part, int64_t dim, int64_t start) {
+    context->saved_data["dim"] = dim;
+    context->saved_data["start"] = start;
+    context->saved_data["size"] = part.size(dim);
+    const at::ScalarType type = at::result_type(addend, part);
+    at::Tensor sum = addend.to(type, /*non_blocking=*/false, /*copy=*/true);
+    sum.narrow(dim, start, part.size(dim)).add_(part);
+    return sum;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto number = [&](const char* name) { return context->saved_data[name].toInt(); };
+    return {gradients[0], gradients[0].narrow(number("dim"), number("start"), number("size")),
+            at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor in_own_place(const Value& sum, const at::Tensor& part) {
+  const auto& [dim, cut] = sum.partial->after;
+  const int rank = sum.layout->group(sum.partial->axis)->rank();
+  const auto before = c10::IntArrayRef(cut->sizes()).slice(0, rank);
+  const int64_t start = std::accumulate(before.begin(), before.end(), int64_t{0});
+  return InOwnPlace::apply(sum.local, part, dim, start);
+}
+
 at::Tensor on_one_rank(const at::Tensor& whole, const Value& sum) {
   const bool here = sum.layout->group(sum.partial->axis)->rank() == 0;
-  if (whole.requires_grad()) return OnOneRank::apply(whole, here);
-  return here ? whole : at::zeros({}, whole.options()).expand(whole.sizes());
+  return OnOneRank::apply(whole, here);
 }
 
 bool stretches_to(const Value& small, const Value& large) {
@@ -41,19 +69,18 @@ bool stretches_to(const Value& small, const Value& large) {
   return true;
 }
 
-/// The partial sum that an operand is, if it may be used as it is: where nobody gave it a place of
-/// its own in the graph, on the stages of the call. Null otherwise.
-const PlacedTensorImpl* usable(const Call& call, size_t i) {
-  PlacedTensorImpl* const impl = call.is_tensor(i) ? placed_impl(call.tensor(i)) : nullptr;
-  if (impl == nullptr || !impl->partial()) return nullptr;
-  if (!(impl->layout()->stages() == call.place().stages) || call.place().on_zeros) return nullptr;
-  const GraphPlace* const place = GraphPlace::find(*impl);
-  return place == nullptr || place->at_local() ? impl : nullptr;
+/// The operand, where it is a partial sum; null otherwise.
+const PlacedTensorImpl* sum_at(const Call& call, size_t i) {
+  const PlacedTensorImpl* const impl = call.is_tensor(i) ? placed_impl(call.tensor(i)) : nullptr;
+  return impl != nullptr && impl->partial() ? impl : nullptr;
 }
 
-bool is_partial(const Call& call, size_t i) {
-  const PlacedTensorImpl* const impl = call.is_tensor(i) ? placed_impl(call.tensor(i)) : nullptr;
-  return impl != nullptr && impl->partial();
+/// Whether it may be used as it is: nobody gave it a place of its own in the graph, and it is on
+/// the stages of the call.
+bool usable(const Call& call, const PlacedTensorImpl& sum) {
+  if (!(sum.layout()->stages() == call.place().stages) || call.place().on_zeros) return false;
+  const GraphPlace* const place = GraphPlace::find(sum);
+  return place == nullptr || place->at_local();
 }
 
 /// Two sums that wait, of one shape and layout. Their types may differ, as of any two summands.
@@ -74,7 +101,7 @@ void give(Call& call, Value sum) {
   call.result_plain(target);
 }
 
-/// The sum of what `locals` are on this rank.
+/// What the two are together on this rank, as a value like `like`.
 Value added(const Call& call, const Value& like, at::Tensor left, at::Tensor right) {
   Value sum = like;
   if (call.op().in_place) {  // out of place: the target was nothing's memory but its own
@@ -95,19 +122,34 @@ bool run_both(Call& call, const Value& left, const Value& right) {
 }
 
 /// `first`: which operand is the sum.
+/// Whether `part` is this rank's of a value of the same shape that is cut as the sum will be, and
+/// may be added before.
+bool joins_part(const Call& call, const Value& sum, const Value& part) {
+  if (sum.partial->after.whole() || !sum.partial->after.cut->contiguous()) return false;
+  return part.cut() && *part.layout == *ended_layout(sum) && part.sizes() == sum.sizes() &&
+         at::isFloatingType(part.local.scalar_type()) &&
+         part.local.device() == sum.local.device() && call.argument(2).toScalar().equal(1);
+}
+
 bool run_beside_whole(Call& call, const Value& sum, bool first) {
   if (call.op().in_place && !first) return false;
   const Value whole = call.value(first ? 1 : 0);
+  if (joins_part(call, sum, whole)) {
+    Value added = sum;
+    added.local = in_own_place(sum, whole.local);
+    if (call.op().in_place) added.local = added.local.to(sum.local.scalar_type());
+    give(call, std::move(added));
+    return true;
+  }
   if (!joins_whole(sum, whole)) return false;
   const at::Tensor once = on_one_rank(whole.local, sum);
   give(call, first ? added(call, sum, sum.local, once) : added(call, sum, once, sum.local));
   return true;
 }
 
-bool run_dropout(Call& call) {
-  const PlacedTensorImpl* const sum = usable(call, 0);
-  if (sum == nullptr || (call.boolean(2) && call.number(1) != 0)) return false;
-  call.result(sum->unfinished());
+bool run_dropout(Call& call, const PlacedTensorImpl& sum) {
+  if (call.boolean(2) && call.number(1) != 0) return false;
+  call.result(sum.unfinished());
   return true;
 }
 
@@ -127,18 +169,16 @@ Value add_to_sum(const Value& sum, const Value& whole, const at::Scalar& alpha) 
 }
 
 bool run_joined(Call& call) {
-  if (!is_partial(call, 0) && !is_partial(call, 1)) return false;
-  if (call.op().schema->name() == "aten::dropout") return run_dropout(call);
-  const PlacedTensorImpl *const left = usable(call, 0), *const right = usable(call, 1);
-  if (left != nullptr && right != nullptr && left != right) {
-    return run_both(call, left->unfinished(), right->unfinished());
+  const PlacedTensorImpl *const left = sum_at(call, 0), *const right = sum_at(call, 1);
+  if (left == nullptr && right == nullptr) return false;
+  if ((left != nullptr && !usable(call, *left)) || (right != nullptr && !usable(call, *right))) {
+    return false;
   }
-  if (left != nullptr && !is_partial(call, 1))
-    return run_beside_whole(call, left->unfinished(), true);
-  if (right != nullptr && !is_partial(call, 0)) {
-    return run_beside_whole(call, right->unfinished(), false);
-  }
-  return false;
+  if (call.op().schema->name() == "aten::dropout") return run_dropout(call, *left);
+  if (left == right) return false;
+  if (left == nullptr) return run_beside_whole(call, right->unfinished(), /*first=*/false);
+  if (right == nullptr) return run_beside_whole(call, left->unfinished(), /*first=*/true);
+  return run_both(call, left->unfinished(), right->unfinished());
 }
 
 }  // namespace oslo

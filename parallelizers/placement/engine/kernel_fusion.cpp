@@ -7,6 +7,10 @@
 #include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <utility>
+
+#include "parallelizers/placement/operators/fused_run.h"
+
 namespace oslo {
 namespace {
 
@@ -35,7 +39,7 @@ class RecordedGelu final : public GeluNode {
 
 }  // namespace
 
-bool KernelFusion::Last::is_sum(const at::Tensor& tensor) const {
+bool FusedSum::is_sum(const at::Tensor& tensor) const {
   // Tensors of inference mode count no writes; a view may have a counter of its own.
   return !tensor.is_inference() && writes.enabled() && writes.current_version() == version &&
          tensor._version() == version &&
@@ -44,34 +48,54 @@ bool KernelFusion::Last::is_sum(const at::Tensor& tensor) const {
          tensor.scalar_type() == type;
 }
 
+at::Tensor FusedSum::activation_in(at::IntArrayRef sizes) const {
+  const at::AutoDispatchBelowADInplaceOrView below;  // a GeLU's result is no view
+  return activation.view(sizes);
+}
+
 bool KernelFusion::gelu_follows(const at::Tensor& weight) {
+  FusedRun* const run = FusedRun::current();
   const std::lock_guard<std::mutex> lock(mutex_);
-  return noted_.contains(weight.storage().unsafeGetStorageImpl());
+  const bool follows = noted_.contains(weight.storage().unsafeGetStorageImpl());
+  return run == nullptr ? follows : run->choose(follows && !run->alone());
 }
 
 void KernelFusion::computed(const at::Tensor& sum, const at::Tensor& weight,
                             at::Tensor activation) {
+  using WeakStorage = FusedSum::WeakStorage;
+  FusedRun* const run = FusedRun::current();
   const auto& writes = sum.unsafeGetTensorImpl()->version_counter();
-  auto last = std::make_unique<Last>(
-      Last{WeakStorage(sum.storage().getWeakStorageImpl()), sum.numel(), sum.scalar_type(), writes,
-           writes.enabled() ? writes.current_version() : 0,
-           WeakStorage(weight.storage().getWeakStorageImpl()), std::move(activation)});
+  auto last = std::make_shared<FusedSum>(
+      FusedSum{WeakStorage(sum.storage().getWeakStorageImpl()), sum.numel(), sum.scalar_type(),
+               writes, writes.enabled() ? writes.current_version() : 0,
+               WeakStorage(weight.storage().getWeakStorageImpl()), std::move(activation),
+               run != nullptr ? run->weak_from_this() : std::weak_ptr<const FusedRun>()});
+  if (run != nullptr && run->again()) {
+    run->last = std::move(last);
+    return;
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (last_ && last_->activation.defined()) noted_.erase(last_->weight._unsafe_get_target());
   last_ = std::move(last);
 }
 
 at::Tensor KernelFusion::take_gelu(const at::Tensor& sum) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!last_ || !last_->is_sum(sum)) return {};
-  const std::unique_ptr<Last> last = std::move(last_);
-  if (!last->activation.defined()) {
-    std::erase_if(noted_, [](const auto& note) { return note.second.expired(); });
-    noted_.emplace(last->weight._unsafe_get_target(), last->weight);
-    return {};
+  FusedRun* const run = FusedRun::current();
+  if (run != nullptr && run->again()) {
+    if (!run->choose(false) || !run->last || !run->last->is_sum(sum)) return {};
+    return std::exchange(run->last, nullptr)->activation_in(sum.sizes());
   }
-  const at::AutoDispatchBelowADInplaceOrView below;  // a GeLU's result is no view
-  return last->activation.view(sum.sizes());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool meets =
+      last_ && last_->is_sum(sum) && (run == nullptr || last_->run.lock().get() == run);
+  const bool takes = meets && last_->activation.defined();
+  if (run != nullptr) run->choose(takes);
+  if (!meets) return {};
+  const std::shared_ptr<FusedSum> last = std::move(last_);
+  if (takes) return last->activation_in(sum.sizes());
+  std::erase_if(noted_, [](const auto& note) { return note.second.expired(); });
+  noted_.emplace(last->weight._unsafe_get_target(), last->weight);
+  return {};
 }
 
 at::Tensor recorded_gelu(const at::Tensor& sum, at::Tensor activation) {

@@ -15,6 +15,26 @@
 
 namespace oslo {
 
+class FusedRun;
+
+/// A product, as it was computed.
+struct FusedSum {
+  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+  /// Whether `tensor` has its elements, in their order, and nobody wrote to them.
+  bool is_sum(const at::Tensor& tensor) const;
+  at::Tensor activation_in(at::IntArrayRef sizes) const;
+
+  WeakStorage sum;
+  int64_t elements;
+  at::ScalarType type;
+  c10::VariableVersion writes;  ///< counts those to it and to views of it
+  uint32_t version;             ///< their number when it was computed
+  WeakStorage weight;
+  at::Tensor activation;
+  std::weak_ptr<const FusedRun> run;  ///< that it was computed in; empty: in none
+};
+
 /// Behind the config's "kernel_fusion": what products compute in one pass with what stands beside
 /// them, on the local tensors of one model.
 ///
@@ -24,6 +44,9 @@ namespace oslo {
 /// shape, if nobody wrote to it, takes what is there. Where it does not come before the next
 /// product, the note is dropped: a wrong guess costs time and memory for one activation, and
 /// changes no number.
+///
+/// Operators that run again (operators/fused_run.h) compute and take what they did before, and
+/// leave no note. A GeLU that will run again takes nothing of a product that will not.
 ///
 /// Any thread may call it at any time. Notes follow the program, which is the same on all ranks.
 class KernelFusion {
@@ -41,27 +64,11 @@ class KernelFusion {
   at::Tensor take_gelu(const at::Tensor& sum);
 
  private:
-  using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
-
-  /// The product that was computed last.
-  struct Last {
-    /// Whether `tensor` has its elements, in their order, and nobody wrote to them.
-    bool is_sum(const at::Tensor& tensor) const;
-
-    WeakStorage sum;
-    int64_t elements;
-    at::ScalarType type;
-    c10::VariableVersion writes;  ///< counts those to it and to views of it
-    uint32_t version;             ///< their number when it was computed
-    WeakStorage weight;
-    at::Tensor activation;
-  };
-
   const std::shared_ptr<LinearKernels> kernels_;
   std::mutex mutex_;
-  std::unique_ptr<Last> last_;
+  std::shared_ptr<FusedSum> last_;  ///< the product that was computed last
   /// Weights that a GeLU follows, by their memory, whose address is no other's while it is here.
-  std::map<const c10::StorageImpl*, WeakStorage> noted_;
+  std::map<const c10::StorageImpl*, FusedSum::WeakStorage> noted_;
 };
 
 /// gelu(sum, "tanh") of which `activation` is the value: with its place in autograd's graph.

@@ -10,6 +10,7 @@
 #include "parallelizers/placement/layout/gather_report.h"
 #include "parallelizers/placement/layout/known_strides.h"
 #include "parallelizers/placement/layout/precision.h"
+#include "parallelizers/placement/layout/sequence_attention.h"
 #include "parallelizers/placement/residency/residence.h"
 #include "parallelizers/placement/residency/stage_ranks.h"
 #include "parallelizers/placement/residency/stage_set.h"
@@ -17,6 +18,7 @@
 namespace oslo {
 
 class CallObserver;
+class GatherWatch;
 class KernelFusion;
 class SumWatch;
 class WeightCasts;
@@ -76,9 +78,16 @@ class ModelContext {
   /// Told of partial sums that end (layout/partial_sum.h); null but while a plan is made.
   std::shared_ptr<SumWatch> sum_watch;
 
+  /// Told of gathers that no plan has an operator do, before they happen (layout/gather_watch.h);
+  /// null: they are reported alone (`gathers`).
+  std::shared_ptr<GatherWatch> gather_watch;
+
   /// What products compute in one pass with what stands beside them (placement/engine/
   /// kernel_fusion.h). Null: LibTorch's operators, one by one.
   std::shared_ptr<KernelFusion> fusion;
+
+  /// How attention over a cut sequence is done. Said before there are values.
+  SequenceAttention sequence_attention = SequenceAttention::automatic;
 
   /// In which types the model's forward computes, and gradients are reduced. Said before there are
   /// values.

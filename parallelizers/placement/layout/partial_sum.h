@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "parallelizers/placement/layout/layout.h"
+
 namespace oslo {
 
 /// What is missing of a value that is a partial sum: its local tensor is one addend a rank of the
@@ -13,15 +15,20 @@ namespace oslo {
 /// at once and on all ranks, as every rank makes the same calls. (DTensor has such values, too,
 /// Partial, and lets them wait for whoever looks; here the plan has seen who does.)
 struct PartialSum {
+  using Terms = c10::SmallVector<int, 4>;
+
   int axis = 0;
   /// The sum that each product in it belongs to (`AxisUse::sum`), sorted.
-  c10::SmallVector<int, 4> terms;
+  Terms terms;
   int parts = 0;  ///< how many make it complete; 0: a planner looks which do
+  /// How the value is cut on the axis when the sum has ended: it is reduce-scattered so. Whole: it
+  /// is all-reduced.
+  Layout::AxisCut after = {};
 
   bool complete() const { return parts > 0 && static_cast<int>(terms.size()) >= parts; }
   /// Whether the two may be added up before they are reduced.
   bool joins(const PartialSum& other) const {
-    if (axis != other.axis || parts != other.parts) return false;
+    if (axis != other.axis || parts != other.parts || !(after == other.after)) return false;
     return parts == 0 || terms.front() == other.terms.front();
   }
   PartialSum with(const PartialSum& other) const {

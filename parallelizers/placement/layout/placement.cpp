@@ -26,7 +26,31 @@ Placement Placement::shard_runs(int64_t dim, std::vector<int64_t> lengths,
   return placement;
 }
 
+Placement Placement::head_tail(int64_t dim) {
+  Placement placement = shard(dim);
+  placement.head_tail_ = true;
+  return placement;
+}
+
+namespace {
+
+/// A stretch of heads, then a stretch for each tail, the last rank's first.
+Cut head_and_tail(int64_t size, int ranks) {
+  const Cut pieces = Cut::balanced(size, 2 * ranks);
+  const auto tails = pieces.sizes().begin() + ranks;
+  Cut::Runs runs{{1, Cut::Sizes(pieces.sizes().begin(), tails)}};
+  for (int rank = ranks - 1; rank >= 0; --rank) {
+    Cut::Sizes tail(ranks, 0);
+    tail[rank] = tails[ranks - 1 - rank];
+    runs.push_back({1, std::move(tail)});
+  }
+  return Cut(std::move(runs));
+}
+
+}  // namespace
+
 Cut Placement::cut_of(int64_t size, int ranks) const {
+  if (head_tail_) return head_and_tail(size, ranks);
   if (run_lengths_.empty()) return Cut::balanced(size, ranks, blocks_, unit_);
   const int64_t total = std::accumulate(run_lengths_.begin(), run_lengths_.end(), int64_t{0});
   OSLO_CHECK(total == size, "the runs of ", to_string(), " add up to ", total,
@@ -46,6 +70,7 @@ std::string Placement::to_string() const {
   for (size_t i = 0; i < run_lengths_.size(); ++i) {
     text += c10::str(i == 0 ? ", runs " : "+", run_lengths_[i]);
   }
+  if (head_tail_) text += ", head and tail";
   return text + ")";
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "parallelizers/placement/layout/cut.h"
+#include "parallelizers/placement/layout/cuts/cut.h"
 
 namespace oslo {
 
@@ -23,6 +23,11 @@ class Placement {
   static Placement shard_runs(int64_t dim, std::vector<int64_t> lengths,
                               std::vector<int64_t> units);
 
+  /// Of 2n equal pieces of the dimension over n ranks, rank r has pieces r and 2n - 1 - r: of a
+  /// sequence to which a causal mask belongs each has as much to do (Megatron's and Striped
+  /// Attention's order, arXiv 2311.09431).
+  static Placement head_tail(int64_t dim);
+
   bool is_shard() const { return dim_ >= 0; }
   int64_t dim() const { return dim_; }
 
@@ -30,7 +35,8 @@ class Placement {
   /// the runs or units.
   Cut cut_of(int64_t size, int ranks) const;
 
-  /// "replicate", "shard(0)", "shard(0, blocks 3)", "shard(0, unit 16)", "shard(0, runs 8+2+2)".
+  /// "replicate", "shard(0)", "shard(0, blocks 3)", "shard(0, unit 16)", "shard(0, runs 8+2+2)",
+  /// "shard(0, head and tail)".
   std::string to_string() const;
 
   bool operator==(const Placement& other) const = default;
@@ -41,6 +47,7 @@ class Placement {
   int64_t unit_ = 1;
   std::vector<int64_t> run_lengths_;
   std::vector<int64_t> run_units_;
+  bool head_tail_ = false;
 };
 
 }  // namespace oslo

@@ -7,7 +7,9 @@
 #include "mpu/base/foreign_scope.h"
 #include "mpu/collectives/collectives.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/layout/gather_watch.h"
 #include "parallelizers/placement/layout/memory_order.h"
+#include "parallelizers/placement/layout/purpose.h"
 
 namespace oslo {
 namespace {
@@ -33,6 +35,31 @@ LayoutPtr with_axis(const Value& value, const ContextPtr& context, int axis, Lay
       value.layout ? std::make_shared<Layout>(*value.layout) : std::make_shared<Layout>(context);
   (*layout)[axis] = std::move(cut);
   return layout;
+}
+
+/// Where something uses one branch of a sum that the plan joined, which the example did not show:
+/// whether all ranks do. Another collective than those of sums, so that a rank that is alone meets
+/// none of theirs, whose numbers it would take for its own.
+void check_all_end(const PartialSum& sum, const at::Tensor& part, const Mesh& mesh) {
+  const auto& group = mesh.axis(sum.axis);
+  const std::vector<int64_t> sizes(group->size(), 1);
+  try {
+    group->all_gather(at::zeros({1}, part.options().dtype(at::kByte)), 0, sizes);
+  } catch (const PeerError& error) {
+    throw PeerError(c10::str(
+        RuleScope::current(), " uses one branch of a sum that the plan reduces as a whole (",
+        "\"joined\" in parallel.plan()), perhaps on this rank alone, as a number that one rank "
+        "prints; use it on every rank, or show it in InitializeOptions::example_inputs, on any "
+        "rank, and branches are reduced one by one: ",
+        error.what()));
+  }
+}
+
+/// This rank's part, as `lies` has it on `axis`, of what the ranks' tensors are together.
+at::Tensor scatter_sum(const at::Tensor& addend, const Layout& lies, int axis) {
+  const auto& [dim, cut] = lies[axis];
+  const AskerScope asker = AskerScope::with_purpose(purpose::kScatter);
+  return reduce_and_scatter(addend, lies.group(axis), dim, cut->sizes());
 }
 
 }  // namespace
@@ -62,6 +89,8 @@ Value gather_axis(Value value, int axis, bool then_copy) {
     return gather_axis(gather_axis(std::move(value), inner), axis, then_copy);
   }
   const auto [_, cut] = (*value.layout)[axis];
+  const char* const asked = AskerScope::current().purpose;
+  const AskerScope asker = AskerScope::with_purpose(*asked == '\0' ? purpose::kGather : asked);
   const auto& group = value.layout->group(axis);
   const at::Tensor joined = then_copy ? gather_and_copy(value.local, group, dim, cut->sizes())
                                       : gather_from(value.local, group, dim, cut->sizes());
@@ -83,41 +112,22 @@ Value split_axis(Value value, const ContextPtr& context, int axis, int64_t dim, 
   }
   OSLO_CHECK(value.local.size(dim) == cut->size(), "dimension ", dim, " has ",
              value.local.size(dim), " elements on this rank, the cut divides ", cut->size());
+  const AskerScope asker = AskerScope::with_purpose(purpose::kSplit);
   at::Tensor part =
       scatter_to(cut->by_rank(value.local, dim), context->mesh().axis(axis), dim, cut->sizes());
   return {std::move(part), with_axis(value, context, axis, {dim, cut})};
 }
 
 Value copy_axis(Value value, const Mesh& mesh, int axis) {
+  const AskerScope asker = AskerScope::with_purpose(purpose::kCopy);
   value.local = copy_to(value.local, mesh.axis(axis));
   return value;
 }
 
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis) {
+  const AskerScope asker = AskerScope::with_purpose(purpose::kReduce);
   return reduce_from(std::move(partial), mesh.axis(axis));
 }
-
-namespace {
-
-/// Where something uses one branch of a sum that the plan joined, which the example did not show:
-/// whether all ranks do. Another collective than those of sums, so that a rank that is alone meets
-/// none of theirs, whose numbers it would take for its own.
-void check_all_end(const PartialSum& sum, const at::Tensor& part, const Mesh& mesh) {
-  const auto& group = mesh.axis(sum.axis);
-  const std::vector<int64_t> sizes(group->size(), 1);
-  try {
-    group->all_gather(at::zeros({1}, part.options().dtype(at::kByte)), 0, sizes);
-  } catch (const PeerError& error) {
-    throw PeerError(c10::str(
-        RuleScope::current(), " uses one branch of a sum that the plan reduces as a whole (",
-        "\"joined\" in parallel.plan()), perhaps on this rank alone, as a number that one rank "
-        "prints; use it on every rank, or show it in InitializeOptions::example_inputs, on any "
-        "rank, and branches are reduced one by one: ",
-        error.what()));
-  }
-}
-
-}  // namespace
 
 Value end_sum(Value value) {
   if (!value.partial) return value;
@@ -130,16 +140,36 @@ Value end_sum(Value value) {
   const BelowDoor below;
   if (sum->parts > 0 && !sum->complete() && !elsewhere)
     check_all_end(*sum, value.local, context.mesh());
-  value.local = reduce_axis(std::move(value.local), context.mesh(), sum->axis);
-  return value;
+  if (sum->after.whole()) {
+    value.local = reduce_axis(std::move(value.local), context.mesh(), sum->axis);
+    return value;
+  }
+  LayoutPtr lies = with_axis(value, value.layout->context(), sum->axis, sum->after);
+  at::Tensor part = scatter_sum(value.local, *lies, sum->axis);
+  return {std::move(part), std::move(lies)};
+}
+
+LayoutPtr ended_layout(const Value& value) {
+  if (!value.partial || value.partial->after.whole()) return value.layout;
+  return with_axis(value, value.layout->context(), value.partial->axis, value.partial->after);
+}
+
+LayoutPtr scattered_layout(const Value& partial, const ContextPtr& context, int axis, int64_t dim) {
+  CutPtr cut = cut_inside(partial.layout.get(), Placement::shard(dim), partial.local.size(dim),
+                          context->mesh().axis(axis)->size());
+  return with_axis(partial, context, axis, {dim, std::move(cut)});
 }
 
 Value scatter_axis(Value partial, const ContextPtr& context, int axis, int64_t dim) {
-  const auto& group = context->mesh().axis(axis);
-  CutPtr cut = cut_inside(partial.layout.get(), Placement::shard(dim), partial.local.size(dim),
-                          group->size());
-  at::Tensor part = reduce_and_scatter(partial.local, group, dim, cut->sizes());
-  return {std::move(part), with_axis(partial, context, axis, {dim, std::move(cut)})};
+  LayoutPtr lies = scattered_layout(partial, context, axis, dim);
+  at::Tensor part = scatter_sum(partial.local, *lies, axis);
+  return {std::move(part), std::move(lies)};
+}
+
+void announce_gather(const Value& value, const char* operation, const std::string& reason) {
+  if (!value.cut()) return;
+  const auto watch = value.layout->context()->gather_watch;
+  if (watch) watch->about_to_gather({operation, reason, value.sizes(), *value.layout});
 }
 
 Value gather_all(Value value) {
@@ -153,30 +183,13 @@ Value gather_all(Value value) {
 
 at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason) {
   if (!value.cut()) return value.local;
+  announce_gather(value, operation, reason);
   at::Tensor whole = gather_all(value).local;
   if (ForeignScope::active()) return whole;
   value.layout->context()->gathers().record(
       operation, reason,
       (whole.numel() - value.local.numel()) * static_cast<int64_t>(whole.element_size()));
   return whole;
-}
-
-Value redistribute(Value value, const LayoutPtr& target) {
-  if (!target) return gather_all(std::move(value));
-  if (value.layout && *value.layout == *target) return value;
-  const int axes = target->axes();
-  // What lies inside a cut that differs is undone with it, and made again.
-  for (int axis = axes - 1; axis >= 0; --axis) {
-    if (value.layout && !((*value.layout)[axis] == (*target)[axis])) {
-      value = gather_axis(std::move(value), axis);
-    }
-  }
-  for (const int axis : target->nesting()) {
-    const auto& [dim, cut] = (*target)[axis];
-    if (dim < 0 || (value.layout && (*value.layout)[axis].dim == dim)) continue;
-    value = split_axis(std::move(value), target->context(), axis, dim, cut);
-  }
-  return value;
 }
 
 at::Tensor local_part(const at::Tensor& whole, const Layout& layout) {

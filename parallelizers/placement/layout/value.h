@@ -56,20 +56,26 @@ Value split_axis(Value value, const ContextPtr& context, int axis, int64_t dim, 
 Value copy_axis(Value value, const Mesh& mesh, int axis);
 /// A local tensor that holds one addend a rank of the axis.
 at::Tensor reduce_axis(at::Tensor partial, const Mesh& mesh, int axis);
-/// A value whose partial sum, if it is one, is all-reduced. It is recorded where the addends are,
-/// also under NoGradGuard: who looks first may not be who uses it.
+/// A value whose partial sum, if it is one, is all-reduced, or reduce-scattered where it says so.
+/// It is recorded where the addends are, also under NoGradGuard: who looks first may not be who
+/// uses it.
 Value end_sum(Value value);
-/// The same, of which each rank keeps its part of `dim`, cut evenly inside all other cuts.
+/// How `end_sum` of it lies.
+LayoutPtr ended_layout(const Value& value);
+/// The same of a partial sum as `reduce_axis` takes it, of which each rank keeps its part of `dim`,
+/// cut evenly inside all other cuts.
 Value scatter_axis(Value partial, const ContextPtr& context, int axis, int64_t dim);
+/// How what `scatter_axis` gives lies.
+LayoutPtr scattered_layout(const Value& partial, const ContextPtr& context, int axis, int64_t dim);
 
+/// Tells the context's `GatherWatch`, if there is one, that `operation` is about to gather the
+/// value. Throws what it throws.
+void announce_gather(const Value& value, const char* operation, const std::string& reason);
 /// Whole on every axis.
 Value gather_all(Value value);
 /// The same, written into the context's report of gathers: `operation` needed it, for this
 /// `reason`.
 at::Tensor gather_reported(const Value& value, const char* operation, const std::string& reason);
-/// In another layout (null: whole).
-Value redistribute(Value value, const LayoutPtr& target);
-
 /// This rank's part of `whole`, without communication or history.
 at::Tensor local_part(const at::Tensor& whole, const Layout& layout);
 

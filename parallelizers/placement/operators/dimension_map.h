@@ -20,6 +20,9 @@ struct DimensionMap {
   c10::SmallVector<std::string, 2> results;
   /// Letters along which the operator mixes elements in a way that is not a sum: never cut.
   std::string whole = {};
+  /// Those of `whole` whose gathering is the way that the operator is done over ranks (keys and
+  /// values of attention), and not told as a loss.
+  std::string brought = {};
 
   /// Dimension `letter` of operand `operand` is `factor` times as long as in the other operands
   /// (query heads over key heads): so are its pieces.
@@ -100,7 +103,9 @@ enum class Keep {
 
 /// The engine. For each mesh axis it finds the letters that the operands are cut on, keeps one and
 /// moves the operands accordingly:
-///   - an operand cut on another letter, or otherwise, is gathered;
+///   - an operand cut on another letter, or otherwise, is gathered; one that is cut in other
+///   pieces,
+///     which come from no parameter, exchanges what has another owner;
 ///   - an operand that has the letter whole keeps its part;
 ///   - an operand without the letter is copied: every rank uses it for something else.
 /// A result without the kept letter is a partial sum. Letters in `whole` are gathered. Where an

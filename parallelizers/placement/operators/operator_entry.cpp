@@ -46,9 +46,10 @@ bool is_pointwise(const c10::OperatorHandle& op, const RuleTable& table) {
 
 /// How the operator uses a weight.
 UseKind use_of(std::string_view name) {
-  constexpr std::string_view kProducts[] = {
-      "aten::linear", "aten::matmul", "aten::mm",     "aten::addmm",  "aten::addmm_",
-      "aten::bmm",    "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution"};
+  constexpr std::string_view kProducts[] = {"aten::linear", "aten::matmul",     "aten::mm",
+                                            "aten::addmm",  "aten::addmm_",     "aten::bmm",
+                                            "aten::einsum", "aten::conv1d",     "aten::conv2d",
+                                            "aten::conv3d", "aten::convolution"};
   if (name == "aten::embedding") return UseKind::lookup;
   return std::ranges::find(kProducts, name) != std::end(kProducts) ? UseKind::product
                                                                    : UseKind::none;

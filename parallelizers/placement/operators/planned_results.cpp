@@ -12,11 +12,25 @@ int64_t planned_dimension(int64_t dim, const Value& value, const WeightUse& use,
                               "; name a dimension that there is (-1 is the last), or none"));
 }
 
-/// Takes this rank's part of `value` along `dim`, inside what cuts it already.
-Value cut_evenly(Value value, const ContextPtr& context, int axis, int64_t dim) {
-  const CutPtr cut = cut_inside(value.layout.get(), Placement::shard(dim), value.local.size(dim),
+/// Takes this rank's part of `value`, inside what cuts it already.
+Value take_part(Value value, const ContextPtr& context, int axis, const Placement& placement) {
+  const int64_t dim = placement.dim();
+  const CutPtr cut = cut_inside(value.layout.get(), placement, value.local.size(dim),
                                 context->mesh().axis(axis)->size());
   return split_axis(std::move(value), context, axis, dim, cut);
+}
+
+/// The sum stays partial on `axis` until the others that it joins are there.
+Value let_wait(Value value, const ContextPtr& context, int axis, const WeightUse& use) {
+  const AxisUse& own = use[axis];
+  PartialSum sum{axis, {own.sum}, own.parts};
+  if (!value.layout) value.layout = std::make_shared<Layout>(context);
+  if (own.result == AxisUse::Result::join_scatter) {
+    const int64_t dim = planned_dimension(own.dim, value, use, "its result");
+    sum.after = (*scattered_layout(value, context, axis, dim))[axis];
+  }
+  value.partial = std::make_shared<const PartialSum>(std::move(sum));
+  return value;
 }
 
 }  // namespace
@@ -40,7 +54,9 @@ void cut_inputs(std::span<Value> operands, const ContextPtr& context, int weight
       if (static_cast<int>(i) == weight || !input.defined()) continue;
       if (input.layout && !(*input.layout)[axis].whole()) continue;
       const int64_t dim = planned_dimension(*use[axis].input_dim, input, use, "its input");
-      input = cut_evenly(std::move(input), context, axis, dim);
+      input =
+          take_part(std::move(input), context, axis,
+                    use[axis].input_head_tail ? Placement::head_tail(dim) : Placement::shard(dim));
     }
   }
 }
@@ -48,16 +64,13 @@ void cut_inputs(std::span<Value> operands, const ContextPtr& context, int weight
 Value finish_result(Value local, const ContextPtr& context, const Axes& partial, const Axes& free,
                     const WeightUse& use, bool may_wait) {
   Value value = std::move(local);
-  if (may_wait && !use.empty() && partial.size() == 1 &&
-      use[partial[0]].result == AxisUse::Result::join) {
-    const AxisUse& own = use[partial[0]];
-    value.partial =
-        std::make_shared<const PartialSum>(PartialSum{partial[0], {own.sum}, own.parts});
-    if (!value.layout) value.layout = std::make_shared<Layout>(context);
-    return value;
+  if (may_wait && !use.empty() && partial.size() == 1 && use[partial[0]].joins()) {
+    return let_wait(std::move(value), context, partial[0], use);
   }
   const auto scattered = [&](int axis) {
-    return !use.empty() && use[axis].result == AxisUse::Result::scatter;
+    if (use.empty()) return false;
+    return use[axis].result == AxisUse::Result::scatter ||
+           use[axis].result == AxisUse::Result::join_scatter;
   };
   for (const int axis : partial) {  // first: what is left to all-reduce is less
     if (!scattered(axis)) continue;
@@ -71,7 +84,7 @@ Value finish_result(Value local, const ContextPtr& context, const Axes& partial,
     if (use[axis].result != AxisUse::Result::split || context->mesh().axis(axis)->size() == 1)
       continue;
     const int64_t dim = planned_dimension(use[axis].dim, value, use, "its result");
-    value = cut_evenly(std::move(value), context, axis, dim);
+    value = take_part(std::move(value), context, axis, Placement::shard(dim));
   }
   return value;
 }

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/layout/cuts/cut_requests.h"
 
 namespace oslo {
 namespace {
@@ -19,6 +22,11 @@ at::Tensor joined(std::vector<at::Tensor> parts, int64_t dim) {
   if (parts.front().dim() != 1) return at::cat(parts, dim);
   for (at::Tensor& part : parts) part = part.unsqueeze(0);
   return at::cat(parts, 1).squeeze(0);
+}
+
+bool shows_parameter(const at::Tensor& tensor) {
+  const PlacedTensorImpl* impl = placed_impl(tensor);
+  return impl != nullptr ? GraphPlace::of(*impl).views_leaf() : mark_of(tensor) != nullptr;
 }
 
 std::vector<c10::IValue> on_elements(const DimensionMap& map, c10::ArrayRef<at::Tensor> local,

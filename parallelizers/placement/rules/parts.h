@@ -28,6 +28,9 @@ at::Tensor joined(std::vector<at::Tensor> parts, int64_t dim);
 /// parameters behind them.
 void wish_whole_units(const DimensionMap& map, c10::ArrayRef<Value> operands);
 
+/// A parallel parameter, its gradient, or a view of one.
+bool shows_parameter(const at::Tensor& tensor);
+
 /// An optional tensor argument: operators take an undefined tensor for a given one.
 inline c10::IValue or_none(const at::Tensor& tensor) {
   return tensor.defined() ? c10::IValue(tensor) : c10::IValue();

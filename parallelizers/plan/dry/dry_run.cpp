@@ -217,6 +217,7 @@ DryCost DryRun::run_once() {
     for (int axis = 0; axis < context_->mesh().axes(); ++axis)
       context_->mesh().axis(axis)->ledger().clear();
     calls_->clear();
+    held_operands_.clear();
     residence_->content().begin_run();
     leave_graph();
     {
@@ -236,9 +237,11 @@ DryCost DryRun::run_once() {
                                           const auto& results) {
         meter.note(op, arguments, results);
         if (tape_) tape_->note(op, arguments, results);
+        if (holds_operands_) held_operands_.push_back(arguments);
       };
       run_watched(model_, example_, writes_);
       residence_->shapes().on_known = nullptr;
+      held_operands_.clear();
       work = meter.work();
       stage_work_ = by_stage->finish();
     }
@@ -246,6 +249,14 @@ DryCost DryRun::run_once() {
   } while (residence_->shapes().on_zeros.size() > known || writes_.open());
   writes_.check();
   return cost_of(work);
+}
+
+std::vector<std::shared_ptr<Group>> DryRun::groups() const {
+  std::vector<std::shared_ptr<Group>> groups;
+  for (int axis = 0; axis < context_->mesh().axes(); ++axis) {
+    groups.push_back(context_->mesh().axis(axis));
+  }
+  return groups;
 }
 
 std::vector<DryRun::TensorBytes> DryRun::model_bytes() const {

@@ -13,7 +13,7 @@
 
 #include "mpu/base/node_ptr.h"
 #include "parallelizers/modules/parameters_in_use.h"
-#include "parallelizers/placement/layout/cut.h"
+#include "parallelizers/placement/layout/cuts/cut.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/plan/dry/call_digest.h"
 #include "parallelizers/plan/dry/dry_residence.h"
@@ -87,12 +87,20 @@ class DryRun {
   /// Tells of partial sums that end in the next runs; null: nobody.
   void watch_sums(std::shared_ptr<SumWatch> watch) { context_->sum_watch = std::move(watch); }
 
+  /// Holds what operators take of whose results only the shapes are known, until a run ends, as a
+  /// step's graph would: consumers of one value then share its gradient's collective there, too.
+  void hold_operands() { holds_operands_ = true; }
+
   /// Layers whose weight the forward computed so far.
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
   /// Operators that asked for values and were given zeros.
   const std::vector<std::string>& value_readers() const { return residence_->content().readers(); }
   int64_t runs() const { return runs_; }
+
+  /// What the values of its runs share, and the groups over which they are cut.
+  const std::shared_ptr<ModelContext>& context() const { return context_; }
+  std::vector<std::shared_ptr<Group>> groups() const;
 
  private:
   struct Held {
@@ -142,6 +150,8 @@ class DryRun {
   StageMap stages_;
   std::shared_ptr<MemoryTape> tape_;
   std::vector<UnitCost> stage_work_;
+  bool holds_operands_ = false;
+  std::vector<std::vector<c10::IValue>> held_operands_;
   int64_t runs_ = 0;
 };
 

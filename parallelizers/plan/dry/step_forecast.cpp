@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "parallelizers/memory/offload/foreseen_moves.h"
+
 namespace oslo {
 namespace {
 
@@ -12,13 +14,14 @@ using Memory = MemoryTape::Memory;
 using Call = MemoryTape::Call;
 constexpr int kNone = MemoryTape::kNone;
 
-/// Operators, one after the other, of the same layers; of none: what is never computed again.
+/// Operators, one after the other, of the same layers, or of none.
 struct Stretch {
   int segment = kNone;
   int begin = 0, end = 0;  ///< operators
+  bool again = false;      ///< whether it is computed again
   int64_t let_go = 0;      ///< what it saves, and lets go at its end
   int64_t working = 0;     ///< what running it again needs beside that
-  bool cut() const { return segment != kNone; }
+  bool has_layers() const { return segment != kNone; }
 };
 
 /// Until when a value that the forward makes is held.
@@ -31,16 +34,22 @@ struct Fate {
 class Forecast {
  public:
   Forecast(const MemoryTape& tape, const std::vector<std::string>& names, const StepBase& base,
-           int stage)
-      : calls_(tape.calls()), memories_(tape.memories()), names_(names), base_(base) {
+           int stage, const OffloadOptions* offload)
+      : calls_(tape.calls()),
+        memories_(tape.memories()),
+        names_(names),
+        base_(base),
+        offload_(offload) {
     forget_others(stage);
     made_.resize(calls_.size());
     ends_.resize(calls_.size());
     released_.resize(calls_.size());
+    back_.resize(calls_.size());
     find_stretches();
     find_readers();
     for (size_t i = 0; i < memories_.size(); ++i) decide(static_cast<int>(i));
     for (Stretch& stretch : stretches_) measure(stretch);
+    if (offload_ != nullptr) move_to_host();
   }
 
   StepProfile step() {
@@ -52,7 +61,8 @@ class Forecast {
     start_from_loss();
     size_t run = profile_.runs.size();
     for (size_t i = stretches_.size(); i-- > 0;) {
-      if (stretches_[i].cut()) enter(stretches_[i], profile_.runs[--run]);
+      if (stretches_[i].has_layers()) enter(stretches_[i]);
+      if (stretches_[i].again) run_again(stretches_[i], profile_.runs[--run]);
       for (int op = stretches_[i].end; op-- > stretches_[i].begin;) backward(op);
     }
     for (const int64_t never_met : gradients_to_come_) held_ += never_met;
@@ -79,7 +89,8 @@ class Forecast {
     for (size_t i = 0; i < calls_.size(); ++i) {
       const int op = static_cast<int>(i);
       if (stretches_.empty() || stretches_.back().segment != calls_[i].segment) {
-        stretches_.push_back({calls_[i].segment, op, op});
+        const int segment = calls_[i].segment;
+        stretches_.push_back({segment, op, op, segment != kNone && offload_ == nullptr});
       }
       stretches_.back().end = op + 1;
       stretch_of_.push_back(static_cast<int>(stretches_.size()) - 1);
@@ -91,7 +102,7 @@ class Forecast {
     reader_.assign(memories_.size(), kNone);
     for (size_t i = 0; i < calls_.size(); ++i) {
       const int in = stretch_of_[i];
-      if (!stretches_[in].cut()) continue;
+      if (!stretches_[in].again) continue;
       for (const int number : calls_[i].arguments) {
         const int made = memories_[number].made;
         if (made == kNone || stretch_of_[made] == in || reader_[number] != kNone) continue;
@@ -118,7 +129,7 @@ class Forecast {
       fate.forward_end = memory.died == kNone ? last + 1 : std::max(memory.died - 1, memory.made);
     } else {
       fate.backward_end = *std::min_element(needed.begin(), needed.end());
-      fate.again = own && reader_[number] == kNone && stretches_[in].cut();
+      fate.again = own && reader_[number] == kNone && stretches_[in].again;
       fate.forward_end = fate.again ? stretches_[in].end - 1 : last + 1;
       if (fate.again) stretches_[in].let_go += memory.bytes;
       released_[fate.backward_end].push_back(number);
@@ -140,15 +151,35 @@ class Forecast {
     }
   }
 
+  /// What waits for backward, and is neither the program's nor another layer's when its own ends.
+  void move_to_host() {
+    std::vector<offload::SavedValue> values;
+    std::vector<int> numbers;
+    for (size_t i = 0; i < memories_.size(); ++i) {
+      const Memory& memory = memories_[i];
+      if (memory.made == kNone || memory.savers.empty() || memory.bytes == 0) continue;
+      const Stretch& own = stretches_[stretch_of_[memory.made]];
+      values.push_back({memory.bytes, memory.savers, std::max(own.end - 1, memory.used)});
+      numbers.push_back(static_cast<int>(i));
+    }
+    const auto end = static_cast<int>(calls_.size());
+    const auto moves = offload::foresee_moves(values, end, *offload_);
+    for (size_t i = 0; i < moves.size(); ++i) {
+      if (!moves[i].moves()) continue;
+      ends_[moves[i].leaves].push_back(numbers[i]);
+      back_[moves[i].returns].push_back(numbers[i]);
+    }
+  }
+
   void forward(const Stretch& stretch) {
-    if (stretch.cut()) begin("forward of " + names_[stretch.segment]);
+    if (stretch.has_layers()) begin("forward of " + names_[stretch.segment]);
     for (int op = stretch.begin; op < stretch.end; ++op) {
       for (const int number : made_[op]) held_ += memories_[number].bytes;
       hold(0);
-      if (op + 1 == stretch.end && stretch.cut()) try_it(stretch);
+      if (op + 1 == stretch.end && stretch.again) try_it(stretch);
       for (const int number : ends_[op]) held_ -= memories_[number].bytes;
     }
-    if (!stretch.cut()) return;
+    if (!stretch.again) return;
     begin("after " + names_[stretch.segment]);
     SegmentRun run;
     run.segment = stretch.segment;
@@ -165,10 +196,15 @@ class Forecast {
     profile_.phases.push_back(std::move(tried));
   }
 
-  void enter(const Stretch& stretch, SegmentRun& run) {
+  void enter(const Stretch& stretch) {
     begin("backward of " + names_[stretch.segment]);
+    held_ += std::exchange(gradients_to_come_[stretch.segment], 0);
+    hold(0);
+  }
+
+  void run_again(const Stretch& stretch, SegmentRun& run) {
     run.reran = profile_.phases.size() - 1;
-    held_ += stretch.let_go + std::exchange(gradients_to_come_[stretch.segment], 0);
+    held_ += stretch.let_go;
     hold(stretch.working);
   }
 
@@ -198,6 +234,8 @@ class Forecast {
 
   void backward(int op) {
     const Call& call = calls_[op];
+    for (const int number : back_[op]) held_ += memories_[number].bytes;
+    hold(0);
     const bool reached = std::any_of(call.results.begin(), call.results.end(),
                                      [&](int number) { return gradients_.contains(number); });
     if (reached && !call.differentiated.empty()) {
@@ -237,13 +275,14 @@ class Forecast {
   std::vector<Memory> memories_;
   const std::vector<std::string>& names_;
   const StepBase base_;
+  const OffloadOptions* const offload_;  ///< null: nothing is moved
   std::vector<Stretch> stretches_;
   std::vector<int> stretch_of_;  ///< of operators
   std::vector<int> reader_;      ///< of memories: the operator that the stretch begins with
   std::vector<Fate> fates_;      ///< of memories
-  std::vector<std::vector<int>> made_, ends_, released_;  ///< memories, by operators
-  std::unordered_map<int, int64_t> gradients_;            ///< of memories
-  std::vector<int64_t> gradients_to_come_;                ///< of segments' parameters
+  std::vector<std::vector<int>> made_, ends_, released_, back_;  ///< memories, by operators
+  std::unordered_map<int, int64_t> gradients_;                   ///< of memories
+  std::vector<int64_t> gradients_to_come_;                       ///< of segments' parameters
   StepProfile profile_;
   int64_t held_ = 0;
 };
@@ -251,8 +290,9 @@ class Forecast {
 }  // namespace
 
 StepProfile forecast_step(const MemoryTape& tape, const std::vector<std::string>& names,
-                          const StepBase& base, int stage, int in_flight) {
-  StepProfile profile = Forecast(tape, names, base, stage).step();
+                          const StepBase& base, int stage, int in_flight,
+                          const OffloadOptions* offload) {
+  StepProfile profile = Forecast(tape, names, base, stage, offload).step();
   for (StepPhase& phase : profile.phases) phase.most += (in_flight - 1) * profile.kept;
   for (SegmentRun& run : profile.runs) run.let_go *= in_flight;
   profile.kept *= in_flight;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "parallelizers/memory/budget/step_profile.h"
+#include "parallelizers/memory/offload/offload_scope.h"
 #include "parallelizers/plan/dry/memory_tape.h"
 
 namespace oslo {
@@ -26,7 +27,10 @@ struct StepBase {
 /// reads, which saves as much. Kernels' own buffers are not known.
 /// Of a pipeline: a rank of `stage`, which takes `in_flight` forwards before the first one's
 /// backward; the forward shown is of one micro-batch then.
+/// With `offload` nothing is computed again: what is saved is moved to the host and comes back
+/// (`OffloadScope`), as if copies took no time, and a layer holds its values until it ends.
 StepProfile forecast_step(const MemoryTape& tape, const std::vector<std::string>& names,
-                          const StepBase& base, int stage = 0, int in_flight = 1);
+                          const StepBase& base, int stage = 0, int in_flight = 1,
+                          const OffloadOptions* offload = nullptr);
 
 }  // namespace oslo

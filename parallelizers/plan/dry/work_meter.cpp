@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "mpu/base/error.h"
+#include "mpu/collectives/collectives.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
@@ -250,6 +251,20 @@ double WorkMeter::backward(const Call& call, double bytes, double result_bytes) 
   }
 }
 
+/// What was gathered for a product waits for its backward, once for all products of one value. A
+/// product may come in parts: whatever sees the gathered value first counts it.
+void WorkMeter::keep_gathered(const Call& call, c10::ArrayRef<c10::IValue> arguments) {
+  if (call.placed || !call.in_graph) return;
+  for (const c10::IValue& argument : arguments) {
+    for_each_tensor_in(argument, [&](const at::Tensor& tensor) {
+      NodePtr node = gathered_by(tensor);
+      if (!node || node == gathering_) return;
+      gathering_ = std::move(node);
+      work_.kept_bytes += static_cast<int64_t>(bytes_of_tensor(tensor));
+    });
+  }
+}
+
 void WorkMeter::count(const Call& begun, c10::ArrayRef<c10::IValue> results) {
   Call call = begun;
   double result_bytes = 0, result_elements = 0;
@@ -285,6 +300,7 @@ std::unique_ptr<at::ObserverContext> WorkMeter::begin(const at::RecordFunction& 
   const auto inputs = function.inputs();
   const c10::ArrayRef<c10::IValue> arguments(inputs.data(), inputs.size());
   auto call = meter->read(*op, arguments);
+  meter->keep_gathered(*call, arguments);
   if (call->placed) {
     ++meter->work_.placed;
     meter->work_.seconds += meter->rates_.placed * (c10::GradMode::is_enabled() ? 2 : 1);
@@ -316,7 +332,10 @@ void WorkMeter::end(const at::RecordFunction& function, at::ObserverContext* con
 
 void WorkMeter::note(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,
                      c10::ArrayRef<c10::IValue> results) {
-  if (depth_ == 0) count(*read(op, arguments), results);
+  if (depth_ > 0) return;
+  const auto call = read(op, arguments);
+  keep_gathered(*call, arguments);
+  count(*call, results);
 }
 
 }  // namespace oslo

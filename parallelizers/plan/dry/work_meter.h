@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/placement/operators/operator_entry.h"
 #include "parallelizers/plan/dry/function_entries.h"
 #include "parallelizers/plan/dry/rates.h"
@@ -16,8 +17,9 @@ struct Work {
   double seconds = 0;
   /// Floating-point, of matrix products, convolutions and attention; of doubles each counts twice.
   double operations = 0;
-  int64_t placed = 0;      ///< operators on placed values, forward
-  int64_t kept_bytes = 0;  ///< at most, of results that wait for backward
+  int64_t placed = 0;  ///< operators on placed values, forward
+  /// At most, of results that wait for backward, and of what products gathered.
+  int64_t kept_bytes = 0;
 };
 
 /// While it lives it sees every operator that this thread runs on local tensors, below the door,
@@ -43,6 +45,7 @@ class WorkMeter {
   static void end(const at::RecordFunction& function, at::ObserverContext* context);
   const OperatorEntry* entry(const at::RecordFunction& function);
   std::unique_ptr<Call> read(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) const;
+  void keep_gathered(const Call& call, c10::ArrayRef<c10::IValue> arguments);
   void count(const Call& call, c10::ArrayRef<c10::IValue> results);
   double forward(const Call& call, double bytes) const;
   double backward(const Call& call, double bytes, double result_bytes) const;
@@ -50,7 +53,8 @@ class WorkMeter {
   const Rates& rates_;
   at::CallbackHandle handle_;
   Work work_;
-  int depth_ = 0;  ///< of operators within a counted one
+  NodePtr gathering_;  ///< of what was last gathered
+  int depth_ = 0;      ///< of operators within a counted one
   FunctionEntries entries_;
 };
 

@@ -130,6 +130,11 @@ void check_style(const LayerPlan& layer, const LayerStyle& style) {
 void check_asked(std::vector<LayerPlan>& layers, const PlanAxes& axes) {
   for (LayerPlan& layer : layers) {
     if (!layer.asked_for) continue;
+    // Over sequences alone there is nothing that a style without an axis could mean.
+    if (axes.ranks_of_weights() == 1 && axes.searched.empty()) {
+      layer.style = {};
+      layer.use = {};
+    }
     check_axes(layer, axes);
     if (layer.computed) layer.set_computed();  // throws
     check_style(layer, layer.style);

@@ -37,6 +37,8 @@ struct LayerPlan {
   std::string axis = "tensor";
   /// On axes that patterns and policies name beside it; whole on those that are not here.
   std::map<std::string, LayerStyle> other_styles = {};
+  /// What is gathered for its product is gathered again in backward (WeightUses::gathers_again).
+  bool gathers_again = false;
   LayerView view = {};  ///< where the weight and bias are, and what the layer's class says of them
 
   const LayerTraits& traits() const { return traits_of(kind); }

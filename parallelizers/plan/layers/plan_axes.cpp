@@ -7,7 +7,7 @@ namespace oslo {
 PlanAxes::PlanAxes(const RankGrid& grid) {
   for (const std::string& name : grid.layer_axes()) axes.push_back({name, grid.size(name)});
   if (axes.empty()) axes.push_back({searched, 1});
-  if (axes.size() == 1) searched = axes.front().name;
+  if (axes.size() == 1 && axes.front().name != kContextAxis) searched = axes.front().name;
   if (!has(searched)) searched.clear();
 }
 
@@ -21,6 +21,12 @@ int PlanAxes::searched_ranks() const {
 int PlanAxes::ranks() const {
   int ranks = 1;
   for (const Axis& axis : axes) ranks *= axis.size;
+  return ranks;
+}
+
+int PlanAxes::ranks_of_weights() const {
+  int ranks = 1;
+  for (const Axis& axis : axes) ranks *= axis.name == kContextAxis ? 1 : axis.size;
   return ranks;
 }
 

@@ -27,11 +27,11 @@ void check_use(const LayerPlan& layer) {
 }
 
 bool joins_sum(const LayerPlan& layer) {
-  return layer.use.result == AxisUse::Result::join;
+  return layer.use.joins();
 }
 
 bool says_use(const LayerPlan& layer) {
-  return (layer.use != AxisUse{} && !joins_sum(layer)) ||
+  return (layer.use != AxisUse{} && layer.use.result != AxisUse::Result::join) ||
          std::any_of(layer.other_styles.begin(), layer.other_styles.end(),
                      [](const auto& other) { return other.second.use != AxisUse{}; });
 }
@@ -48,6 +48,7 @@ PlannedUses planned_uses(const std::vector<LayerPlan>& layers, const Mesh& mesh)
     if (weight.planned.empty()) weight.planned = layer.why + ": " + layer.path;
     weight.product.resize(mesh.axes());
     weight.lookup.resize(mesh.axes());
+    weight.gathers_again |= layer.gathers_again;
     if (!own) continue;
     for (int axis = 0; axis < mesh.axes(); ++axis) {
       (layer.embedding() ? weight.lookup : weight.product)[axis] =

@@ -28,8 +28,11 @@ std::string use_text(const AxisUse& use) {
   std::string text;
   if (use.result == AxisUse::Result::scatter) text += " scatter=" + std::to_string(use.dim);
   if (use.result == AxisUse::Result::split) text += " split=" + std::to_string(use.dim);
-  if (use.result == AxisUse::Result::join) text += " joined";
-  if (use.input_dim) text += " input=" + std::to_string(*use.input_dim);
+  if (use.joins()) text += " joined";
+  if (use.result == AxisUse::Result::join_scatter) text += " scatter=" + std::to_string(use.dim);
+  if (use.input_dim) {
+    text += (use.input_head_tail ? " head_tail=" : " input=") + std::to_string(*use.input_dim);
+  }
   return text;
 }
 
@@ -48,8 +51,9 @@ bool read_use(const std::string& key, int64_t dim, LayerStyle& parsed) {
   if (key == "scatter" || key == "split") {
     parsed.use.result = key == "split" ? AxisUse::Result::split : AxisUse::Result::scatter;
     parsed.use.dim = dim;
-  } else if (key == "input") {
+  } else if (key == "input" || key == "head_tail") {
     parsed.use.input_dim = dim;
+    parsed.use.input_head_tail = key == "head_tail";
   } else {
     return false;
   }
@@ -70,8 +74,9 @@ void check_use_word(const std::string& key, const LayerStyle& parsed, const std:
       "\": split=D gives each rank its part of a whole result, as replicate gives; of row "
       "and vocab say scatter=D; that of ",
       to_string(style), " is ", sums ? "a sum" : "cut already");
-  OSLO_CHECK_AS(config, key != "input" || style == Style::replicate, where, ": \"", text,
-                "\": input=D cuts the input over the ranks over which ", to_string(style),
+  const bool of_input = key == "input" || key == "head_tail";
+  OSLO_CHECK_AS(config, !of_input || style == Style::replicate, where, ": \"", text, "\": ", key,
+                "=D cuts the input over the ranks over which ", to_string(style),
                 " cuts the weight; use it with replicate");
 }
 
@@ -115,7 +120,7 @@ LayerStyle LayerStyle::parse(const std::string& text, const std::string& where) 
     OSLO_CHECK_AS(
         config, use || division, where, ": cannot read \"", word, "\" in \"", text,
         "\"; column, row and shard take blocks=N and unit=N with N at least 1; row and vocab "
-        "take scatter=D, replicate takes split=D and input=D, with a dimension D");
+        "take scatter=D, replicate takes split=D and input=D or head_tail=D, with a dimension D");
     OSLO_CHECK_AS(config, seen.insert(key).second, where, ": \"", text, "\" gives ", key, " twice");
     if (division) (key == "blocks" ? parsed.blocks : parsed.unit) = *number;
   }

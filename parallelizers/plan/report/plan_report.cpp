@@ -101,6 +101,7 @@ nlohmann::json Plan::to_json() const {
           {{"layers", each.layers}, {"not_cut", each.not_cut}, {"kept", each.kept}});
     }
   }
+  if (!offload.empty()) json["offload"] = offload;
   if (memory.budget > 0) {
     json["memory"] = {{"budget", memory.budget}, {"peak", memory.peak}, {"at", memory.at}};
     for (const StageMemory& stage : memory.stages) {
@@ -117,6 +118,9 @@ nlohmann::json Plan::to_json() const {
                                           {"peak_within", stage.within},
                                           {"segments", stage.segments},
                                           {"computed_again", stage.again}});
+      if (!offload.empty()) {
+        json["memory"]["stages"].back()["moved_bytes"] = stage.kept - stage.kept_least;
+      }
     }
   }
   json["counted"] = counted;

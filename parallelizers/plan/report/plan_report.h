@@ -49,10 +49,10 @@ struct StageMemory {
   int64_t gradients = 0;
   int64_t states = 0;      ///< an optimizer's
   int64_t kept = 0;        ///< activations that wait for backward, where nothing is computed again
-  int64_t kept_least = 0;  ///< where everything is
+  int64_t kept_least = 0;  ///< where everything is, or is moved to the host
   int64_t peak = 0;        ///< where nothing is computed again
   std::string at;          ///< when
-  int64_t least = 0;       ///< where everything is
+  int64_t least = 0;       ///< where everything is, or is moved
   std::string least_at;    ///< when
   int64_t within = 0;      ///< the peak within the budget; 0: it does not fit, or there is none
   int64_t segments = 0;    ///< in all
@@ -114,6 +114,9 @@ struct Plan {
   PlanPipeline pipeline;
   PlanForecast forecast;
   std::vector<PlanSegment> recomputed;  ///< empty where nothing is
+  /// How what layers save for backward is moved to the host (memory/offload/); empty where the
+  /// config does not ask for it.
+  std::string offload;
   PlanMemory memory;
   std::vector<GatherEntry> gathers;  ///< operators that had to gather, and why
   std::vector<PlanTraffic> traffic;

@@ -104,8 +104,22 @@ void print_summary(std::ostream& out, const Plan& plan) {
   out << wrapped_text(memory, "  ") << "\n";
 }
 
+/// How a stage fits. `moved`: activations are moved to the host, and nothing is computed again.
+std::string fits_text(const StageMemory& stage, bool moved) {
+  if (stage.within == 0) {
+    return "does not fit: a rank holds " + byte_text(stage.least) + " at the least";
+  }
+  if (moved) {
+    return "fits in " + byte_text(stage.within) + ", with " +
+           byte_text(stage.kept - stage.kept_least) + " moved to the host";
+  }
+  if (stage.again == 0) return "fits, with nothing computed again";
+  return c10::str("fits in ", byte_text(stage.within), ", with ", stage.again, " of ",
+                  stage.segments, " segments computed again");
+}
+
 /// What `oslo plan --memory` asks.
-void print_memory(std::ostream& out, const PlanMemory& memory) {
+void print_memory(std::ostream& out, const PlanMemory& memory, bool moved) {
   out << "  memory of a rank in a step, by shapes, and a budget of " << byte_text(memory.budget)
       << ":\n";
   std::vector<Row> rows = {{"", "parameters", "gradients", "optimizer", "kept", "peak", "when"}};
@@ -115,21 +129,14 @@ void print_memory(std::ostream& out, const PlanMemory& memory) {
     rows.push_back({name + "all kept", byte_text(stage.parameters), byte_text(stage.gradients),
                     byte_text(stage.states), byte_text(stage.kept), byte_text(stage.peak),
                     stage.at});
-    rows.push_back({name + "all again", "", "", "", byte_text(stage.kept_least),
-                    byte_text(stage.least), stage.least_at});
+    rows.push_back({name + (moved ? "moved to the host" : "all again"), "", "", "",
+                    byte_text(stage.kept_least), byte_text(stage.least), stage.least_at});
   }
   print_table(out, rows);
   for (size_t i = 0; i < memory.stages.size(); ++i) {
     const StageMemory& stage = memory.stages[i];
     out << "  " << (memory.stages.size() > 1 ? c10::str("stage ", i, ": ") : "");
-    if (stage.within == 0) {
-      out << "does not fit: a rank holds " << byte_text(stage.least) << " at the least\n";
-    } else if (stage.again == 0) {
-      out << "fits, with nothing computed again\n";
-    } else {
-      out << "fits in " << byte_text(stage.within) << ", with " << stage.again << " of "
-          << stage.segments << " segments computed again\n";
-    }
+    out << fits_text(stage, moved) << "\n";
   }
 }
 
@@ -203,8 +210,9 @@ std::string Plan::to_string() const {
         out << "    but " << each.layers << ": the budget of memory allows to keep it\n";
     }
   }
+  if (!offload.empty()) out << "  saved for backward: " << offload << "\n";
   if (!memory.stages.empty()) {
-    print_memory(out, memory);
+    print_memory(out, memory, !offload.empty());
   } else if (memory.budget > 0) {
     out << "  budget of memory: " << byte_text(memory.budget);
     if (memory.peak > 0) {

@@ -5,7 +5,6 @@
 #include <optional>
 #include <tuple>
 
-#include "parallelizers/plan/layers/planned_uses.h"
 #include "parallelizers/plan/search/joined_sums.h"
 #include "parallelizers/plan/search/role_choices.h"
 
@@ -54,7 +53,8 @@ class Search {
     result.found = cost_of(best);
     choices_.take(best);
     choices_.explain(best);
-    join_sums_where_found(result);
+    // On top of the cuts: a sum that waits changes nothing of how layers lie.
+    result.found = join_sums(layers_, run_, result.found);
     result.one_device = one_device();
     result.runs = run_.runs();
     result.value_readers = run_.value_readers();
@@ -64,12 +64,6 @@ class Search {
 
  private:
   using Styles = RoleChoices::Styles;
-
-  /// Last, on top of the cuts: a sum that waits changes nothing of how layers lie.
-  void join_sums_where_found(PlanSearch& result) {
-    join_sums(layers_, run_);
-    if (std::ranges::any_of(layers_, joins_sum)) result.found = run_.run(layers_);
-  }
 
   DryCost cost_of(const Styles& choice) { return choices_.cost_of(choice); }
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "mpu/base/error.h"
@@ -15,7 +16,7 @@
 namespace oslo {
 namespace {
 
-using Terms = c10::SmallVector<int, 4>;
+using Terms = PartialSum::Terms;
 
 class EndedSums final : public SumWatch {
  public:
@@ -43,37 +44,44 @@ class EndedSums final : public SumWatch {
   std::vector<Terms> ended_;
 };
 
-/// Whether the layer's result is the sum of products of rows, of which nothing is said.
-bool may_join(const LayerPlan& layer) {
+/// Whether the layer's result is the sum of products of rows, of which no pattern says anything.
+bool may_join(const LayerPlan& layer, bool scattered) {
   return layer.kind == LayerKind::linear && layer.style.style == Style::row &&
-         layer.other_styles.empty() && layer.use == AxisUse{} && !layer.computed &&
-         !layer.decided && layer.traits().one_result;
+         layer.other_styles.empty() && (scattered || layer.use == AxisUse{}) && !layer.computed &&
+         !layer.decided;
 }
 
-AxisUse in_sum(int sum, int parts) {
-  AxisUse use;
-  use.result = AxisUse::Result::join;
+/// The same result as one of several in a sum.
+AxisUse in_sum(AxisUse use, int sum, int parts) {
+  if (use.result == AxisUse::Result::reduce) use.result = AxisUse::Result::join;
+  if (use.result == AxisUse::Result::scatter) use.result = AxisUse::Result::join_scatter;
   use.sum = sum;
   use.parts = parts;
   return use;
 }
 
+AxisUse by_itself(const AxisUse& use) {
+  if (use.result != AxisUse::Result::join_scatter) return {};
+  return {AxisUse::Result::scatter, use.dim};
+}
+
 /// Lets the sum of every layer that may join others wait; false where there is none.
-bool let_wait(std::vector<LayerPlan>& layers) {
+bool let_wait(std::vector<LayerPlan>& layers, const std::set<size_t>& scattered) {
   std::map<const c10::TensorImpl*, int> uses;
   for (const LayerPlan& layer : layers) ++uses[layer.weight().unsafeGetTensorImpl()];
   int found = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool alone = uses[layers[i].weight().unsafeGetTensorImpl()] == 1;
-    if (!alone || !may_join(layers[i])) continue;
-    layers[i].use = in_sum(static_cast<int>(i), 0);
+    if (!alone || !may_join(layers[i], scattered.contains(i))) continue;
+    layers[i].use = in_sum(layers[i].use, static_cast<int>(i), 0);
     ++found;
   }
   return found > 1;
 }
 
-std::vector<Terms> sums_of(std::vector<LayerPlan> layers, DryRun& run) {
-  if (!let_wait(layers)) return {};
+std::vector<Terms> sums_of(std::vector<LayerPlan> layers, DryRun& run,
+                           const std::set<size_t>& scattered) {
+  if (!let_wait(layers, scattered)) return {};
   const auto ended = std::make_shared<EndedSums>();
   run.watch_sums(ended);
   const auto unwatched = c10::make_scope_exit([&] { run.watch_sums(nullptr); });
@@ -85,28 +93,38 @@ std::vector<Terms> sums_of(std::vector<LayerPlan> layers, DryRun& run) {
   return ended->joined();
 }
 
+/// Says of each layer with which others its sum is reduced.
+void explain(std::vector<LayerPlan>& layers) {
+  for (LayerPlan& layer : layers) {
+    if (!joins_sum(layer)) continue;
+    const bool scatters = layer.use.result == AxisUse::Result::join_scatter;
+    layer.why += scatters ? "; one reduce-scatter" : "; one all-reduce";
+    layer.why += " for its sum with";
+    for (const LayerPlan& other : layers) {
+      const bool together = joins_sum(other) && other.use.sum == layer.use.sum;
+      if (together && &other != &layer) layer.why += " " + other.path;
+    }
+  }
+}
+
 }  // namespace
 
-void join_sums(std::vector<LayerPlan>& layers, DryRun& run) {
-  const std::vector<Terms> sums = sums_of(layers, run);
-  if (sums.empty()) return;
+DryCost join_sums(std::vector<LayerPlan>& layers, DryRun& run, const DryCost& apart,
+                  const std::set<size_t>& scattered) {
+  const std::vector<Terms> sums = sums_of(layers, run, scattered);
+  if (sums.empty()) return apart;
   const std::vector<LayerPlan> before = layers;
-  const DryCost apart = run.run(layers);
   int number = 0;
   for (const Terms& terms : sums) {
     ++number;
     for (const int term : terms) {
-      LayerPlan& layer = layers[term];
-      if (joins_sum(layer)) continue;
-      layer.use = in_sum(number, static_cast<int>(terms.size()));
-      layer.why += "; one all-reduce for its sum with";
-      for (const int other : terms) {
-        if (other != term) layer.why += " " + layers[other].path;
-      }
+      layers[term].use = in_sum(layers[term].use, number, static_cast<int>(terms.size()));
     }
   }
   const DryCost joined = run.run(layers);
-  if (joined.bytes >= apart.bytes || joined.gathers > apart.gathers) layers = before;
+  if (joined.bytes < apart.bytes && joined.gathers <= apart.gathers) return joined;
+  layers = before;
+  return apart;
 }
 
 void agree_on_sums(const World& world, std::vector<LayerPlan>& layers) {
@@ -119,9 +137,10 @@ void agree_on_sums(const World& world, std::vector<LayerPlan>& layers) {
   } catch (const Error& error) {
     if (kind_of(error) == ErrorKind::peer) throw;
     for (LayerPlan& layer : layers) {
-      if (joins_sum(layer)) layer.use = {};
+      if (joins_sum(layer)) layer.use = by_itself(layer.use);
     }
   }
+  explain(layers);
 }
 
 }  // namespace oslo

@@ -17,7 +17,9 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
+#include "tools/oslo/run/malloc_environment.h"
 #include "tools/oslo/run/orphan_guard.h"
 #include "tools/oslo/run/rank_output.h"
 #include "tools/oslo/run/rank_process.h"
@@ -162,6 +164,9 @@ bool RankGroup::start(const std::vector<std::string>& argv) {
     if (options_.ranks > 1 && std::getenv("OMP_NUM_THREADS") == nullptr) {
       say("OMP_NUM_THREADS=1 for each rank, so that they share the cores; set it to change that");
       shared.push_back("OMP_NUM_THREADS=1");
+    }
+    if (options_.keeps_freed_memory) {
+      for (std::string& entry : malloc_environment()) shared.push_back(std::move(entry));
     }
     for (int rank = 0; rank < options_.ranks; ++rank) {
       std::vector<std::string> own = shared;

@@ -9,8 +9,10 @@ struct RunOptions {
   int ranks = 0;
   int grace_seconds = 5;
   bool prefix = true;
-  std::vector<std::string> gpus;  ///< of each rank, for CUDA_VISIBLE_DEVICES; empty: as it is
-  std::string path;               ///< the file to execute
+  bool gpu_per_rank = false;       ///< whether `gpus` are to be found (rank_options.h)
+  bool keeps_freed_memory = true;  ///< by the settings of glibc's malloc, unless the user has any
+  std::vector<std::string> gpus;   ///< of each rank, for CUDA_VISIBLE_DEVICES; empty: as it is
+  std::string path;                ///< the file to execute
 };
 
 /// Starts `argv` on `options.ranks` ranks, passes their output on, and returns the exit code of the

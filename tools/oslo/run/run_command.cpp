@@ -1,14 +1,12 @@
 #include "tools/oslo/run/run_command.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
-#include <stdexcept>
 
 #include "tools/oslo/base/find_program.h"
 #include "tools/oslo/run/rank_group.h"
-#include "tools/oslo/run/visible_devices.h"
+#include "tools/oslo/run/rank_options.h"
 
 namespace oslo::tool {
 namespace {
@@ -19,8 +17,9 @@ constexpr const char* kExamples = R"(Examples:
   oslo run -n 2 --no-prefix sh -c 'echo I am $RANK of $WORLD_SIZE'
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and
-OSLO_LAUNCHER=1 in its environment, and OMP_NUM_THREADS=1 unless you set it. The first rank that
-fails ends the others, and its exit code is the command's.
+OSLO_LAUNCHER=1 in its environment, OMP_NUM_THREADS=1 unless you set it, and MALLOC_MMAP_THRESHOLD_,
+MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ unless you set one of them. The first rank that fails
+ends the others, and its exit code is the command's.
 )";
 
 class RunFormatter : public CLI::Formatter {
@@ -30,22 +29,13 @@ class RunFormatter : public CLI::Formatter {
   }
 };
 
-int run(const Invocation& invocation, RunOptions options, bool own_gpu) {
+int run(const Invocation& invocation, RunOptions options) {
   if (invocation.program.empty()) {
     std::cerr << "oslo run: no program given; write `oslo run -n " << options.ranks
               << " ./program arguments`\n";
     return 2;
   }
-  if (own_gpu) {
-    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    try {
-      options.gpus = one_gpu_each(
-          options.ranks, visible == nullptr ? std::nullopt : std::optional<std::string>(visible));
-    } catch (const std::invalid_argument& error) {
-      std::cerr << "oslo run: --gpu-per-rank: " << error.what() << "\n";
-      return 2;
-    }
-  }
+  if (!find_gpus(options, "oslo run")) return 2;
   int exit_code = 0;
   options.path = find_program(invocation.program[0], "oslo run", exit_code);
   return exit_code == 0 ? run_ranks(options, invocation.program) : exit_code;
@@ -60,23 +50,11 @@ void add_run_command(CLI::App& app, Invocation& invocation) {
   command->add_option("-n,--ranks", options->ranks, "how many ranks to start")
       ->required()
       ->check(CLI::Range(1, 65536).description(""));
-  command
-      ->add_option("--grace", options->grace_seconds,
-                   "seconds from SIGTERM to SIGKILL when the ranks are ended (default 5)")
-      ->check(CLI::Range(0, 86400).description(""));
-  command->add_flag_callback(
-      "--no-prefix", [options] { options->prefix = false; },
-      "do not put `[rank r] ` before each line");
-  const auto own_gpu = std::make_shared<bool>(false);
-  command->add_flag("--gpu-per-rank", *own_gpu,
-                    "let each rank see one GPU, by CUDA_VISIBLE_DEVICES, which stays as it is "
-                    "without this");
+  add_rank_options(*command, options);
   command->formatter(std::make_shared<RunFormatter>());
   command->get_formatter()->column_width(26);
   command->footer(kExamples);
-  command->callback([&invocation, options, own_gpu] {
-    invocation.exit_code = run(invocation, *options, *own_gpu);
-  });
+  command->callback([&invocation, options] { invocation.exit_code = run(invocation, *options); });
 }
 
 }  // namespace oslo::tool

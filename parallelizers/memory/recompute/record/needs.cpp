@@ -114,13 +114,19 @@ class Needs {
   bool good_ = true;
 };
 
+/// Whose results lie there, or nobody's.
+int maker_of(const MetStorage& storage) {
+  return storage.makers.empty() ? kNone : storage.makers.front();
+}
+
 /// Gives up some of what is kept where that is more than was asked for; false where it is not.
 class Share {
  public:
   explicit Share(const Segment& segment)
       : segment_(segment), bytes_(segment), allowed_(segment.keep_at_most * bytes_.saved()) {}
 
-  bool give_up(const Needs& needs, std::vector<bool>& may_keep) const {
+  bool give_up(const Needs& needs, std::vector<bool>& may_keep,
+               std::vector<bool>& operators) const {
     const double left = bytes_.left(
         needs.kept(), [&](int number) { return needs.cannot_run(segment_.operators[number]); });
     // What one operator computed stays or goes together.
@@ -142,7 +148,10 @@ class Share {
     }
     const std::vector<int> given_up = least_to_give_up(things, left - allowed_);
     for (const int each : given_up) {
-      for (const int storage : storages[each]) may_keep[storage] = false;
+      for (const int storage : storages[each]) {
+        may_keep[storage] = false;
+        operators[maker_of(segment_.storages[storage])] = true;
+      }
     }
     return !given_up.empty();
   }
@@ -155,17 +164,41 @@ class Share {
 
 }  // namespace
 
-void decide_needs(Segment& segment) {
+namespace {
+
+std::vector<bool> may_be_kept(const Segment& segment) {
   std::vector<bool> may_keep;
   for (const MetStorage& storage : segment.storages) {
-    may_keep.push_back(storage.may_keep || (storage.constant && storage.writes == 0));
+    const int maker = maker_of(storage);
+    const bool given_up = storage.asked && maker != kNone &&
+                          maker < static_cast<int>(segment.given_up.size()) &&
+                          segment.given_up[maker];
+    const bool constant = storage.constant && storage.writes == 0;
+    may_keep.push_back((storage.may_keep && !given_up) || constant);
   }
-  std::optional<Share> share;
-  if (segment.keep_at_most < 1) share.emplace(segment);
+  return may_keep;
+}
+
+}  // namespace
+
+std::vector<bool> find_given_up(const Segment& segment) {
+  std::vector<bool> operators(segment.operators.size());
+  if (segment.keep_at_most >= 1) return operators;
+  std::vector<bool> may_keep = may_be_kept(segment);
+  const Share share(segment);
   while (true) {
     Needs needs(segment, may_keep);
     if (!needs.decide()) continue;
-    if (share && share->give_up(needs, may_keep)) continue;
+    if (!share.give_up(needs, may_keep, operators)) return operators;
+  }
+}
+
+void decide_needs(Segment& segment) {
+  if (segment.given_up.empty()) segment.given_up = find_given_up(segment);
+  std::vector<bool> may_keep = may_be_kept(segment);
+  while (true) {
+    Needs needs(segment, may_keep);
+    if (!needs.decide()) continue;
     segment.needed = needs.needed();
     for (size_t i = 0; i < segment.storages.size(); ++i) {
       MetStorage& storage = segment.storages[i];

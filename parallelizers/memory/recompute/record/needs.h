@@ -18,13 +18,19 @@ namespace oslo::recompute {
 /// With `Segment::keep_at_most` below 1 some of what was asked to be kept is given up, the cheapest
 /// to compute again for its bytes (given_up.h), until what is left after the segment is at most
 /// that share of what would be left if nothing ran again: its inputs, parameters not among them,
-/// and what its operators save. By shapes alone where tensors are cut, so that ranks decide alike.
+/// and what its operators save. Where `Segment::given_up` says what that is, it is taken as it
+/// stands.
 ///
 /// Throws where an operator that runs again read an input that the segment wrote afterwards.
 void decide_needs(Segment& segment);
 
-/// The same with every operator that can run again, of a segment that had been decided; nothing is
-/// kept beyond what was.
+/// What `decide_needs` would find to give up, for `Segment::given_up`, with nothing let go of. By
+/// shapes alone where tensors are cut; but a rank whose part is one head, say, shares memory where
+/// others copy, so that ranks may find others and have to agree.
+std::vector<bool> find_given_up(const Segment& segment);
+
+/// The same as `decide_needs` with every operator that can run again, of a segment that had been
+/// decided; nothing is kept beyond what was.
 std::vector<bool> all_needed(const Segment& segment);
 
 }  // namespace oslo::recompute

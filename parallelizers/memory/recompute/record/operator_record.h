@@ -19,6 +19,7 @@
 #include "parallelizers/memory/saved_geometry.h"
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/layout/layout.h"
+#include "parallelizers/placement/operators/fused_run.h"
 #include "parallelizers/placement/operators/operator_entry.h"
 
 namespace oslo::recompute {
@@ -70,6 +71,7 @@ struct OperatorRecord {
   c10::SmallVector<int, 4> list_sizes;  ///< of each result: kNone for a tensor, else a list's size
   std::vector<std::pair<at::Generator, at::Tensor>> random;  ///< states before it drew
   c10::SmallVector<std::weak_ptr<SavedSlot>, 4> saved;       ///< in order
+  FusedRun::Choices fused;                                   ///< what its products and GeLUs chose
   std::shared_ptr<CarriedLog> carried;  ///< from other pipeline stages; null: no carrier
   std::optional<ReplayedCall> call;     ///< where records are replayed
   bool placed = false;                  ///< meets tensors that are cut, or on a pipeline stage

@@ -27,6 +27,8 @@ struct Segment {
   bool weighs = false;      ///< notes how much all of its operators compute
   bool whole = false;       ///< operators that nobody needs run again, too
   double keep_at_most = 1;  ///< of what it would save, as a share (needs.h)
+  /// Operators whose results are given up for that, by number; empty: not decided yet.
+  std::vector<bool> given_up;
   bool ended = false;
   std::vector<bool> needed;  ///< operators that run again; of a segment that has ended
   std::mutex mutex;          ///< of those who use what was saved

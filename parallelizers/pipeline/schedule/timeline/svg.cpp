@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <set>
 
+#include "mpu/base/words/markup.h"
 #include "parallelizers/pipeline/schedule/timeline/report.h"
 
 namespace oslo::pipeline {
@@ -65,12 +66,8 @@ std::string box(double x, double y, double width, double height, const std::stri
 }
 
 std::string words(double x, double y, const std::string& anchor, const std::string& content) {
-  std::string escaped;
-  for (const char letter : content) {
-    escaped += letter == '<' ? "&lt;" : letter == '&' ? "&amp;" : std::string(1, letter);
-  }
   return "<text x=\"" + coordinate(x) + "\" y=\"" + coordinate(y) + "\" text-anchor=\"" + anchor +
-         "\">" + escaped + "</text>\n";
+         "\">" + escaped_markup(content) + "</text>\n";
 }
 
 class Panel {

@@ -122,7 +122,9 @@ class FrontHooks final : public VariableHooks {
     return place != nullptr ? place->watched_local() : nullptr;
   }
 
-  static LayoutPtr layout_of(const TensorBase& self) { return placed(self)->layout(); }
+  static LayoutPtr layout_of(const TensorBase& self) {
+    return ended_layout(placed(self)->unfinished());
+  }
 
   /// The hook of a placed tensor as one of its local tensor.
   static Hook on_local(Hook hook, LayoutPtr layout) {

@@ -12,6 +12,7 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/stayed_behind.h"
+#include "parallelizers/placement/layout/moving/redistribute.h"
 
 namespace oslo {
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/layout/cuts/cut_requests.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"

@@ -31,6 +31,23 @@ at::Tensor masked_lookup(const Call& call, const at::Tensor& weight, const at::T
   return found.masked_fill(elsewhere.unsqueeze(-1), 0);
 }
 
+/// Whether the rows of every rank follow each other in the whole, however many axes cut them.
+bool follow_each_other(const Value& weight) {
+  for (const int axis : weight.axes_cutting(0)) {
+    if (!(*weight.layout)[axis].cut->contiguous()) return false;
+  }
+  return true;
+}
+
+/// The first row that this rank holds, of those that these axes cut, inside each other.
+int64_t first_row(const Resolution& resolution, const Axes& axes) {
+  int64_t first = 0;
+  for (const int axis : axes) {
+    first += first_index(*resolution.axis(axis).cut, resolution.mesh().axis(axis)->rank());
+  }
+  return first;
+}
+
 /// weight (V, H), indices (..): V cut: masked lookup, partial sums; H cut: the result is cut.
 void embedding(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
@@ -39,19 +56,18 @@ void embedding(Call& call) {
   const bool by_frequency = call.boolean(3);
   const std::string rows = letters(operands[1].dim());
   DimensionMap map{{"VH", rows}, {rows + "H"}};
-  if (by_frequency || !operands[0].in_one_stretch(0)) map.whole = "V";
+  if (by_frequency || !follow_each_other(operands[0])) map.whole = "V";
   if (by_frequency) map.whole += rows;  // counts over all indices
+  const int64_t words = operands[0].size(0);
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& weight = operands[0].local;
   const at::Tensor& indices = operands[1].local;
   const auto finish = [&](at::Tensor local) {
     call.result(resolution.finish(std::move(local), map.results[0]));
   };
-  if (const int axis = resolution.axis_keeping('V'); axis >= 0) {
-    const int rank = resolution.mesh().axis(axis)->rank();
-    check_indices(indices, resolution.axis(axis).cut->size(), "embedding");
-    return finish(masked_lookup(call, weight, indices,
-                                first_index(*resolution.axis(axis).cut, rank), padding));
+  if (const Axes axes = resolution.axes_keeping("V"); !axes.empty()) {
+    check_indices(indices, words, "embedding");
+    return finish(masked_lookup(call, weight, indices, first_row(resolution, axes), padding));
   }
   finish(lookup(call, weight, indices, padding));
 }

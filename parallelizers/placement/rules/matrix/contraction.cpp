@@ -10,6 +10,7 @@
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/matrix/product_by_heads.h"
 
 namespace oslo {
 namespace {
@@ -109,7 +110,13 @@ std::optional<DimensionMap> map_of(std::string equation, c10::ArrayRef<Value> op
 void einsum(Call& call) {
   const auto map = map_of(call.argument(0).toStringRef(), call.operands());
   if (!map) throw ShapeMismatch("einsum: the equation does not fit the operands");
-  call.run(*map);
+  auto operands = call.operands();
+  const std::optional<BackToPositions> back = cut_by_heads(*map, operands);
+  const Resolution resolution = resolve(*map, operands);
+  c10::SmallVector<at::Tensor, 2> local;
+  for (Value& operand : operands) local.push_back(std::move(operand.local));
+  at::Tensor sums = call.call_below(local)[0].toTensor();
+  call.result(brought_back(resolution.finish(std::move(sums), map->results[0]), back));
 }
 
 /// tensordot(self, other, dims_self, dims_other): dimensions that are summed share a letter.

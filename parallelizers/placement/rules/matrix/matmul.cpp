@@ -8,7 +8,8 @@
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
-#include "parallelizers/placement/rules/matrix/linear_node.h"
+#include "parallelizers/placement/rules/matrix/linear/linear_node.h"
+#include "parallelizers/placement/rules/matrix/product_by_heads.h"
 
 namespace oslo {
 namespace {
@@ -44,16 +45,26 @@ DimensionMap matmul_map(const Value& x, const Value& y) {
   return {{batch.left + "MK", batch.right + "KN"}, {batch.result + "MN"}};
 }
 
+ProductAgain again_of(const PartsOfProduct& parts, c10::ArrayRef<Value> operands) {
+  parts.foresee(operands);
+  return {parts.again(0, operands[0]), parts.again(1, operands[1])};
+}
+
 /// matmul, mm, bmm, mv, dot. C++'s torch::nn::Linear multiplies by `weight.t()`.
 void matmul(Call& call) {
-  const bool by_matrix = call.dim(1) == 2;
-  call.run(
-      matmul_map(call.value(0), call.value(1)),
-      [&](c10::ArrayRef<at::Tensor> local) -> std::vector<c10::IValue> {
-        if (!by_matrix || local[1].is_meta()) return call.call_below(local);
-        return {linear_product(local[0], local[1], {}, WeightForm::input_first, call.fusion())};
-      },
-      /*may_wait=*/true);
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const DimensionMap map = matmul_map(operands[0], operands[1]);
+  const PartsOfProduct parts(operands);
+  const std::optional<BackToPositions> back = cut_by_heads(map, operands);
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor &x = operands[0].local, &y = operands[1].local;
+  ProductAgain again = again_of(parts, operands);
+  at::Tensor product =
+      y.dim() != 2 || y.is_meta()
+          ? call.call_below({x, y})[0].toTensor()
+          : linear_product(x, y, {}, WeightForm::input_first, call.fusion(), std::move(again));
+  call.result(brought_back(
+      resolution.finish(std::move(product), map.results[0], /*may_wait=*/!back), back));
 }
 
 /// Whether each rank may add its part of `bias` (N) inside the product (.., N): both are cut alike
@@ -76,14 +87,15 @@ Value add_once(Value left, const Value& right) {
 void linear(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   const std::string rows = letters(operands[0].dim() - 1);
+  const PartsOfProduct parts(operands);
   const Resolution resolution = resolve({{rows + "K", "NK"}, {rows + "N"}}, operands);
   const Value bias = call.value(2);
   const bool inside = adds_inside(resolution, bias, operands[1].size(0));
   const at::Tensor &x = operands[0].local, &weight = operands[1].local;
   const at::Tensor added = inside ? bias.local : at::Tensor();
-  Value y = resolution.finish(
-      linear_product(x, weight, added, WeightForm::output_first, call.fusion()), rows + "N",
-      /*may_wait=*/true);
+  Value y = resolution.finish(linear_product(x, weight, added, WeightForm::output_first,
+                                             call.fusion(), again_of(parts, operands)),
+                              rows + "N", /*may_wait=*/true);
   if (bias.defined() && !inside) y = add_once(std::move(y), bias);
   call.result(std::move(y));
 }
@@ -153,6 +165,7 @@ void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfPro
     return call.op().in_place ? gather_in_place(call, kTruth) : call.gather(kTruth);
   }
   c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
+  const std::optional<BackToPositions> back = cut_by_heads(map, operands);
   const Resolution resolution = resolve(map, operands);
   const at::Tensor& left = operands[0].local;
   const at::Tensor& right = operands[1].local;
@@ -174,6 +187,7 @@ void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfPro
     y = resolution.finish(inside ? in_one(at::zeros({}, left.options()), left, right, 0, alpha)
                                  : product(left, right),
                           result, /*may_wait=*/!in_place);
+    y = brought_back(std::move(y), back);
     if (scales && !inside) y.local = y.local * alpha;
     same_shape = self.sizes() == y.sizes();
     if (adds) y = add_self(y, self, beta, /*like_self=*/in_place && same_shape);
@@ -185,8 +199,30 @@ void add_product(Call& call, const DimensionMap& map, Multiply product, SumOfPro
   call.result_plain(target);
 }
 
+/// bias (N) + left * right, where the plan of `right` has what is gathered gathered again. The bias
+/// moves to where the product is, and is added with it, or once, where that is a partial sum.
+void add_bias_again(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(1), call.value(2)};
+  const DimensionMap map{{"MK", "KN"}, {"MN"}};
+  const PartsOfProduct parts(operands);
+  const Resolution resolution = resolve(map, operands);
+  c10::SmallVector<Value, 2> both{shape_of_result(map, resolution, operands), call.value(0)};
+  const bool inside = resolution.axes_beside("MN").empty();
+  if (inside) resolve(pointwise_map(both), both, Keep::first_operand);
+  Value y = resolution.finish(
+      linear_product(operands[0].local, operands[1].local, inside ? both[1].local : at::Tensor(),
+                     WeightForm::input_first, call.fusion(), again_of(parts, operands)),
+      map.results[0], /*may_wait=*/true);
+  call.result(inside ? std::move(y) : add_once(std::move(y), both[1]));
+}
+
 /// A linear layer on matrices.
 void addmm(Call& call) {
+  const auto one = [&](size_t i) { return call.argument(i).toScalar().toDouble() == 1.0; };
+  if (!call.op().in_place && call.value(2).use.gathers_again && call.dim(0) == 1 && one(3) &&
+      one(4)) {
+    return add_bias_again(call);
+  }
   KernelFusion* const fusion = call.fusion();
   const auto mm = [&](const at::Tensor& left, const at::Tensor& right) {
     return linear_product(left, right, {}, WeightForm::input_first, fusion);

@@ -6,7 +6,7 @@
 
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/layout/cuts/cut_requests.h"
 #include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {

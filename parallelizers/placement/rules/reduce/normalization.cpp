@@ -2,6 +2,7 @@
 #include <ATen/OpMathType.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -101,6 +102,29 @@ at::Tensor mean_over(const at::Tensor& tensor, const std::vector<int64_t>& shape
   return sum / count;
 }
 
+/// Local parts less that mean. Numbers far from zero keep their digits: each rank takes its own
+/// mean out first, and the ranks' means are merged in float64, weighed by how many they are of
+/// (Chan, Golub and LeVeque 1979, Welford's for groups).
+at::Tensor less_mean(const at::Tensor& tensor, const std::vector<int64_t>& shape, const Axes& axes,
+                     const ContextPtr& context) {
+  std::vector<int64_t> along;
+  double count = 1, own_count = 1;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    along.push_back(tensor.dim() - static_cast<int64_t>(i) - 1);
+    count *= static_cast<double>(shape[i]);
+    own_count *= static_cast<double>(tensor.size(along.back()));
+  }
+  at::Tensor own;
+  {
+    const c10::AutoGradMode no_grad(false);
+    own = tensor.sum(along, /*keepdim=*/true) / std::max(own_count, 1.0);
+  }
+  const at::Tensor off = tensor - own, far = own.to(at::kDouble);
+  at::Tensor sum = far * own_count + off.sum(along, /*keepdim=*/true).to(at::kDouble);
+  for (const int axis : axes) sum = reduce_and_copy(sum, context->mesh(), axis);
+  return off + (far - sum / count).to(tensor.scalar_type());
+}
+
 /// x (.., H), weight and bias (H) or absent. Where H is cut (2D), mean and variance are reduced
 /// over the axis, forward and backward.
 void layer_norm(Call& call) {
@@ -136,7 +160,7 @@ void layer_norm(Call& call) {
     return mean_over(tensor, shape, axes, resolution.context());
   };
   const at::Tensor wide = local.to(at::toOpMathType(local.scalar_type()));
-  const at::Tensor centered = wide - mean(wide);
+  const at::Tensor centered = less_mean(wide, shape, axes, resolution.context());
   at::Tensor y = centered * at::rsqrt(mean(centered * centered) + eps);
   if (weight.defined()) y = y * weight;
   if (bias.defined()) y = y + bias;

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "mpu/base/error.h"
-#include "parallelizers/placement/carrier/graph/graph_place.h"
-#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/operators/rule_table.h"
@@ -29,12 +27,6 @@ int common_axis(const std::vector<Value>& operands, int64_t dim) {
     axis = own;
   }
   return axis;
-}
-
-/// A parallel parameter, its gradient, or a view of one.
-bool shows_parameter(const at::Tensor& tensor) {
-  const PlacedTensorImpl* impl = placed_impl(tensor);
-  return impl != nullptr ? GraphPlace::of(*impl).views_leaf() : mark_of(tensor) != nullptr;
 }
 
 /// The result of cat. Gradients that are flattened into one tensor are mostly meant for a process

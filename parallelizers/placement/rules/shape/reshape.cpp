@@ -12,7 +12,7 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/initializer_guard.h"
 #include "parallelizers/placement/engine/call.h"
-#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/layout/cuts/cut_requests.h"
 #include "parallelizers/placement/layout/memory_order.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
@@ -205,12 +205,13 @@ Reshaped reshape_value(Value x, c10::IntArrayRef wanted) {
       return done;
     }
     const auto& [dim, cut] = (*x.layout)[failed];
-    context->gathers().record(
-        RuleScope::current(),
+    const std::string reason =
         c10::str("dimension ", dim, " of ", global.size(), " to ", target.size(),
                  " dimensions needs it cut in other units",
-                 cut->origin() ? " (from " + cut->origin()->parameter + ")" : ""),
-        x.local.numel() * static_cast<int64_t>(x.local.element_size()));
+                 cut->origin() ? " (from " + cut->origin()->parameter + ")" : "");
+    announce_gather(x, RuleScope::current(), reason);
+    context->gathers().record(RuleScope::current(), reason,
+                              x.local.numel() * static_cast<int64_t>(x.local.element_size()));
     x = gather_axis(std::move(x), failed);
     done.held = x;
   }

@@ -6,53 +6,14 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/engine/pointwise.h"
-#include "parallelizers/placement/layout/cut_requests.h"
+#include "parallelizers/placement/layout/cuts/cut_range.h"
+#include "parallelizers/placement/layout/cuts/cut_requests.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/parts.h"
 
 namespace oslo {
 namespace {
-
-/// A range of a cut dimension that every rank finds inside its own part.
-struct LocalRange {
-  CutPtr cut;
-  int64_t start;
-  int64_t length;
-};
-
-/// Ranges that begin and end between stretches stay cut: query, key and value of a fused
-/// projection.
-std::optional<LocalRange> range_of(const Cut& cut, int64_t start, int64_t length, int rank) {
-  Cut::Runs inside;
-  int64_t at = 0, local = 0, local_start = 0, local_length = 0;
-  bool begun = start == 0, ended = false;
-  for (const Cut::Run& run : cut.runs()) {
-    int64_t stretch = 0;
-    for (const int64_t piece : run.pieces) stretch += piece;
-    for (int64_t i = 0; i < run.repeat; ++i) {
-      if (at == start) {
-        begun = true;
-        local_start = local;
-      }
-      if (at >= start && at + stretch <= start + length) {
-        if (!inside.empty() && inside.back().pieces == run.pieces) {
-          ++inside.back().repeat;
-        } else {
-          inside.push_back({1, run.pieces});
-        }
-        local_length += run.pieces[rank];
-      } else if (at < start + length && at + stretch > start) {
-        return std::nullopt;  // the range begins or ends inside a stretch
-      }
-      at += stretch;
-      local += run.pieces[rank];
-      ended |= at == start + length;
-    }
-  }
-  if (!begun || !ended || inside.empty()) return std::nullopt;
-  return LocalRange{std::make_shared<Cut>(std::move(inside), cut.origin(), cut.origin_scale()),
-                    local_start, local_length};
-}
 
 /// What is needed before any range of `dim` is taken: the axis that cuts it, if one alone does and
 /// all `ranges` stay inside the ranks' parts; otherwise the dimension is gathered.
@@ -71,16 +32,19 @@ Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t
   if (cutting.size() == 1) {
     const Cut& cut = *(*x.layout)[cutting[0]].cut;
     for (const auto& [start, length] : ranges) {
-      inside &= range_of(cut, start, length, x.layout->group(cutting[0])->rank()).has_value();
+      inside &=
+          range_of_stretches(cut, start, length, x.layout->group(cutting[0])->rank()).has_value();
     }
     const bool equal_parts =
         ranges.size() > 1 && cut.size() % static_cast<int64_t>(ranges.size()) == 0;
     if (!inside && equal_parts) wish_blocks(cut, static_cast<int64_t>(ranges.size()));
   }
   if (!inside) {
+    const std::string reason =
+        c10::str("takes parts of dimension ", dim, ", which is cut elsewhere");
+    announce_gather(x, RuleScope::current(), reason);
     x.layout->context()->gathers().record(
-        RuleScope::current(),
-        c10::str("takes parts of dimension ", dim, ", which is cut elsewhere"),
+        RuleScope::current(), reason,
         x.local.numel() * static_cast<int64_t>(x.local.element_size()));
     x = gather_axis(std::move(x), cutting[0]);  // and the inner cuts of it
     ready.gathered = true;
@@ -91,14 +55,19 @@ Sliceable prepare(Value x, int64_t dim, c10::ArrayRef<std::pair<int64_t, int64_t
   return ready;
 }
 
+/// What `axis` cuts along `dim`, of which each rank keeps its share of a range.
+Value narrow_cut(const Value& x, int axis, int64_t dim, CutRange range) {
+  auto layout = std::make_shared<Layout>(*x.layout);
+  (*layout)[axis] = {dim, std::move(range.cut)};
+  return {x.local.narrow(dim, range.start, range.length), std::move(layout)};
+}
+
 Value narrow(const Sliceable& from, int64_t dim, int64_t start, int64_t length) {
   const Value& x = from.value;
   if (from.axis < 0) return {x.local.narrow(dim, start, length), x.layout};
-  const auto& cut = *(*x.layout)[from.axis].cut;
-  const auto range = range_of(cut, start, length, x.layout->group(from.axis)->rank());
-  auto layout = std::make_shared<Layout>(*x.layout);
-  (*layout)[from.axis] = {dim, range->cut};
-  return {x.local.narrow(dim, range->start, range->length), std::move(layout)};
+  const Layout::AxisCut& cut = (*x.layout)[from.axis];
+  const int rank = x.layout->group(from.axis)->rank();
+  return narrow_cut(x, from.axis, dim, *range_of_stretches(*cut.cut, start, length, rank));
 }
 
 void split_into(Call& call, int64_t dim, const std::vector<int64_t>& sizes) {
@@ -161,6 +130,21 @@ void split_by_tensor(Call& call) {
   call.result_plain(stack[0]);
 }
 
+/// Whether any range of `dim` leaves each rank with what it has of it: of positions, which come
+/// from no parameter. A range of features shall leave every rank as many of them.
+bool of_positions(const Value& x, int64_t dim) {
+  const Axes cutting = x.axes_cutting(dim);
+  if (cutting.size() != 1) return false;
+  const Cut& cut = *(*x.layout)[cutting[0]].cut;
+  return cut.family().empty() && !cut.origin();
+}
+
+/// A range of positions without communication.
+Value narrow_positions(const Value& x, int64_t dim, int64_t start, int64_t length) {
+  const int axis = x.axes_cutting(dim)[0], rank = x.layout->group(axis)->rank();
+  return narrow_cut(x, axis, dim, range_of_elements(*(*x.layout)[axis].cut, start, length, rank));
+}
+
 void slice(Call& call) {
   const Value x = call.value(0);
   const int64_t dim = call.dimension(1, x.dim()), all = x.size(dim);
@@ -173,6 +157,9 @@ void slice(Call& call) {
   if (!x.cut_at(dim)) {
     call.result({x.local.slice(dim, start, end, step), x.layout});
     return;
+  }
+  if (step == 1 && of_positions(x, dim) && !shows_parameter(call.tensor(0))) {
+    return call.result(narrow_positions(x, dim, start, end - start));
   }
   // With a step, a range of the whole dimension is taken apart after gathering.
   const bool plain = step == 1;
@@ -196,13 +183,27 @@ void gated(Call& call) {
   call.result({halves[0].local * halves[1].local.sigmoid(), halves[0].layout});
 }
 
-/// select, unbind: elements of a dimension, which goes and therefore cannot stay cut.
-void select(Call& call) {
-  const int64_t dims = call.dim(0);
-  std::string own = letters(dims), left = own;
-  const int64_t dim = call.dimension(1, dims);
+/// Elements of a dimension, which goes and therefore cannot stay cut.
+void take_elements(Call& call, int64_t dim, bool expected) {
+  std::string own = letters(call.dim(0)), left = own;
   left.erase(dim, 1);
-  call.run({{own}, {left}, std::string(1, own[dim])});
+  const std::string whole(1, own[dim]);
+  call.run({{own}, {left}, whole, expected ? whole : ""});
+}
+
+void unbind(Call& call) {
+  take_elements(call, call.dimension(1, call.dim(0)), /*expected=*/false);
+}
+
+/// Of positions one rank has the one that is asked for, and brings it to all.
+void select(Call& call) {
+  const Value x = call.value(0);
+  const int64_t dim = call.dimension(1, x.dim()), all = x.size(dim);
+  const bool positions = of_positions(x, dim) && !shows_parameter(call.tensor(0));
+  const int64_t asked = call.integer(2), at = asked < 0 ? asked + all : asked;
+  if (!positions || all == 1 || at < 0 || at >= all) return take_elements(call, dim, positions);
+  const at::Tensor whole = placed_impl(call.tensor(0)) ? call.tensor(0) : wrap(x);
+  call.result_plain(whole.slice(dim, at, at + 1).select(dim, 0));  // which enter the door
 }
 
 }  // namespace
@@ -215,7 +216,8 @@ void add_slice_rules(RuleTable& table) {
   table.add({"aten::tensor_split.tensor_indices_or_sections"}, split_by_tensor);
   table.add({"aten::slice.Tensor"}, slice);
   table.add({"aten::glu"}, gated);
-  table.add({"aten::select.int", "aten::unbind.int"}, select);
+  table.add({"aten::select.int"}, select);
+  table.add({"aten::unbind.int"}, unbind);
 }
 
 }  // namespace oslo

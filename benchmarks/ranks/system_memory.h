@@ -1,0 +1,25 @@
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <fstream>
+
+namespace bench {
+
+/// What the system counts of this process's memory.
+struct SystemMemory {
+  int64_t resident = 0;  ///< bytes, now
+  int64_t most = 0;      ///< bytes, since the process began
+  int64_t faults = 0;    ///< pages that were mapped and filled, since the process began
+
+  static SystemMemory now() {
+    int64_t addresses = 0, pages = 0;
+    std::ifstream("/proc/self/statm") >> addresses >> pages;
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return {pages * 4096, used.ru_maxrss * 1024, used.ru_minflt};
+  }
+};
+
+}  // namespace bench

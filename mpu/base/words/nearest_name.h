@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace oslo {
+
+/// Of `names`, which are not empty, the one that takes the fewest changed letters.
+const std::string& nearest_name(const std::vector<std::string>& names, std::string_view name);
+
+/// Whether one is the other with a typo: at most a quarter of its letters changed, and one at
+/// least.
+bool is_near(std::string_view name, std::string_view other);
+
+}  // namespace oslo
