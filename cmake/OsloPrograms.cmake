@@ -1,30 +1,52 @@
 # Programs built from this tree: tests, tutorials, benchmarks, tools.
 
-# Tests, tutorials and tools compile in half the time at -O1, and what they wait for is LibTorch and
-# our library. The last -O counts.
-set(oslo_program_options $<$<CONFIG:RelWithDebInfo>:-O1>)
+# Tests, tutorials and tools are not optimized: what they wait for is LibTorch and our library, and half
+# of what continuous integration does is to compile them. Line numbers in stack traces come with a
+# sanitizer or the preset debug. -fPIC for executables too, so that libraries of models share the
+# precompiled header. The last -O and the last -g count.
+set(oslo_program_options -fPIC)
+if(NOT OSLO_SANITIZE)
+  list(APPEND oslo_program_options $<$<CONFIG:RelWithDebInfo>:-O0> $<$<CONFIG:RelWithDebInfo>:-g0>)
+endif()
+# Benchmarks are measured.
+set(oslo_benchmark_options -fPIC)
 
-# torch/torch.h costs half a minute a file, so our programs share one precompiled copy.
+# torch/torch.h costs half a minute a file, so our programs share one precompiled copy for each set of
+# options.
+function(oslo_precompiled target)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/${target}.cpp" CONTENT "")
+  add_library(${target} STATIC EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/${target}.cpp")
+  target_link_libraries(${target} PRIVATE oslo_torch)
+  oslo_settings(${target})
+  target_compile_options(${target} PRIVATE ${ARGN})
+  target_precompile_headers(${target} PRIVATE <torch/torch.h>)
+endfunction()
 if(OSLO_PCH AND NOT TARGET oslo_program_pch)
-  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/oslo_program_pch.cpp" CONTENT "")
-  add_library(oslo_program_pch STATIC "${PROJECT_BINARY_DIR}/oslo_program_pch.cpp")
-  target_link_libraries(oslo_program_pch PRIVATE oslo_torch)
-  oslo_settings(oslo_program_pch)
-  target_compile_options(oslo_program_pch PRIVATE ${oslo_program_options})
-  target_precompile_headers(oslo_program_pch PRIVATE <torch/torch.h>)
+  oslo_precompiled(oslo_program_pch ${oslo_program_options})
+  oslo_precompiled(oslo_benchmark_pch ${oslo_benchmark_options})
 endif()
 
-# oslo_link_library(<target> [libraries...]): <target> uses oslo_cpp, our settings and the shared
-# precompiled header.
+# oslo_program(<target> program|benchmark): our settings and the shared precompiled header.
+function(oslo_program target kind)
+  oslo_settings(${target})
+  target_compile_options(${target} PRIVATE ${oslo_${kind}_options})
+  if(OSLO_PCH)
+    target_precompile_headers(${target} REUSE_FROM oslo_${kind}_pch)
+  endif()
+endfunction()
+
+# oslo_link_library(<target> [BENCHMARK] [libraries...]): <target> uses oslo_cpp, and is a program or, with
+# BENCHMARK, a benchmark of ours.
 function(oslo_link_library target)
-  target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 1 arg "BENCHMARK" "" "")
+  target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp ${arg_UNPARSED_ARGUMENTS})
   if(TARGET oslo_cpp::oslo_cpp_cuda)
     target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp_cuda)
   endif()
-  oslo_settings(${target})
-  target_compile_options(${target} PRIVATE ${oslo_program_options})
-  if(OSLO_PCH)
-    target_precompile_headers(${target} REUSE_FROM oslo_program_pch)
+  if(arg_BENCHMARK)
+    oslo_program(${target} benchmark)
+  else()
+    oslo_program(${target} program)
   endif()
 endfunction()
 
