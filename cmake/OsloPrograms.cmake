@@ -2,51 +2,47 @@
 
 # Tests, tutorials and tools are not optimized: what they wait for is LibTorch and our library, and half
 # of what continuous integration does is to compile them. Line numbers in stack traces come with a
-# sanitizer or the preset debug. -fPIC for executables too, so that libraries of models share the
-# precompiled header. The last -O and the last -g count.
-set(oslo_program_options -fPIC)
+# sanitizer or the preset debug. The last -O and the last -g count. -fPIC for executables too, so that
+# libraries of models share the precompiled header. Inline functions are hidden: LibTorch would take an
+# executable's unoptimized ones for its own.
+set(oslo_program_options -fPIC -fvisibility-inlines-hidden)
 if(NOT OSLO_SANITIZE)
   list(APPEND oslo_program_options $<$<CONFIG:RelWithDebInfo>:-O0> $<$<CONFIG:RelWithDebInfo>:-g0>)
 endif()
 # Benchmarks are measured.
 set(oslo_benchmark_options -fPIC)
 
-# torch/torch.h costs half a minute a file, so our programs share one precompiled copy for each set of
-# options.
-function(oslo_precompiled target)
+# oslo_precompiled(<kind> <header>...): torch/torch.h costs half a minute a file, so our programs of a
+# kind share one precompiled copy of it, and of what else each of them includes.
+function(oslo_precompiled kind)
+  set(target oslo_${kind}_pch)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/${target}.cpp" CONTENT "")
   add_library(${target} STATIC EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/${target}.cpp")
-  target_link_libraries(${target} PRIVATE oslo_torch)
-  oslo_settings(${target})
-  target_compile_options(${target} PRIVATE ${ARGN})
-  target_precompile_headers(${target} PRIVATE <torch/torch.h>)
-endfunction()
-if(OSLO_PCH AND NOT TARGET oslo_program_pch)
-  oslo_precompiled(oslo_program_pch ${oslo_program_options})
-  oslo_precompiled(oslo_benchmark_pch ${oslo_benchmark_options})
-endif()
-
-# oslo_program(<target> program|benchmark): our settings and the shared precompiled header.
-function(oslo_program target kind)
+  target_link_libraries(${target} PRIVATE oslo_torch nlohmann_json::nlohmann_json)
   oslo_settings(${target})
   target_compile_options(${target} PRIVATE ${oslo_${kind}_options})
-  if(OSLO_PCH)
-    target_precompile_headers(${target} REUSE_FROM oslo_${kind}_pch)
-  endif()
+  target_precompile_headers(${target} PRIVATE <torch/torch.h> ${ARGN})
 endfunction()
+if(OSLO_PCH AND NOT TARGET oslo_program_pch)
+  oslo_precompiled(program)
+  oslo_precompiled(benchmark)
+endif()
 
-# oslo_link_library(<target> [BENCHMARK] [libraries...]): <target> uses oslo_cpp, and is a program or, with
-# BENCHMARK, a benchmark of ours.
+# oslo_link_library(<target> [KIND program|test|benchmark] [libraries...]): <target> uses oslo_cpp, our
+# settings and the precompiled header of its kind, which is program unless given.
 function(oslo_link_library target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "BENCHMARK" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "KIND" "")
+  if(NOT arg_KIND)
+    set(arg_KIND program)
+  endif()
   target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp ${arg_UNPARSED_ARGUMENTS})
   if(TARGET oslo_cpp::oslo_cpp_cuda)
     target_link_libraries(${target} PRIVATE oslo_cpp::oslo_cpp_cuda)
   endif()
-  if(arg_BENCHMARK)
-    oslo_program(${target} benchmark)
-  else()
-    oslo_program(${target} program)
+  oslo_settings(${target})
+  target_compile_options(${target} PRIVATE ${oslo_${arg_KIND}_options})
+  if(OSLO_PCH)
+    target_precompile_headers(${target} REUSE_FROM oslo_${arg_KIND}_pch)
   endif()
 endfunction()
 
@@ -59,7 +55,7 @@ function(oslo_test name)
     set(arg_SOURCES "${name}.cpp")
   endif()
   add_executable(${name} ${arg_SOURCES})
-  oslo_link_library(${name} GTest::gtest GTest::gmock GTest::gtest_main)
+  oslo_link_library(${name} KIND test GTest::gtest GTest::gmock GTest::gtest_main)
   foreach(helper IN ITEMS oslo_test_support gpt2_tutorial)
     if(TARGET ${helper})
       target_link_libraries(${name} PRIVATE ${helper})
