@@ -49,8 +49,8 @@ class Program : public torch::nn::Module {
 struct Layout {
   int data = 1, tensor = 1, pipeline = 1;
   const char* kind = "1f1b";  ///< the schedule of the pipeline
-  std::string later;          ///< the feature of a later version, where it needs one
-  std::string config;         ///< with that feature, in place of the sizes in OSLO's words
+  std::string later = {};     ///< the feature of a later version, where it needs one
+  std::string config = {};    ///< with that feature, in place of the sizes in OSLO's words
   int size() const { return data * tensor * pipeline; }
 };
 

@@ -338,7 +338,9 @@ TEST(PipelineGradients, NumbersOfThemThatARankReadsAreRefused) {
         const torch::NoGradGuard no_grad;
         for (Tensor each : gradients) each.mul_(local_tensor(each.norm()));
         const Tensor y = net->layer(3, net->layer(0, batch[0]));
-        if (is_here(y)) EXPECT_GT(y.abs().sum().item<double>(), 0);
+        if (is_here(y)) {
+          EXPECT_GT(y.abs().sum().item<double>(), 0);
+        }
       }
     });
   }

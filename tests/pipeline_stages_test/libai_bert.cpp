@@ -76,7 +76,9 @@ void trains_as_plain_libtorch(const Job& job) {
     const MPU& mpu = parallel.mpu();
     expect_stages(parallel, job.pipeline - 1);
     const auto& up = model->bert->encoders[0]->as<libai_bert::TransformerLayer>()->up->weight;
-    if (is_here(up) && job.tensor > 1) EXPECT_LT(up.size(0), 2 * plain.hidden);
+    if (is_here(up) && job.tensor > 1) {
+      EXPECT_LT(up.size(0), 2 * plain.hidden);
+    }
     PipelineSchedule schedule(parallel);
     for (int step = 0; step < 2; ++step) {
       const auto whole = drawn(step);
