@@ -7,6 +7,14 @@
 namespace rule_case {
 namespace {
 
+/// Random numbers, the second row and an element of the last infinite.
+at::Tensor infinite(at::IntArrayRef sizes) {
+  at::Tensor numbers = random(sizes, {}).whole.clone();
+  numbers[1].fill_(std::numeric_limits<double>::infinity());
+  numbers[-1][0].fill_(std::numeric_limits<double>::infinity());
+  return numbers;
+}
+
 std::vector<Case> reduction_cases() {
   const auto x = [] { return random({5, 3, 2}, {cut(0)}); };
   return {
@@ -48,8 +56,20 @@ std::vector<Case> reduction_cases() {
           "amin of all without gradient", x(), [](const auto& t) { return t.detach().min(); }, 0,
           1),
       one(
-          "max along the cut with a gradient: gathered", x(),
-          [](const auto& t) { return t.amax({0}); }, 1),
+          "amax along the cut with a gradient", x(), [](const auto& t) { return t.amax({0}); }, 0,
+          3),
+      one(
+          "min of all with a gradient", x(), [](const auto& t) { return t.min(); }, 0, 3),
+      one(
+          "amax of equals on all ranks: all of them have a share in the gradient",
+          {at::ones({7, 3}, at::kDouble), {cut(0)}},
+          [](const auto& t) {
+            return t.amax({0, 1}, true);
+          },
+          0, 3),
+      one(
+          "amin of infinite ones", {infinite({7, 3}), {cut(0)}},
+          [](const auto& t) { return t.amin({0}); }, 0, 3),
       one(
           "max of all, an empty rank: gathered", random({1, 3}, {cut(0)}),
           [](const auto& t) { return t.detach().max(); }, 1),
@@ -97,6 +117,27 @@ std::vector<Case> reduction_cases() {
        }},
       one(
           "logsumexp beside the cut", x(), [](const auto& t) { return t.logsumexp({1}); }, 0, 0),
+      one(
+          "logsumexp along the cut", x(), [](const auto& t) { return t.logsumexp({0}); }, 0, 2),
+      one(
+          "logsumexp of all, kept, an empty rank", random({2, 3}, {cut(0)}),
+          [](const auto& t) {
+            return t.logsumexp(at::IntArrayRef({0, 1}), true);
+          },
+          0, 2),
+      one(
+          "logsumexp of infinite ones", {-infinite({7, 3}), {cut(0)}},
+          [](const auto& t) { return t.logsumexp({0}); }, 0, 2),
+      one(
+          "prod beside the cut", x(), [](const auto& t) { return t.prod(1); }, 0, 0),
+      one(
+          "prod along the cut", x(), [](const auto& t) { return t.prod(0, true); }, 0, 0),
+      one(
+          "prod of all, an empty rank", random({2, 3}, {cut(0)}),
+          [](const auto& t) { return t.prod(); }, 0, 0),
+      one(
+          "prod along the cut, with zeros", {at::arange(14, at::kDouble).view({7, 2}), {cut(0)}},
+          [](const auto& t) { return t.prod(0); }, 0, 0),
       one(
           "any along the cut", mask({5, 3}, {cut(0)}), [](const auto& t) { return t.any(0); }, 0,
           1),

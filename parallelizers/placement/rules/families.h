@@ -17,6 +17,7 @@ void add_attention_rules(RuleTable& table);
 void add_loss_scaling_rules(RuleTable& table);
 void add_random_rules(RuleTable& table);
 void add_reduction_rules(RuleTable& table);
+void add_extreme_rules(RuleTable& table);
 void add_selection_rules(RuleTable& table);
 void add_comparison_rules(RuleTable& table);
 void add_loss_rules(RuleTable& table);

@@ -17,6 +17,7 @@ void register_rules(RuleTable& table) {
   add_loss_scaling_rules(table);
   add_random_rules(table);
   add_reduction_rules(table);
+  add_extreme_rules(table);
   add_selection_rules(table);
   add_comparison_rules(table);
   add_loss_rules(table);

@@ -225,7 +225,6 @@ inline Family unruled() {
               {"put", {x({5, 7}), numbers({8, 3, 30}), x({3})}, "places in the flattened tensor"},
               {"histc", {constant({5, 7}), 4}, "the bounds follow from all elements"},
               {"median nanmedian", {x({5, 7})}, kSorted},
-              {"prod", {x({5, 7})}, "rare; its gradient needs the whole product"},
               {"multi_margin_loss", {x({5, 7}), below(7, {5})}, "rare"},
               {"_ctc_loss",
                {x({6, 3, 5}), below(4, {3, 2}) + 1, {6, 6, 6}, {2, 2, 2}},

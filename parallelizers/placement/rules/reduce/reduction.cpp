@@ -1,48 +1,21 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
-#include <c10/core/GradMode.h>
 
 #include <cmath>
+#include <limits>
 
+#include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/reduce/extreme.h"
 
 namespace oslo {
 namespace {
 
-/// Letters after `dims` are reduced: they go, or become '-' where the dimension is kept.
-std::string reduced(const std::string& own, const std::vector<int64_t>& dims, bool keep) {
-  std::string left;
-  for (size_t d = 0; d < own.size(); ++d) {
-    const bool goes = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
-    if (!goes) {
-      left += own[d];
-    } else if (keep) {
-      left += '-';
-    }
-  }
-  return left;
-}
-
-std::string letters_at(const std::string& own, const std::vector<int64_t>& dims) {
-  std::string at;
-  for (const int64_t d : dims) at += own[d];
-  return at;
-}
-
-bool records(const Value& value) {
-  return c10::GradMode::is_enabled() && value.local.requires_grad();
-}
-
-struct Reduction {
-  std::vector<int64_t> dims;
-  bool keep = false;
-};
-
 /// sum(self, dtype) and sum(self, dims, keepdim, dtype), and mean alike.
-Reduction reduction_of(const Call& call, size_t dims_argument) {
+Reduced reduction_of(const Call& call, size_t dims_argument) {
   const int64_t dims = call.dim(0);
   if (call.size() <= 2) return {call.dimensions(call.size(), dims), false};
   return {call.dimensions(dims_argument, dims), call.boolean(dims_argument + 1)};
@@ -53,7 +26,7 @@ Reduction reduction_of(const Call& call, size_t dims_argument) {
 void sum(Call& call) {
   Value x = call.value(0);
   const std::string own = letters(x.dim());
-  const Reduction over = reduction_of(call, 1);
+  const Reduced over = reduction_of(call, 1);
   const std::string result = reduced(own, over.dims, over.keep);
   const size_t last = call.size() - 1;
   const at::ScalarType type =
@@ -73,7 +46,7 @@ void sum(Call& call) {
 void mean(Call& call) {
   Value x = call.value(0);
   const std::string own = letters(x.dim());
-  const Reduction over = reduction_of(call, 1);
+  const Reduced over = reduction_of(call, 1);
   double count = 1;
   // A scalar may be averaged over "dimension 0".
   for (const int64_t d : over.dims) count *= x.dim() == 0 ? 1.0 : static_cast<double>(x.size(d));
@@ -92,55 +65,13 @@ void mean(Call& call) {
   call.result(std::move(y));
 }
 
-/// The largest (or, negated, smallest) over cut dimensions: largest of the ranks' largest. Its
-/// gradient goes to one element, which only the whole shows.
-Value extreme(Value x, const Reduction& over, bool largest) {
-  const std::string own = letters(x.dim());
-  const std::string result = reduced(own, over.dims, over.keep);
-  const Resolution resolution =
-      resolve({{own}, {result}, records(x) ? letters_at(own, over.dims) : ""}, std::span(&x, 1));
-  at::Tensor local =
-      largest ? x.local.amax(over.dims, over.keep) : x.local.amin(over.dims, over.keep);
-  for (const int axis : resolution.axes_beside(result)) {
-    local = reduce_extreme(local, resolution.mesh(), axis, largest);
-  }
-  return {local, resolution.layout_of(result)};
-}
-
-/// Ranks without elements along a reduced dimension have no largest one: such tensors are gathered,
-/// on every rank alike.
-bool some_rank_is_empty(const Value& x, const std::vector<int64_t>& reduced_dims) {
-  for (const int64_t dim : reduced_dims) {
-    for (const int axis : x.axes_cutting(dim)) {
-      if ((*x.layout)[axis].cut->leaves_a_rank_empty()) return true;
-    }
-  }
-  return false;
-}
-
-template <bool largest>
-void extreme_over(Call& call) {
-  const Value x = call.value(0);
-  const Reduction over{call.dimensions(1, x.dim()), call.boolean(2)};
-  if (some_rank_is_empty(x, over.dims)) return call.gather("a rank holds no elements");
-  call.result(extreme(x, over, largest));
-}
-
-template <bool largest>
-void extreme_of_all(Call& call) {
-  const Value x = call.value(0);
-  const Reduction over{call.dimensions(call.size(), x.dim()), false};
-  if (some_rank_is_empty(x, over.dims)) return call.gather("a rank holds no elements");
-  call.result(extreme(x, over, largest));
-}
-
 /// norm(self, p), norm(self, p, dims, keepdim), linalg_vector_norm(self, p, dims, keepdim, dtype):
 /// the p-th root of a sum over ranks. For p that is no sum, over the whole.
 void norm(Call& call) {
   Value x = call.value(0);
   const double p = call.none(1) ? 2.0 : call.number(1);
   const bool all = call.size() <= 2;
-  const Reduction over{call.dimensions(2, x.dim()), !all && call.boolean(3)};
+  const Reduced over{call.dimensions(2, x.dim()), !all && call.boolean(3)};
   if (!(p > 0)) return call.gather("a norm of a special order");
   if (call.size() > 4 && !call.none(4)) x.local = x.local.to(call.argument(4).toScalarType());
   if (std::isinf(p)) {
@@ -184,8 +115,7 @@ void truth(Call& call) {
   if (!whole && call.argument(1).isIntList() && call.integers(1).empty()) {
     return call.gather("a reduction of no dimension");
   }
-  const Reduction over{call.dimensions(whole ? call.size() : 1, x.dim()),
-                       !whole && call.boolean(2)};
+  const Reduced over{call.dimensions(whole ? call.size() : 1, x.dim()), !whole && call.boolean(2)};
   const std::string result = reduced(own, over.dims, over.keep);
   const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
   at::Tensor local = call.call_below({x.local})[0].toTensor();
@@ -203,7 +133,7 @@ void variance(Call& call) {
   Value x = call.value(0);
   if (!x.local.is_floating_point()) return call.gather("a variance of other than real numbers");
   const std::string own = letters(x.dim());
-  const Reduction over{call.dimensions(1, x.dim()), call.boolean(3)};
+  const Reduced over{call.dimensions(1, x.dim()), call.boolean(3)};
   const std::string result = reduced(own, over.dims, over.keep);
   const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
   const Axes axes = resolution.axes_beside(result);
@@ -232,12 +162,64 @@ void variance(Call& call) {
   call.result({mean.to(type), resolution.layout_of(result)});
 }
 
-/// prod, logsumexp along dimensions: those must be whole.
-void along_dimension(Call& call) {
-  const int64_t dims = call.dim(0);
-  const std::string own = letters(dims);
-  const Reduction over{call.dimensions(1, dims), call.boolean(2)};
-  call.run({{own}, {reduced(own, over.dims, over.keep)}, letters_at(own, over.dims)});
+/// prod(self, dtype), prod(self, dim, keepdim, dtype): of the ranks' products, which are gathered:
+/// the gradient of each is the product of the others.
+void prod(Call& call) {
+  Value x = call.value(0);
+  const std::string own = letters(x.dim());
+  const bool all = call.size() <= 2;
+  const Reduced over{call.dimensions(all ? call.size() : 1, x.dim()), !all && call.boolean(2)};
+  const std::string result = reduced(own, over.dims, over.keep);
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  const Axes axes = resolution.axes_beside(result);
+  if (axes.empty()) return call.run({{own}, {result}});
+  std::vector<c10::IValue> arguments = call.arguments().vec();
+  const at::ScalarType type = call.none(call.size() - 1)
+                                  ? x.local.scalar_type()
+                                  : call.argument(call.size() - 1).toScalarType();
+  arguments[0] = x.local;
+  // One device rounds a product of half precision once.
+  if (at::isReducedFloatingType(type)) arguments.back() = at::kFloat;
+  at::Tensor product = call.call_with(std::move(arguments))[0].toTensor();
+  for (const int axis : axes) {
+    const auto& group = resolution.mesh().axis(axis);
+    const std::vector<int64_t> one_a_rank(group->size(), 1);
+    product = gather_from(product.unsqueeze(0), group, 0, one_a_rank).prod(0);
+  }
+  if (at::isReducedFloatingType(type)) product = product.to(type);
+  call.result({product, resolution.layout_of(result)});
+}
+
+/// logsumexp(self, dims, keepdim): along a cut the largest is reduced, then the sum of exponentials
+/// of what each element is below it.
+void logsumexp(Call& call) {
+  Value x = call.value(0);
+  const std::string own = letters(x.dim());
+  const Reduced over{call.dimensions(1, x.dim()), call.boolean(2)};
+  const std::string result = reduced(own, over.dims, over.keep);
+  const at::ScalarType type = x.local.scalar_type();
+  if (!at::isFloatingType(type)) return call.run({{own}, {result}, letters_at(own, over.dims)});
+  const Resolution resolution = resolve({{own}, {result}}, std::span(&x, 1));
+  const Axes axes = resolution.axes_beside(result);
+  if (axes.empty()) return call.run({{own}, {result}});
+  const at::Tensor wide = x.local.to(at::toOpMathType(type));
+  at::Tensor largest;
+  {
+    const c10::AutoGradMode no_grad(false);
+    largest =
+        wide.numel() > 0
+            ? wide.amax(over.dims, /*keepdim=*/true)
+            : wide.sum(over.dims, /*keepdim=*/true).fill_(-std::numeric_limits<double>::infinity());
+    for (const int axis : axes) {
+      largest = reduce_extreme(largest, resolution.mesh(), axis, /*largest=*/true);
+    }
+    // An infinite one is no measure for the others.
+    largest = largest.masked_fill(largest.isinf(), 0);
+  }
+  at::Tensor sum = (wide - largest).exp().sum(over.dims, over.keep);
+  for (const int axis : axes) sum = reduce_axis(sum, resolution.mesh(), axis);
+  const at::Tensor local = sum.log() + largest.reshape(sum.sizes());
+  call.result({local.to(type), resolution.layout_of(result)});
 }
 
 }  // namespace
@@ -245,10 +227,6 @@ void along_dimension(Call& call) {
 void add_reduction_rules(RuleTable& table) {
   table.add({"aten::sum", "aten::sum.dim_IntList", "aten::nansum"}, sum);
   table.add({"aten::mean", "aten::mean.dim"}, mean);
-  table.add({"aten::amax"}, extreme_over<true>);
-  table.add({"aten::amin"}, extreme_over<false>);
-  table.add({"aten::max"}, extreme_of_all<true>);
-  table.add({"aten::min"}, extreme_of_all<false>);
   table.add({"aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::linalg_vector_norm"}, norm);
   table.add({"aten::count_nonzero", "aten::count_nonzero.dim_IntList"}, count_nonzero);
   table.add({"aten::all", "aten::all.dim", "aten::all.dims"}, truth<true>);
@@ -257,7 +235,8 @@ void add_reduction_rules(RuleTable& table) {
   table.add({"aten::std.correction"}, variance<true, false>);
   table.add({"aten::var_mean.correction"}, variance<false, true>);
   table.add({"aten::std_mean.correction"}, variance<true, true>);
-  table.add({"aten::logsumexp", "aten::prod.dim_int"}, along_dimension);
+  table.add({"aten::prod", "aten::prod.dim_int"}, prod);
+  table.add({"aten::logsumexp"}, logsumexp);
 }
 
 }  // namespace oslo

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "parallelizers/placement/layout/value.h"
+#include "parallelizers/placement/rules/reduce/reduced.h"
+
+namespace oslo {
+
+/// Ranks without elements along a reduced dimension have no largest one: such tensors are gathered,
+/// on every rank alike.
+bool some_rank_is_empty(const Value& x, const std::vector<int64_t>& reduced_dims);
+
+/// The largest (or smallest) over dimensions: along a cut, of the ranks' largest. Its gradient is
+/// shared among all elements that are as large, on whichever rank: their number and the sum of
+/// their shares are reduced as well, three all-reduces of the result in place of one.
+Value extreme(Value x, const Reduced& over, bool largest);
+
+}  // namespace oslo
