@@ -9,11 +9,13 @@
 #include "parallelizers/libtorch/key_fallback.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph/adopt.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/autocast_of_shapes.h"
 #include "parallelizers/placement/door/fallback.h"
+#include "parallelizers/placement/door/fused_optimizer.h"
 #include "parallelizers/placement/door/part_operators.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
@@ -175,6 +177,9 @@ bool run_alone(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   if (op.writes_out || op.changes_data || op.handle.hasTag(at::Tag::inplace_view)) return false;
   const c10::IValue target = stack[first];
+  // What is recorded of a write has to reach the copy, and its views.
+  const bool writable = (op.in_place || op.view) && target.isTensor();
+  if (writable && target.toTensor().defined() && is_adopted(target.toTensor())) return false;
   for (size_t i = first; i < stack.size(); ++i) {
     stack[i] = with_tensors_in(stack[i], [](const at::Tensor& tensor) {
       const Mark* const mark = mark_of(tensor);
@@ -208,6 +213,7 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
     return;
   }
   const auto run_it = [&] {
+    if (run_fused_optimizer(op, stack)) return;
     if (met == Met::marked && (take_kept_cast(op, stack) || run_on_parts(op, stack))) return;
     if (met == Met::marked && run_alone(op, stack)) return;
     run(op, stack);

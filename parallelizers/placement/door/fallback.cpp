@@ -2,9 +2,12 @@
 
 #include <ATen/core/enum_tag.h>
 
+#include <utility>
+
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/data_asked_for.h"
+#include "parallelizers/placement/carrier/graph/adopt.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -22,7 +25,9 @@ at::Tensor with_global_sizes(const at::Tensor& tensor) {
   if (mark == nullptr) return tensor;
   WeightCasts* const casts = mark->layout->context()->weight_casts.get();
   const at::Tensor read = casts != nullptr ? casts->read(tensor) : tensor;
-  at::Tensor whole = wrap(value_of_marked(read, *mark_of(read)));
+  Value value = value_of_marked(read, *mark_of(read));
+  // Views of a copy of a parameter are to follow it, even where it is whole.
+  at::Tensor whole = is_adopted(tensor) ? wrap_placed(std::move(value)) : wrap(std::move(value));
   if (PlacedTensorImpl* impl = placed_impl(whole)) GraphPlace::of(*impl).set_leaf(tensor);
   note_same(tensor, whole);
   return whole;

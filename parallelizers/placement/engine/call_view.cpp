@@ -7,6 +7,8 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/graph/adopt.h"
+#include "parallelizers/placement/carrier/graph/adopted_view.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
@@ -39,7 +41,10 @@ at::Tensor Call::wrapped_view(Value value, const Value* held, size_t element) {
                                               element, c10::GradMode::is_enabled());
   }
   const bool weight = op_.same_weight && weight_uses_of(base) != nullptr;
-  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered), weight);
+  // It is to follow a copy of a parameter, even one that is whole on this mesh.
+  const bool follows = (impl == nullptr && is_adopted(base)) || adopted_base(base).defined();
+  if (follows && !value.layout) value.layout = std::make_shared<Layout>(context_);
+  at::Tensor view = wrap_view(std::move(value), strides, std::move(gathered), weight || follows);
   PlacedTensorImpl* seen_as = placed_impl(view);
   if (seen_as == nullptr) return view;
   // What a user's autograd::Function saved of it is then seen to have changed.

@@ -119,9 +119,9 @@ void written(const at::Tensor& target, at::Tensor local, const char* operation) 
   }
   check_not_a_copy(*impl, local, operation);
   if (!impl->is_inference()) impl->bump_version();
-  if (const at::Tensor adopted = adopted_base(target); adopted.defined()) {
-    follow_view(adopted, local);
-  }
+  // What was gathered is written back into its base below.
+  const at::Tensor adopted = impl->gathered_view() ? at::Tensor() : adopted_base(target);
+  if (adopted.defined()) follow_view(adopted, local);
   GraphPlace::of(*impl).replace_value({std::move(local), layout});
   if (!impl->gathered_view()) return;
   GatheredBase& of = *impl->gathered_view()->of;

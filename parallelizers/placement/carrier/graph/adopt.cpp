@@ -1,6 +1,8 @@
 #include "parallelizers/placement/carrier/graph/adopt.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <string>
 
@@ -33,6 +35,13 @@ void forget_memory(const at::Tensor& tensor, StageSet stages, const char* operat
                "after the write"));
 }
 
+/// It shares no memory with the parameter that it came of.
+bool is_recorded_copy(const at::Tensor& marked) {
+  if (!marked.requires_grad() || marked.is_leaf() || marked.is_view()) return false;
+  const auto& history = marked.grad_fn();
+  return history != nullptr && history->name() != "AliasBackward0";
+}
+
 }  // namespace
 
 void adopt_target(const at::Tensor& target, const ContextPtr& context, StageSet stages,
@@ -57,7 +66,9 @@ void adopt_target(const at::Tensor& target, const ContextPtr& context, StageSet 
 
 bool is_adopted(const at::Tensor& marked) {
   const Mark* const mark = mark_of(marked);
-  return mark != nullptr && !mark->accumulator && mark->layout->resident();
+  if (mark == nullptr) return false;
+  if (!mark->accumulator && mark->layout->resident()) return true;
+  return is_recorded_copy(marked);
 }
 
 }  // namespace oslo

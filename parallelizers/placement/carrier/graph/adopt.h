@@ -15,8 +15,9 @@ namespace oslo {
 void adopt_target(const at::Tensor& target, const ContextPtr& context, StageSet stages,
                   const char* operation);
 
-/// Whether a marked tensor has become theirs so: it is no parameter or buffer, nor a gradient of
-/// one.
+/// Whether views of a marked tensor follow it in the graph, and it follows them: it has become
+/// theirs so, or is a copy of a parameter (`clone()`) whose gradient is recorded. It is no
+/// parameter or buffer, nor a gradient of one.
 bool is_adopted(const at::Tensor& marked);
 
 }  // namespace oslo

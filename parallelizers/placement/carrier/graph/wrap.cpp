@@ -64,7 +64,7 @@ Value unwrap(const at::Tensor& placed) {
   if (!c10::GradMode::is_enabled()) return impl.value();
   GraphPlace* const place = GraphPlace::find(impl);
   if (place == nullptr) return impl.value();
-  if (place->views_leaf() && is_adopted(place->leaf())) {
+  if (!impl.gathered_view() && place->views_leaf() && is_adopted(place->leaf())) {
     const at::Tensor now = view_as_of_now(impl.value().local, place->leaf(), /*moved=*/false);
     if (!now.is_same(impl.value().local)) place->replace_value({now, impl.value().layout});
   }
