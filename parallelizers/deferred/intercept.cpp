@@ -1,5 +1,6 @@
 // Where LibTorch's dispatcher comes in for tensors without content: every operator of a thread with
-// a DeferredInit, and operators on what one made. Registered once a process; holds nothing.
+// a DeferredInit, or with ShapeKernels, and operators on what a DeferredInit made. Registered once
+// a process; holds nothing.
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
@@ -14,6 +15,7 @@
 #include "parallelizers/deferred/record.h"
 #include "parallelizers/libtorch/key_fallback.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/elsewhere/shape_kernels.h"
 
 namespace oslo {
 namespace {
@@ -155,6 +157,8 @@ void run_below(const OperatorEntry& op, torch::jit::Stack& stack) {
 
 void meet(const c10::OperatorHandle& handle, torch::jit::Stack* stack) {
   const OperatorEntry& op = entry_of(handle);
+  ShapeKernels* const kernels = ShapeKernels::current();
+  if (kernels != nullptr && kernels->run(op, *stack)) return;
   const auto arguments = c10::ArrayRef<c10::IValue>(*stack).slice(stack->size() - op.arguments);
   const auto current = current_deferred_model();
   const Met met = look_at(arguments);

@@ -22,7 +22,11 @@ class HookingEngine final : public Engine {
                         const edge_list& outputs) override {
     hooks.before_pass(roots);
     try {
-      return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+      if (outputs.empty()) {
+        return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+      }
+      return hooks.found(outputs, Engine::execute(roots, inputs, keep_graph, create_graph,
+                                                  accumulate_grad, hooks.sought(outputs)));
     } catch (...) {
       forget_tasks();
       throw;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -8,11 +9,16 @@
 
 namespace oslo {
 
-/// What the library does where LibTorch's default engine is asked. Both belong to the calling
+/// What the library does where LibTorch's default engine is asked. All belong to the calling
 /// thread.
 struct EngineHooks {
   /// Before a backward pass (also of `torch::autograd::grad`) from these roots; may throw.
   void (*before_pass)(const std::vector<torch::autograd::Edge>& roots);
+  /// Where a pass of `torch::autograd::grad` is to look for the gradients that it is asked for.
+  std::vector<torch::autograd::Edge> (*sought)(const std::vector<torch::autograd::Edge>& asked);
+  /// Those, as they are handed out.
+  std::vector<at::Tensor> (*found)(const std::vector<torch::autograd::Edge>& asked,
+                                   std::vector<at::Tensor> gradients);
   /// What becomes of a tensor that an operator saves; null: the tensor itself is kept.
   std::unique_ptr<torch::autograd::SavedVariableHooks> (*saved_tensor)();
 };

@@ -100,7 +100,7 @@ std::unique_ptr<SavedVariableHooks> pack_by_scope() {
 
 /// A scope says so where there is an engine already.
 const bool installed = [] {
-  install_engine({&before_pass, &pack_by_scope});
+  install_engine({&before_pass, &behind_fronts, &before_fronts, &pack_by_scope});
   return true;
 }();
 

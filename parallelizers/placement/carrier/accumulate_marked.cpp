@@ -47,6 +47,7 @@ class AccumulateMarked final : public Node {
   variable_list apply(variable_list&& gradients) override {
     auto impl = parameter_.lock();
     if (!impl || !gradients[0].defined()) return {};
+    if (!layout_->here()) return {};  // in the planner's runs: a shape
     const at::Tensor parameter(std::move(impl));
     if (!parameter.requires_grad()) return {};
     at::Tensor local = local_in(std::move(gradients[0]), layout_);

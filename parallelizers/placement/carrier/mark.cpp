@@ -133,6 +133,10 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
     set_accumulator(parameter, *mark);
   } else {  // no gradient arrives; the planner puts back the one that the parameter had
     mark->accumulator = make_accumulator(parameter, layout, &set_gradient_mark);
+    // In its runs torch::autograd::grad asks for the parameter's gradient, a shape.
+    const bool asked = layout->context()->imagined() != nullptr && !parameter.is_inference();
+    if (asked)
+      torch::autograd::impl::set_grad_accumulator(parameter, WeakNodePtr(mark->accumulator));
   }
 }
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 #include "mpu/base/error.h"
 #include "mpu/base/text.h"
@@ -19,6 +18,7 @@
 #include "parallelizers/modules/unsaved_buffers.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
+#include "parallelizers/placement/elsewhere/shape_kernels.h"
 #include "parallelizers/placement/layout/layout.h"
 #include "parallelizers/placement/operators/planned_results.h"
 #include "parallelizers/plan/dry/example_run.h"
@@ -54,20 +54,11 @@ std::shared_ptr<ModelContext> context_over(const PlanAxes& axes,
 }
 
 /// What the forward threw, led by the operator that it came from where one is known.
-[[noreturn]] void throw_named(const std::exception& error, const std::string& operation) {
-  const std::string text = message_of(error);
-  const bool named = operation.empty() || text.starts_with(operation);
-  fail(named ? "" : operation + ": ", text);
+[[noreturn]] void throw_named(const std::string& text, const std::string& operation) {
+  fail(operation.empty() || text.starts_with(operation) ? "" : operation + ": ", text);
 }
 
 }  // namespace
-
-DryCost DryCost::impossible() {
-  DryCost cost;
-  cost.bytes = cost.gathers = std::numeric_limits<int64_t>::max();
-  cost.seconds = std::numeric_limits<double>::infinity();
-  return cost;
-}
 
 DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void()> example,
                FirstWrites& writes, const Rates& rates)
@@ -126,7 +117,8 @@ DryRun::~DryRun() {
     auto* own = held.tensor.unsafeGetTensorImpl();
     own->shallow_copy_from(held.original.getIntrusivePtr());
     copy_tag(*held.original.unsafeGetTensorImpl(), *own);
-    if (held.accumulator) {
+    // What the model kept of the run may hold ours.
+    if (held.accumulator || torch::autograd::impl::try_get_grad_accumulator(held.tensor)) {
       torch::autograd::impl::set_grad_accumulator(held.tensor, WeakNodePtr(held.accumulator));
     }
   }
@@ -239,6 +231,7 @@ DryCost DryRun::run_once() {
         if (tape_) tape_->note(op, arguments, results);
         if (holds_operands_) held_operands_.push_back(arguments);
       };
+      const auto led = c10::make_scope_exit([&] { residence_->gradients().restore(); });
       run_watched(model_, example_, writes_);
       residence_->shapes().on_known = nullptr;
       held_operands_.clear();
@@ -251,12 +244,24 @@ DryCost DryRun::run_once() {
   return cost_of(work);
 }
 
-std::vector<std::shared_ptr<Group>> DryRun::groups() const {
-  std::vector<std::shared_ptr<Group>> groups;
-  for (int axis = 0; axis < context_->mesh().axes(); ++axis) {
-    groups.push_back(context_->mesh().axis(axis));
+/// A forward that asks for derivatives runs LibTorch's backward on shapes, for which some operators
+/// have no kernel: it throws then, and runs again with what stands in for them.
+DryCost DryRun::run_or_again() {
+  if (!stands_in_) {
+    try {
+      return run_once();
+    } catch (const PlanMismatch&) {
+      throw;
+    } catch (const std::exception&) {
+      writes_.check();
+      members_.restore();
+      stands_in_ = true;
+      residence_->shapes().on_zeros.clear();  // what stood in so far has no history
+      residence_->shapes().results.clear();
+    }
   }
-  return groups;
+  const ShapeKernels kernels(residence_->imagined());
+  return run_once();
 }
 
 std::vector<DryRun::TensorBytes> DryRun::model_bytes() const {
@@ -303,11 +308,11 @@ DryCost DryRun::run(std::vector<LayerPlan>& layers) {
   for (int pass = 1; pass <= kPasses; ++pass) {
     try {
       place_all(layers);  // throws where a wish does not divide what another axis leaves
-      cost = run_once();
+      cost = run_or_again();
     } catch (const PlanMismatch&) {
       throw;
     } catch (const std::exception& error) {
-      if (before.empty()) throw_named(error, calls_->failed());
+      if (before.empty()) throw_named(message_of(error), calls_->failed());
       // What was gathered before is now a part, and the forward does with it what parts cannot.
       layers = before;
       return cost;

@@ -43,7 +43,12 @@ struct DryCost {
   int64_t memory() const { return parameter_bytes + kept_bytes; }
 
   /// Of a plan that the model cannot run with: more than any other.
-  static DryCost impossible();
+  static DryCost impossible() {
+    DryCost cost;
+    cost.bytes = cost.gathers = std::numeric_limits<int64_t>::max();
+    cost.seconds = std::numeric_limits<double>::infinity();
+    return cost;
+  }
   bool possible() const { return bytes < std::numeric_limits<int64_t>::max(); }
 };
 
@@ -100,7 +105,13 @@ class DryRun {
 
   /// What the values of its runs share, and the groups over which they are cut.
   const std::shared_ptr<ModelContext>& context() const { return context_; }
-  std::vector<std::shared_ptr<Group>> groups() const;
+  std::vector<std::shared_ptr<Group>> groups() const {
+    std::vector<std::shared_ptr<Group>> groups;
+    for (int axis = 0; axis < context_->mesh().axes(); ++axis) {
+      groups.push_back(context_->mesh().axis(axis));
+    }
+    return groups;
+  }
 
  private:
   struct Held {
@@ -120,6 +131,7 @@ class DryRun {
   void place_all(const std::vector<LayerPlan>& layers);
   void hold(const at::Tensor& tensor);
   DryCost run_once();
+  DryCost run_or_again();
   /// What the groups' ledgers say.
   struct Collectives {
     int64_t bytes = 0;
@@ -151,6 +163,7 @@ class DryRun {
   std::shared_ptr<MemoryTape> tape_;
   std::vector<UnitCost> stage_work_;
   bool holds_operands_ = false;
+  bool stands_in_ = false;  ///< for kernels that LibTorch's backward lacks
   std::vector<std::vector<c10::IValue>> held_operands_;
   int64_t runs_ = 0;
 };

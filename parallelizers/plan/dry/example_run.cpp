@@ -26,6 +26,7 @@ class BufferKeeper {
   ~BufferKeeper() {
     const c10::AutoGradMode no_grad(false);
     for (Buffer& buffer : buffers_) {
+      if (!buffer.in_graph && buffer.tensor.grad_fn()) buffer.tensor.detach_();
       buffer.tensor.set_data(buffer.memory);  // views of it still see it
       put_back(buffer.memory, buffer.content);
     }
@@ -34,16 +35,67 @@ class BufferKeeper {
  private:
   void keep(const at::Tensor& buffer) {
     const at::Tensor memory = buffer.detach().alias();
-    buffers_.push_back({buffer, memory, memory.clone()});
+    buffers_.push_back({buffer, memory, memory.clone(), buffer.grad_fn() != nullptr});
   }
 
   struct Buffer {
     at::Tensor tensor;
     at::Tensor memory;   ///< what it lay in, in its shape
     at::Tensor content;  ///< what was there
+    bool in_graph;       ///< before
   };
   std::vector<Buffer> buffers_;
 };
+
+/// Puts the gradients of parameters back: an example may run backward.
+class GradientKeeper {
+ public:
+  explicit GradientKeeper(const ModelView& model) {
+    for (const ParameterView& parameter : model.parameters()) {
+      keep(parameter.registered);
+      keep(parameter.in_use());
+    }
+  }
+
+  ~GradientKeeper() {
+    const c10::AutoGradMode no_grad(false);
+    for (Gradient& each : gradients_) {
+      each.tensor.mutable_grad() = each.gradient;
+      if (each.gradient.defined()) put_back(each.gradient, each.content);
+    }
+  }
+
+ private:
+  void keep(const at::Tensor& parameter) {
+    if (!parameter.defined() || !parameter.is_leaf()) return;
+    if (!known_.insert(parameter.unsafeGetTensorImpl()).second) return;
+    const at::Tensor gradient = parameter.grad();
+    at::Tensor content = gradient.defined() ? gradient.detach().clone() : at::Tensor();
+    gradients_.push_back({parameter, gradient, std::move(content)});
+  }
+
+  struct Gradient {
+    at::Tensor tensor, gradient, content;
+  };
+  std::set<const c10::TensorImpl*> known_;
+  std::vector<Gradient> gradients_;
+};
+
+/// What asks for derivatives (`backward()`, `torch::autograd::grad`) throws where none are
+/// recorded. It runs with them then, and takes the memory of a forward in training.
+void run_as_it_asks(const ModelView& model, const std::function<void()>& example,
+                    FirstWrites& writes) {
+  try {
+    return run_example(model, [&] { run_watched(model, example, writes); });
+  } catch (const std::exception&) {
+    writes.check();
+  }
+  const GradientKeeper gradients(model);
+  run_example(model, [&] {
+    const c10::AutoGradMode grad(true);
+    run_watched(model, example, writes);
+  });
+}
 
 }  // namespace
 
@@ -72,7 +124,7 @@ std::vector<MemberKeeper::Computed> try_example(const ModelView& model,
                                                 FirstWrites& writes) {
   MemberKeeper members(model);
   for (int runs = 0; runs == 0 || (writes.open() && runs < kMostTries); ++runs) {
-    run_example(model, [&] { run_watched(model, example, writes); });
+    run_as_it_asks(model, example, writes);
     members.restore();
   }
   writes.check();

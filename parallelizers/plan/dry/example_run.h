@@ -19,8 +19,9 @@ std::vector<at::Generator> default_generators(const ModelView& model);
 /// afterwards, also when it throws.
 void run_example(const ModelView& model, const std::function<void()>& example);
 
-/// The same for `initialize`, which leaves no trace in parameters and members of layers either:
-/// twice where the forward writes to any, to tell `writes` what it writes once. Returns the members
+/// The same for `initialize`, which leaves no trace in parameters, their gradients and members of
+/// layers either: twice where the forward writes to any, to tell `writes` what it writes once, and
+/// with gradients recorded where it throws without (it may ask for some). Returns the members
 /// that it assigned something computed to. Throws what `writes.check()` throws.
 std::vector<MemberKeeper::Computed> try_example(const ModelView& model,
                                                 const std::function<void()>& example,

@@ -1,17 +1,20 @@
 #include "parallelizers/placement/carrier/graph/front_nodes.h"
 
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "mpu/base/node_ptr.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 
 using torch::autograd::Edge;
+using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
@@ -55,15 +58,46 @@ FrontNode::FrontNode(LayoutPtr layout, Edge edge, bool written_since)
 
 variable_list FrontNode::apply(variable_list&& gradients) {
   if (!gradients[0].defined()) return {at::Tensor()};
+  check_not_written();
+  return {local_in(std::move(gradients[0]), layout_)};
+}
+
+void FrontNode::check_not_written() const {
   OSLO_CHECK(!written_since_,
              "the gradient of a view that had to be gathered was asked for after the tensor that "
              "it views was written; take it through an operator on the view (such as clone())");
-  return {local_in(std::move(gradients[0]), layout_)};
 }
 
 variable_list BridgeNode::apply(variable_list&& gradients) {
   if (!gradients[0].defined()) return {at::Tensor()};
   return {wrap({gradients[0], layout_})};
+}
+
+void lead_to(Edge place, const at::Tensor& local, const LayoutPtr& layout) {
+  const auto node = make_node<BridgeNode>(layout);
+  node->add_next_edge(std::move(place));
+  node->add_input_metadata(local);
+  torch::autograd::impl::set_gradient_edge(local, Edge(node, 0));
+}
+
+edge_list behind_fronts(const edge_list& asked) {
+  edge_list sought = asked;
+  for (Edge& place : sought) {
+    const auto* const front = dynamic_cast<const FrontNode*>(place.function.get());
+    if (front == nullptr) continue;
+    front->check_not_written();
+    place = Edge(front->next_edge(0));
+  }
+  return sought;
+}
+
+variable_list before_fronts(const edge_list& asked, variable_list gradients) {
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto* const front = dynamic_cast<const FrontNode*>(asked[i].function.get());
+    if (front == nullptr || !gradients[i].defined()) continue;
+    if (placed_impl(gradients[i]) == nullptr) gradients[i] = wrap({gradients[i], front->layout()});
+  }
+  return gradients;
 }
 
 void note_layout(Node& function, uint32_t result, const LayoutPtr& layout) {

@@ -24,6 +24,8 @@ class FrontNode final : public torch::autograd::Node {
 
   std::string name() const override { return "OsloPlaced"; }
   const LayoutPtr& layout() const { return layout_; }
+  /// Throws where the tensor is a view of gathered elements that were written since.
+  void check_not_written() const;
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override;
 
  private:
@@ -42,6 +44,17 @@ class BridgeNode final : public torch::autograd::Node {
  private:
   LayoutPtr layout_;
 };
+
+/// Gives `local`, which has no history, one that leads to `place`: there its gradient is that of a
+/// placed tensor in `layout`.
+void lead_to(torch::autograd::Edge place, const at::Tensor& local, const LayoutPtr& layout);
+
+/// Where the gradients of placed tensors that `torch::autograd::grad` is asked for arrive:
+/// operators compute with the local tensors, whose histories do not pass the fronts.
+torch::autograd::edge_list behind_fronts(const torch::autograd::edge_list& asked);
+/// What arrived there, as gradients of the tensors that were asked for.
+torch::autograd::variable_list before_fronts(const torch::autograd::edge_list& asked,
+                                             torch::autograd::variable_list gradients);
 
 /// Remembers of a user's autograd::Function, which does not know, how its result of this number
 /// lies. It changes no gradient.

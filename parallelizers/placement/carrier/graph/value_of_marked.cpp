@@ -92,17 +92,25 @@ void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
   torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(mark.accumulator));
 }
 
+/// Whether the gradient of a parameter that no rank holds is a shape: in the planner's runs.
+bool imagines_gradient(const at::Tensor& tensor, const Mark& mark) {
+  return mark.layout->context()->imagined() != nullptr && c10::GradMode::is_enabled() &&
+         tensor.requires_grad() && tensor.is_leaf() && mark.accumulator &&
+         accumulates_for(*mark.accumulator, tensor);
+}
+
 }  // namespace
 
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   if (!mark.accumulator) check_not_left_behind(*tensor.unsafeGetTensorImpl());
   at::Tensor local = unmarked_alias(tensor);
-  if (!mark.layout->here()) {
+  if (!mark.layout->here() && !imagines_gradient(tensor, mark)) {
     mark.layout->context()->check_not_ended();
     // No graph reaches the parameter: backward runs where it is.
     local.set_requires_grad(c10::GradMode::is_enabled() && tensor.requires_grad());
-    // An ordinary tensor may be written where its gradient is recorded, which a leaf may not.
-    const bool writable = !mark.accumulator && local.requires_grad();
+    // What is no parameter may be written where its gradient is recorded, which a leaf may not.
+    const bool parameter = mark.accumulator && accumulates_for(*mark.accumulator, tensor);
+    const bool writable = !parameter && local.requires_grad();
     return {writable ? local.clone() : local, mark.layout};
   }
   if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
