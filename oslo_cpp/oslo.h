@@ -48,5 +48,6 @@
 #include "parallelizers/layers/linear.h"
 #include "parallelizers/memory/offload/offload_scope.h"
 #include "parallelizers/memory/recompute/checkpoint.h"
+#include "parallelizers/pipeline/schedule/order/text.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/engine/register_rule.h"

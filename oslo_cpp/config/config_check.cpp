@@ -29,7 +29,7 @@ std::string list(const std::vector<std::string>& names, const char* between = ",
 void find_everywhere(const ConfigKey& key, const std::string& path, std::string_view name,
                      std::vector<std::string>& found) {
   for (const ConfigKey& child : key.keys) {
-    std::string child_path = join_path(path, child.name);
+    std::string child_path = join_keys(path, child.name);
     if (child.name == name) {
       found.push_back(in_quotes(child_path));
     }
@@ -233,7 +233,7 @@ void check(const ConfigKey& key, const std::string& path, const Json& value,
     if (child == nullptr) {
       fail_unknown_key(key, path, name, everywhere);
     }
-    check(*child, join_path(path, name), below, everywhere);
+    check(*child, join_keys(path, name), below, everywhere);
   }
 }
 
@@ -256,9 +256,9 @@ void fail_unknown_key(const ConfigKey& parent, const std::string& path, const st
   std::vector<std::string> elsewhere;
   find_everywhere(everywhere == nullptr ? config_schema(ConfigDialect::none) : *everywhere, "",
                   name, elsewhere);
-  std::erase(elsewhere, in_quotes(join_path(path, name)));  // a key of another dialect
+  std::erase(elsewhere, in_quotes(join_keys(path, name)));  // a key of another dialect
   const std::string where = path.empty() ? "at the top" : "in " + in_quotes(path);
-  const std::string unknown = "unknown key " + in_quotes(join_path(path, name));
+  const std::string unknown = "unknown key " + in_quotes(join_keys(path, name));
   const std::string& nearest = nearest_name(names, name);
   if (!elsewhere.empty() && !is_near(name, nearest)) {
     fail_as(ErrorKind::config, unknown, "; ", in_quotes(name), " belongs in ",

@@ -37,7 +37,7 @@ std::vector<Step> split_path(const std::string& path, const ConfigKey& schema) {
     if (child == nullptr && key.kind != Kind::any) fail_unknown_key(key, done, name, &schema);
     steps.push_back({name, key.kind});
     if (dot == std::string::npos) return steps;
-    done = join_path(done, name);
+    done = join_keys(done, name);
     rest = rest.substr(dot + 1);
     if (child != nullptr) key = ConfigKey(*child);
   }

@@ -122,7 +122,7 @@ const ConfigKey* ConfigKey::find(std::string_view key) const {
   return nullptr;
 }
 
-std::string join_path(const std::string& path, std::string_view name) {
+std::string join_keys(const std::string& path, std::string_view name) {
   return path.empty() ? std::string(name) : c10::str(path, ".", name);
 }
 

@@ -80,6 +80,6 @@ void check_config(const ConfigKey& schema, const nlohmann::ordered_json& documen
                                    const std::string& name, const ConfigKey* everywhere = nullptr);
 
 /// "path.name", or "name" at the top.
-std::string join_path(const std::string& path, std::string_view name);
+std::string join_keys(const std::string& path, std::string_view name);
 
 }  // namespace oslo

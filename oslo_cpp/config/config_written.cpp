@@ -25,7 +25,7 @@ void write_out(const ConfigKey& key, const std::string& path, Json& value) {
   }
   if (!value.is_object()) return;
   for (auto& [name, below] : value.items()) {
-    if (const ConfigKey* child = key.find(name)) write_out(*child, join_path(path, name), below);
+    if (const ConfigKey* child = key.find(name)) write_out(*child, join_keys(path, name), below);
   }
 }
 

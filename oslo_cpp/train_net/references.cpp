@@ -75,7 +75,7 @@ class Replacer {
     Json replaced = Json::object();
     for (const auto& [name, below] : value.items()) {
       const ConfigKey* const child = key.find(name);
-      const std::string place = join_path(path, name);
+      const std::string place = join_keys(path, name);
       if (child == nullptr) {
         replaced[name] = below;
       } else if (child->kind == Kind::any) {
@@ -97,7 +97,7 @@ class Replacer {
     if (!value.is_object()) return follow(path, value, /*required=*/false).value_or(value);
     Json replaced = Json::object();
     for (const auto& [name, below] : value.items()) {
-      replaced[name] = any(join_path(path, name), below);
+      replaced[name] = any(join_keys(path, name), below);
     }
     return replaced;
   }

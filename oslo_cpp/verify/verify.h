@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <initializer_list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -65,6 +66,12 @@ Verification verify(const ParallelModel& parallel, const std::shared_ptr<Impl>& 
   };
   parallel.module_as<Impl>();  // throws, naming both classes
   return detail::verify_modules(parallel, reference, run, options);
+}
+
+template <typename Impl>
+Verification verify(const ParallelModel& parallel, const std::shared_ptr<Impl>& reference,
+                    std::initializer_list<at::Tensor> inputs, const VerifyOptions& options = {}) {
+  return verify(parallel, reference, std::vector<at::Tensor>(inputs), options);
 }
 
 template <typename Impl, typename Inputs>

@@ -111,6 +111,11 @@ class ModelView {
   template <typename M>
   ModelView(const std::shared_ptr<M>& root)  // NOLINT(google-explicit-constructor)
       : ModelView(std::shared_ptr<torch::nn::Module>(root)) {}
+  /// Of a holder (TORCH_MODULE).
+  template <typename Holder>
+  requires requires(const Holder& root) { ModelView(root.ptr()); }
+  ModelView(const Holder& root)  // NOLINT(google-explicit-constructor)
+      : ModelView(root.ptr()) {}
 
   /// Of a model of another kind, from its own walk.
   ModelView(std::vector<ModuleView> modules, std::vector<ParameterView> parameters,
