@@ -67,7 +67,7 @@ std::set<std::string> declared_options() {
 /// "train.dist.tensor_parallel_size", for all keys that take a value.
 void add_keys(const ConfigKey& key, const std::string& path, std::set<std::string>& found) {
   for (const ConfigKey& child : key.keys) {
-    const std::string child_path = join_path(path, child.name);
+    const std::string child_path = join_keys(path, child.name);
     if (child.keys.empty()) found.insert(child_path);
     add_keys(child, child_path, found);
   }
