@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,11 +19,11 @@ namespace {
 
 /// _fused_adamw_(self[], grads[], exp_avgs[], .., state_steps[], *, lr, ..)
 bool is_fused_optimizer(const OperatorEntry& op) {
-  static constexpr const char* kFused[] = {"aten::_fused_adam_", "aten::_fused_adamw_",
-                                           "aten::_fused_sgd_", "aten::_fused_adagrad_"};
-  return std::any_of(std::begin(kFused), std::end(kFused), [&](const std::string& name) {
-    return op.name == name || op.name == name + ".tensor_lr";
-  });
+  static constexpr std::string_view kFused[] = {"aten::_fused_adam_", "aten::_fused_adamw_",
+                                                "aten::_fused_sgd_", "aten::_fused_adagrad_"};
+  const std::string_view called = op.name;
+  const std::string_view name = called.substr(0, called.find('.'));  // without the overload's
+  return std::find(std::begin(kFused), std::end(kFused), name) != std::end(kFused);
 }
 
 /// Counted by element, not one number a parameter.

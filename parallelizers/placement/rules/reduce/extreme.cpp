@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <limits>
+
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
@@ -81,6 +83,17 @@ Value extreme(Value x, const Reduced& over, bool largest) {
   }
   if (records) local = with_gradient(local, x.local, over, resolution.mesh(), axes);
   return {local, resolution.layout_of(result)};
+}
+
+at::Tensor largest_on_axes(const at::Tensor& part, c10::IntArrayRef dims, const Mesh& mesh,
+                           const Axes& axes) {
+  const c10::AutoGradMode no_grad(false);
+  at::Tensor largest =
+      part.numel() > 0
+          ? part.amax(dims, /*keepdim=*/true)
+          : part.sum(dims, /*keepdim=*/true).fill_(-std::numeric_limits<double>::infinity());
+  for (const int axis : axes) largest = reduce_extreme(largest, mesh, axis, /*largest=*/true);
+  return largest;
 }
 
 void add_extreme_rules(RuleTable& table) {

@@ -11,6 +11,7 @@
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"
+#include "parallelizers/placement/rules/reduce/extreme.h"
 
 namespace oslo {
 namespace {
@@ -46,19 +47,9 @@ void softmax_along_cut(Call& call, Softmax kind) {
   const Axes axes = resolution.axes_keeping({&own[dim], 1});
   const ContextPtr& context = resolution.context();
   const at::Tensor part = x.local.to(at::isReducedFloatingType(type) ? at::kFloat : type);
-  at::Tensor largest;
-  {
-    const c10::AutoGradMode no_grad(false);
-    std::vector<int64_t> row = part.sizes().vec();
-    row[dim] = 1;
-    largest = part.size(dim) > 0
-                  ? part.amax(dim, /*keepdim=*/true)
-                  : at::full(row, -std::numeric_limits<double>::infinity(), part.options());
-    for (const int axis : axes)
-      largest = reduce_extreme(largest, context->mesh(), axis, /*largest=*/true);
-    if (kind == Softmax::safe) {
-      largest = largest.masked_fill(largest.eq(-std::numeric_limits<double>::infinity()), 0);
-    }
+  at::Tensor largest = largest_on_axes(part, dim, context->mesh(), axes);
+  if (kind == Softmax::safe) {
+    largest.masked_fill_(largest.eq(-std::numeric_limits<double>::infinity()), 0);
   }
   const at::Tensor shifted = part - largest;
   const at::Tensor exponentials = shifted.exp();

@@ -2,7 +2,6 @@
 #include <ATen/OpMathType.h>
 
 #include <cmath>
-#include <limits>
 
 #include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/engine/call.h"
@@ -203,19 +202,8 @@ void logsumexp(Call& call) {
   const Axes axes = resolution.axes_beside(result);
   if (axes.empty()) return call.run({{own}, {result}});
   const at::Tensor wide = x.local.to(at::toOpMathType(type));
-  at::Tensor largest;
-  {
-    const c10::AutoGradMode no_grad(false);
-    largest =
-        wide.numel() > 0
-            ? wide.amax(over.dims, /*keepdim=*/true)
-            : wide.sum(over.dims, /*keepdim=*/true).fill_(-std::numeric_limits<double>::infinity());
-    for (const int axis : axes) {
-      largest = reduce_extreme(largest, resolution.mesh(), axis, /*largest=*/true);
-    }
-    // An infinite one is no measure for the others.
-    largest = largest.masked_fill(largest.isinf(), 0);
-  }
+  at::Tensor largest = largest_on_axes(wide, over.dims, resolution.mesh(), axes);
+  largest.masked_fill_(largest.isinf(), 0);  // an infinite one is no measure for the others
   at::Tensor sum = (wide - largest).exp().sum(over.dims, over.keep);
   for (const int axis : axes) sum = reduce_axis(sum, resolution.mesh(), axis);
   const at::Tensor local = sum.log() + largest.reshape(sum.sizes());
