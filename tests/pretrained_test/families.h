@@ -85,6 +85,20 @@ inline Family llama_family() {
   return decoder<llama::LlamaForCausalLM>("llama", config);
 }
 
+/// Llama 3.1's positions: waves of 6.3, 16.7, 44.4 and 118.2 tokens, of which two stay, one lies
+/// between and one is slowed down.
+inline Family llama3_family() {
+  llama::LlamaConfig config = llama::LlamaConfig::from_json(llama_family().config);
+  config.head_dim = 8;
+  config.max_position_embeddings = 300;
+  config.rope.theta = 50.0;
+  config.rope.scaling = {.factor = 3.5,
+                         .low_freq_factor = 1.0,
+                         .high_freq_factor = 4.0,
+                         .original_max_position_embeddings = 97};
+  return decoder<llama::LlamaForCausalLM>("llama3", config);
+}
+
 inline Family bert_family() {
   using Model = bert::BertForMaskedLM;
   bert::BertConfig config;
@@ -143,11 +157,8 @@ inline Family vit_family() {
 }
 
 inline std::vector<Family> families() {
-  return {gpt2_family(),
-          llama_family(),
-          bert_family(),
-          t5_family("t5", false),
-          t5_family("t5-gated", true),
+  return {gpt2_family(), llama_family(),         llama3_family(),
+          bert_family(), t5_family("t5", false), t5_family("t5-gated", true),
           vit_family()};
 }
 

@@ -51,7 +51,8 @@ class FromTransformers : public testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Families, FromTransformers,
-                         testing::Values("gpt2", "llama", "bert", "t5", "t5-gated", "vit"));
+                         testing::Values("gpt2", "llama", "llama3", "bert", "t5", "t5-gated",
+                                         "vit"));
 
 TEST_P(FromTransformers, LogitsArePythonsInEveryLayout) {
   OSLO_NEEDS_TRANSFORMERS();

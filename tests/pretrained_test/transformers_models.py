@@ -19,6 +19,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 NEW_TOKENS = 7
+CAUSAL = "gpt2", "llama", "llama3"
 
 
 def models():
@@ -31,6 +32,11 @@ def models():
     yield "llama", transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **small | {"hidden_size": 24, "num_attention_heads": 6}, num_key_value_heads=2,
         max_position_embeddings=32))
+    yield "llama3", transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        **small | {"hidden_size": 24, "num_attention_heads": 6}, num_key_value_heads=2, head_dim=8,
+        max_position_embeddings=300, rope_parameters={
+            "rope_type": "llama3", "rope_theta": 50.0, "factor": 3.5, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "original_max_position_embeddings": 97}))
     yield "bert", transformers.BertForMaskedLM(transformers.BertConfig(
         **small, max_position_embeddings=16))
     for name, inner in ("t5", "relu"), ("t5-gated", "gated-gelu"):
@@ -54,7 +60,7 @@ def inputs(family):
     if family == "vit":
         return {"pixel_values": torch.randn(3, 3, 8, 8)}
     found = {"input_ids": torch.randint(1, 53, (3, 9))}
-    if family not in ("gpt2", "llama"):
+    if family not in CAUSAL:
         mask = torch.ones(3, 9, dtype=torch.long)
         mask[1, 6:] = 0
         found["attention_mask"] = mask
@@ -86,7 +92,7 @@ def make(folder):
         given = inputs(family)
         with torch.no_grad():
             results = given | {"logits": model(**given).logits}
-            if family in ("gpt2", "llama") or family.startswith("t5"):
+            if family in CAUSAL or family.startswith("t5"):
                 prompt = {key: given[key] for key in given if key != "decoder_input_ids"}
                 results["generated"] = model.generate(
                     **prompt, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)

@@ -10,6 +10,7 @@
 
 #include "config_json.h"
 #include "generate.h"
+#include "rotary.h"
 
 /// Llama (Touvron et al. 2023) as one would write it for one device: root-mean-square norms, rotary
 /// positions, grouped queries, a gated MLP. Module and parameter names are those of Hugging Face's
@@ -18,6 +19,7 @@ namespace llama {
 namespace nn = torch::nn;
 using generation::GenerateOptions;
 using generation::KeyValueCache;
+using rotary::Rotation;
 
 /// Names and defaults are those of Hugging Face's config.json.
 struct LlamaConfig {
@@ -30,7 +32,7 @@ struct LlamaConfig {
   std::int64_t head_dim = 128;
   std::int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
-  double rope_theta = 10000.0;
+  rotary::Rope rope;  ///< "rope_theta" and "rope_scaling"
   bool attention_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
@@ -48,7 +50,8 @@ struct LlamaConfig {
             {"head_dim", head_dim},
             {"max_position_embeddings", max_position_embeddings},
             {"rms_norm_eps", rms_norm_eps},
-            {"rope_theta", rope_theta},
+            {"rope_theta", rope.theta},
+            {"rope_scaling", rope.scaling_json()},
             {"attention_bias", attention_bias},
             {"mlp_bias", mlp_bias},
             {"tie_word_embeddings", tie_word_embeddings}};
@@ -73,11 +76,7 @@ struct LlamaConfig {
       config.attention_bias = value_or(json, "attention_bias", false);
       config.mlp_bias = value_or(json, "mlp_bias", false);
       config.tie_word_embeddings = value_or(json, "tie_word_embeddings", false);
-      const auto rope = value_or(json, "rope_parameters", nlohmann::json::object());
-      config.rope_theta = value_or(rope, "rope_theta", value_or(json, "rope_theta", 10000.0));
-      config_json::expect(rope, "rope_type", "default");
-      config_json::expect(value_or(json, "rope_scaling", nlohmann::json::object()), "rope_type",
-                          "default");
+      config.rope = rotary::Rope::from_json(json);
       config_json::expect(json, "hidden_act", "silu");
       return config;
     });
@@ -102,26 +101,6 @@ class LlamaRMSNormImpl : public nn::Module {
   double eps_;
 };
 TORCH_MODULE(LlamaRMSNorm);
-
-/// The cosines and sines by which positions turn the halves of a head, each [time, head size].
-using Rotation = std::pair<torch::Tensor, torch::Tensor>;
-
-inline Rotation rotation(const torch::Tensor& positions, const LlamaConfig& config,
-                         torch::Dtype dtype) {
-  const auto options = torch::dtype(torch::kFloat).device(positions.device());
-  const torch::Tensor halves = torch::arange(0, config.head_dim, 2, options);
-  const torch::Tensor frequencies =
-      1.0 / torch::pow(config.rope_theta, halves / static_cast<double>(config.head_dim));
-  const torch::Tensor angles = positions.to(torch::kFloat).unsqueeze(1) * frequencies.unsqueeze(0);
-  const torch::Tensor both = torch::cat({angles, angles}, -1);
-  return {both.cos().to(dtype), both.sin().to(dtype)};
-}
-
-/// `x` [batch, heads, time, head size], turned.
-inline torch::Tensor rotate(const torch::Tensor& x, const Rotation& by) {
-  const auto halves = x.chunk(2, -1);
-  return x * by.first + torch::cat({-halves[1], halves[0]}, -1) * by.second;
-}
 
 class LlamaAttentionImpl : public nn::Module {
  public:
@@ -149,9 +128,9 @@ class LlamaAttentionImpl : public nn::Module {
     const auto heads = [&](const torch::Tensor& t, std::int64_t count) {
       return t.view({batch, time, count, head_dim_}).transpose(1, 2);
     };
-    const torch::Tensor queries = rotate(heads(q_proj->forward(x), heads_), by);
+    const torch::Tensor queries = rotary::rotate(heads(q_proj->forward(x), heads_), by);
     std::pair<torch::Tensor, torch::Tensor> kv{
-        rotate(heads(k_proj->forward(x), key_value_heads_), by),
+        rotary::rotate(heads(k_proj->forward(x), key_value_heads_), by),
         heads(v_proj->forward(x), key_value_heads_)};
     if (cache != nullptr) kv = cache->extend(layer, kv.first, kv.second);
     const torch::Tensor y = generation::attend(queries, kv.first, kv.second, /*dropout=*/0.0,
@@ -226,8 +205,9 @@ class LlamaModelImpl : public nn::Module {
   torch::Tensor forward(const torch::Tensor& ids, KeyValueCache* cache = nullptr) {
     const std::int64_t past = cache == nullptr ? 0 : cache->length();
     torch::Tensor x = embed_tokens->forward(ids);
+    const torch::Tensor positions = torch::arange(past, past + ids.size(1), ids.options());
     const Rotation by =
-        rotation(torch::arange(past, past + ids.size(1), ids.options()), config_, x.scalar_type());
+        rotary::rotation(positions, config_.rope, config_.head_dim, x.scalar_type());
     std::size_t layer = 0;
     for (const auto& each : *layers) {
       x = each->as<LlamaDecoderLayer>()->forward(x, by, cache, layer++);
