@@ -35,6 +35,7 @@
 #include "oslo_cpp/train_net/trained_model.h"
 #include "oslo_cpp/training/training.h"
 #include "oslo_cpp/verify/verify.h"
+#include "oslo_cpp/zero/zero_optimizer.h"
 #include "parallelizers/data/clip_grad_norm.h"
 #include "parallelizers/data/counted_mean.h"
 #include "parallelizers/data/distributed_data_parallel.h"

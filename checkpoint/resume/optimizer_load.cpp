@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "checkpoint/resume/shared_states.h"
 #include "checkpoint/resume/stepped_parameters.h"
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
@@ -101,6 +102,7 @@ void OptimizerLoad::commit() {
       optimizer_.state().erase(parameter);
     }
   }
+  if (auto* shared = dynamic_cast<SharedStates*>(&optimizer_)) shared->states_replaced();
 }
 
 }  // namespace oslo

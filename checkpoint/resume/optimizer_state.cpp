@@ -4,6 +4,7 @@
 
 #include "checkpoint/formats/json/json_node.h"
 #include "checkpoint/resume/optimizer_kind.h"
+#include "checkpoint/resume/shared_states.h"
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -36,12 +37,23 @@ States joined(const std::vector<std::string>& texts) {
   return all;
 }
 
+/// The states that this rank has, those of which it has a share made whole.
+SharedStates::Whole states_of(const torch::optim::Optimizer& optimizer, const OptimizerKind& kind) {
+  if (const auto* shared = dynamic_cast<const SharedStates*>(&optimizer)) {
+    return shared->whole_states();
+  }
+  SharedStates::Whole states;
+  for (const auto& [parameter, state] : optimizer.state()) states[parameter] = kind.state(*state);
+  return states;
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
                                const ModelState& state, ForeignTensors foreign)
     : groups_(stepped_parameters(optimizer, model, state, foreign)) {
   const OptimizerKind& kind = kind_of(optimizer);
+  const SharedStates::Whole states = states_of(optimizer, kind);
   saved_.kind = kind.name();
   for (size_t i = 0; i < groups_.size(); ++i) {
     SavedOptimizer::Group& group = saved_.groups.emplace_back();
@@ -49,12 +61,11 @@ OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer, const M
     for (const auto& [parameter, in_model] : groups_[i]) {
       const std::string& name = in_model->name;
       group.parameters.push_back(name);
-      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end() || !in_model->here) continue;
-      const OptimizerKind::State parts = kind.state(*found->second);
+      const auto found = states.find(parameter.unsafeGetTensorImpl());
+      if (found == states.end() || !in_model->here) continue;
       SavedOptimizer::State& own = saved_.states[name];
-      own.numbers = parts.numbers;
-      for (const auto& [field, tensor] : parts.tensors) {
+      own.numbers = found->second.numbers;
+      for (const auto& [field, tensor] : found->second.tensors) {
         own.tensors.push_back(field);
         parts_[optimizer_key(field, name)] = part_of_state(
             tensor, *in_model, c10::str("the optimizer's ", field, " of '", name, "'"));

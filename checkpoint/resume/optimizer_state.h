@@ -18,11 +18,12 @@ namespace oslo {
 
 /// What a checkpoint holds of an optimizer: its kind, its groups with their options, and the state
 /// of each parameter that has one. Tensors of a state lie as the parameter's `ParameterLayouts`
-/// say.
+/// say; those that data replicas have shares of (`SharedStates`) are whole.
 class OptimizerState {
  public:
-  /// Looks at this rank's optimizer. Throws `Error` for one that cannot be saved (`kind_of`,
-  /// `stepped_parameters`, `part_of_state`). `state` must outlive it.
+  /// Looks at this rank's optimizer; collective over data replicas that share states out. Throws
+  /// `Error` for one that cannot be saved (`kind_of`, `stepped_parameters`, `part_of_state`).
+  /// `state` must outlive it.
   OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
                  const ModelState& state, ForeignTensors foreign = ForeignTensors::refused);
 

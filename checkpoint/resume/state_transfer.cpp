@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "checkpoint/resume/optimizer_state.h"
+#include "checkpoint/resume/shared_states.h"
 #include "checkpoint/resume/stepped_parameters.h"
 #include "checkpoint/state/model_state.h"
 #include "mpu/base/error.h"
@@ -94,9 +95,10 @@ StateTransfer::StateTransfer(torch::optim::Optimizer& optimizer, const ModelView
 
 void StateTransfer::give() {
   const c10::AutoGradMode no_grad(false);
+  auto* const shared = dynamic_cast<SharedStates*>(&optimizer_);
   for (State& state : states_) {
     const LayoutPtr now = layouts_of(state.parameter).state;
-    if (!state.was_marked && !now) continue;  // it is where it belongs
+    if (!state.was_marked && !now && shared == nullptr) continue;  // it is where it belongs
     void* const key = state.parameter.unsafeGetTensorImpl();
     OptimizerKind::State parts{state.numbers, {}};
     for (auto& [field, tensor] : state.tensors) {
@@ -112,6 +114,7 @@ void StateTransfer::give() {
       optimizer_.state().erase(key);
     }
   }
+  if (shared != nullptr) shared->states_replaced();
 }
 
 }  // namespace oslo

@@ -36,6 +36,11 @@ void read_saved_stages(const Json& object, ConfigValues& values) {
   values.actual_pipeline_stage_id = maybe<std::vector<int>>(object, "actual_pipeline_stage_id");
 }
 
+void read_zero(const Json& zero, ConfigValues& values) {
+  values.zero_optimization = value_or(zero, "enabled", false);
+  values.zero_stage = value_or(zero, "stage", 1);
+}
+
 void read_amp(const Json& amp, ConfigValues& values) {
   values.amp = value_or(amp, "enabled", false);
   values.amp_dtype = value_or(amp, "dtype", std::string("bfloat16"));
@@ -79,8 +84,7 @@ void read_libai(const Json& train, ConfigValues& values) {
   read_saved_stages(dist, values);
   values.num_accumulation_steps = value_or(train, "num_accumulation_steps", 1);
   read_activation_checkpoint(json_member(train, "activation_checkpoint"), values);
-  values.zero_optimization = value_or(json_member(train, "zero_optimization"), "enabled", false);
-  values.zero_stage = value_or(json_member(train, "zero_optimization"), "stage", 1);
+  read_zero(json_member(train, "zero_optimization"), values);
   read_amp(json_member(train, "amp"), values);
 }
 
@@ -167,6 +171,7 @@ ConfigValues read_values(const Json& document) {
   } else {
     values.num_accumulation_steps = value_or(document, "num_accumulation_steps", 1);
     read_amp(json_member(document, "amp"), values);
+    read_zero(json_member(document, "zero_optimization"), values);
     read_activation_checkpoint(json_member(document, "activation_checkpoint"), values);
     read_saved_stages(document, values);
   }

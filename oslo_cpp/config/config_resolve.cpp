@@ -174,13 +174,11 @@ void check_share(const ConfigValues& values, const char* below) {
 }
 
 void check_features(const ConfigValues& values) {
-  auto refuse = [](bool asked, const char* key, const char* seen, const char* instead) {
-    OSLO_CHECK_AS(config, !asked, "'train.", key, "' = ", seen, " is not there yet: set it to ",
-                  instead);
-  };
-  refuse(values.zero_optimization, "zero_optimization.enabled", "true", "false");
-  check_handlers(values.engine);
   const char* const below = values.dialect == ConfigDialect::libai ? "train." : "";
+  OSLO_CHECK_AS(config, !values.zero_optimization || values.zero_stage == 1, "'", below,
+                "zero_optimization.stage' = ", values.zero_stage,
+                " is not there yet: set it to 1, which shares out the optimizer's states");
+  check_handlers(values.engine);
   OSLO_CHECK_AS(config, !values.activation_memory || values.activation_checkpoint, "'", below,
                 "activation_checkpoint.memory' is kept by computing activations again, and '",
                 below,

@@ -49,6 +49,12 @@ ConfigKey amp_keys() {
   return object("amp", {flag("enabled"), choice("dtype", {"bfloat16", "float16"})});
 }
 
+ConfigKey zero_keys() {
+  ConfigKey stage = count("stage");
+  stage.maximum = 3;
+  return object("zero_optimization", {flag("enabled"), stage});
+}
+
 ConfigKey activation_checkpoint() {
   return object("activation_checkpoint",
                 {flag("enabled"),
@@ -68,17 +74,14 @@ ConfigKey oslo_keys() {
 }
 
 ConfigKey libai_keys() {
-  ConfigKey zero_stage = count("stage");
-  zero_stage.maximum = 3;
   ConfigKey dist =
       object("dist", {nullable(count("data_parallel_size")), count("tensor_parallel_size"),
                       count("pipeline_parallel_size"), count("num_model_chunks"),
                       schedule("pipeline_schedule"), nullable(count("pipeline_num_layers")),
                       stage_ids("custom_pipeline_stage_id")});
   for (ConfigKey& key : saved_stages()) dist.keys.push_back(std::move(key));
-  return object(
-      "train", {std::move(dist), nullable(count("num_accumulation_steps")), activation_checkpoint(),
-                object("zero_optimization", {flag("enabled"), zero_stage}), amp_keys()});
+  return object("train", {std::move(dist), nullable(count("num_accumulation_steps")),
+                          activation_checkpoint(), zero_keys(), amp_keys()});
 }
 
 /// What Colossal-AI's engine reads, beside its "parallel".
@@ -158,6 +161,7 @@ ConfigKey config_schema(ConfigDialect dialect) {
   }
   if (dialect != ConfigDialect::libai) {
     root.keys.push_back(amp_keys());
+    root.keys.push_back(zero_keys());
     root.keys.push_back(count("num_accumulation_steps"));
     root.keys.push_back(activation_checkpoint());
     for (ConfigKey& key : saved_stages()) root.keys.push_back(std::move(key));

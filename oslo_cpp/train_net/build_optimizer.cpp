@@ -11,6 +11,7 @@
 #include "mpu/base/error.h"
 #include "oslo_cpp/train_net/batch_sizes.h"
 #include "oslo_cpp/training/rates/warmup_schedules.h"
+#include "oslo_cpp/zero/zero_optimizer.h"
 
 namespace oslo {
 namespace {
@@ -34,21 +35,28 @@ std::vector<at::Tensor> parameters_of(const torch::nn::Module& model) {
   return parameters;
 }
 
+template <typename Optimizer, typename Options>
+std::unique_ptr<torch::optim::Optimizer> made(const ParallelModel& parallel,
+                                              const Options& options) {
+  const auto parameters = parameters_of(*parallel.module());
+  if (parallel.config().values().zero_optimization) {
+    return std::make_unique<ZeroOptimizer<Optimizer>>(parallel, parameters, options);
+  }
+  return std::make_unique<Optimizer>(parameters, options);
+}
+
 }  // namespace
 
 std::unique_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerValues& values,
-                                                         const torch::nn::Module& model) {
+                                                         const ParallelModel& parallel) {
   using namespace torch::optim;
-  const auto parameters = parameters_of(model);
   if (values.name == "SGD") {
-    return std::make_unique<SGD>(
-        parameters,
+    return made<SGD>(
+        parallel,
         SGDOptions(values.lr).momentum(values.momentum).weight_decay(values.weight_decay));
   }
-  if (values.name == "Adam") {
-    return std::make_unique<Adam>(parameters, adam<AdamOptions>(values));
-  }
-  return std::make_unique<AdamW>(parameters, adam<AdamWOptions>(values));
+  if (values.name == "Adam") return made<Adam>(parallel, adam<AdamOptions>(values));
+  return made<AdamW>(parallel, adam<AdamWOptions>(values));
 }
 
 std::unique_ptr<RateSchedule> build_schedule(const TrainValues& values,

@@ -1,19 +1,20 @@
 #pragma once
 
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <memory>
 
+#include "oslo_cpp/model/parallel_model.h"
 #include "oslo_cpp/train_net/train_values.h"
 #include "oslo_cpp/training/rates/rate_schedule.h"
 
 namespace oslo {
 
-/// LibTorch's optimizer of the config's "optim", over all parameters of the model, each once.
+/// LibTorch's optimizer of the config's "optim", over all parameters of the model, each once; with
+/// its states shared out over data replicas where the config has `zero_optimization`.
 std::unique_ptr<torch::optim::Optimizer> build_optimizer(const OptimizerValues& values,
-                                                         const torch::nn::Module& model);
+                                                         const ParallelModel& parallel);
 
 /// The schedule of "train.scheduler" over so many iterations; where there is none the rate stays.
 /// Throws `ConfigError` where warming up takes longer than everything.

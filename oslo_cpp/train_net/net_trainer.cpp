@@ -105,7 +105,7 @@ NetTrainer::NetTrainer(const TrainConfig& config, const TrainedModels& models, c
   if (evaluates()) check_evaluation(samples_of_evaluation());
   initialize_model();
 
-  optimizer_ = build_optimizer(values_.optim, *net_.model);
+  optimizer_ = build_optimizer(values_.optim, *parallel_);
   rates_ = build_schedule(values_, *optimizer_, iterations);
   schedule_.emplace(*parallel_);
   if (const ConfigValues& given = parallel_->config().values();

@@ -34,9 +34,25 @@ INSTANTIATE_TEST_SUITE_P(
                    2,
                    {"'gradient_handler' of type ZeROGradientHandler",
                     "set the type to DataParallelGradientHandler"}},
-           Refused{R"({"train": {"zero_optimization": {"enabled": true}}})",
+           Refused{R"({"train": {"zero_optimization": {"enabled": true, "stage": 2}}})",
                    2,
-                   {"'train.zero_optimization.enabled' = true", "false"}}));
+                   {"'train.zero_optimization.stage' = 2", "set it to 1"}},
+           Refused{R"({"zero_optimization": {"enabled": true, "stage": 3}})",
+                   2,
+                   {"'zero_optimization.stage' = 3", "set it to 1"}}));
+
+TEST(Config, ZeroInEveryDialect) {
+  for (const char* text :
+       {R"({"train": {"zero_optimization": {"enabled": true}}})",
+        R"({"zero_optimization": {"enabled": true, "stage": 1}})",
+        R"({"zero_optimization": {"enabled": true}, "parallel": {"tensor": 1}})",
+        R"({"zero_optimization": {"enabled": true}, "model_parallelism": {"enable": true}})"}) {
+    const Config config = Config::parse(text);
+    config.resolve(2);
+    EXPECT_TRUE(config.values().zero_optimization) << text;
+    EXPECT_EQ(config.values().zero_stage, 1) << text;
+  }
+}
 
 TEST(Config, WhatIsOffIsAccepted) {
   EXPECT_EQ(Config::parse(R"({"train": {"zero_optimization": {"enabled": false, "stage": 1},

@@ -1,0 +1,36 @@
+#include "oslo_cpp/zero/flat_memory.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "mpu/base/error.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo {
+
+at::Tensor plain_memory(const at::Tensor& tensor) {
+  const BelowDoor below;
+  return mark_of(tensor) != nullptr ? unmarked_alias(tensor) : tensor.detach();
+}
+
+at::Tensor flat_memory(const at::Tensor& tensor) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor plain = plain_memory(tensor);
+  OSLO_CHECK(plain.is_non_overlapping_and_dense(), "a parameter of shape ", plain.sizes(),
+             " and strides ", plain.strides(),
+             " has gaps in its memory, so that its elements cannot be shared out; register a "
+             "contiguous one");
+  return plain.as_strided({plain.numel()}, {1}, plain.storage_offset());
+}
+
+at::Tensor flat_like(const at::Tensor& tensor, const at::Tensor& like) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const at::Tensor plain = plain_memory(tensor);
+  if (plain.strides() == like.strides()) return flat_memory(plain);
+  return flat_memory(at::empty_strided(like.sizes(), like.strides(), plain.options()).copy_(plain));
+}
+
+}  // namespace oslo

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace oslo {
+
+/// A parameter, gradient or state, or this rank's part of one, as an ordinary tensor over the same
+/// memory, without history.
+at::Tensor plain_memory(const at::Tensor& tensor);
+
+/// The same in one dimension, in the order in which the elements lie. Throws `Error` for a tensor
+/// with gaps in its memory.
+at::Tensor flat_memory(const at::Tensor& tensor);
+
+/// The elements of `tensor` in the order in which those of `like` lie, which is of the same shape:
+/// over the same memory where `tensor` lies so, too, else a copy.
+at::Tensor flat_like(const at::Tensor& tensor, const at::Tensor& like);
+
+}  // namespace oslo

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "checkpoint/resume/shared_states.h"
+#include "oslo_cpp/model/parallel_model.h"
+#include "parallelizers/data/zero/state_shares.h"
+#include "parallelizers/placement/layout/layout.h"
+
+namespace oslo {
+
+/// How `ZeroOptimizer` steps its share of the parameters by an optimizer that knows nothing of it:
+/// for a step the optimizer's groups list this rank's pieces of the parameters in their place, with
+/// the pieces' gradients and states; then the ranks gather what each of them has stepped.
+///
+/// What is shared out once keeps its owner, so that states stay where they are when parameters are
+/// added or frozen. One thread at a time.
+class StateSharing {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using States = std::decay_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
+
+  static constexpr int64_t kBucketBytes = 25 * 1024 * 1024;
+
+  /// Over the data replicas of `parallel`, whose handle it keeps.
+  StateSharing(ParallelModel parallel, ShareUnit unit);
+
+  /// Calls `base`, the optimizer's own step, with the groups and states as they are to be for it;
+  /// they are as before afterwards, also where it throws. Collective over the replicas.
+  void step(torch::optim::Optimizer& optimizer, const std::function<void()>& base);
+
+  SharedStates::Whole whole_states(const torch::optim::Optimizer& optimizer) const;
+  void states_replaced();
+
+ private:
+  /// A parameter that is shared out.
+  struct Shared {
+    at::Tensor parameter;
+    LayoutPtr layout;            ///< of the parameter, when it was shared out
+    SharedPiece piece;           ///< this rank's; of no length: none
+    std::vector<int64_t> sizes;  ///< elements of every rank's piece
+    at::Tensor part = {};        ///< the piece, over the parameter's memory
+    bool cut = false;            ///< the state is the piece's
+  };
+  class Swapped;
+
+  void share_out_new(const Groups& groups);
+  void check_layout(const Shared& shared) const;
+  /// Leaves this rank's share of a state in its place.
+  void cut_state(Shared& shared, States& states, const torch::optim::Optimizer& optimizer) const;
+  void lay_out(Shared& shared) const;
+  void give() const;
+  const at::Tensor& any_of(const SharedBucket& bucket) const;
+  void put(const SharedBucket& bucket, const at::Tensor& all) const;
+
+  ParallelModel parallel_;
+  ShareUnit unit_;
+  std::shared_ptr<Group> group_;
+  std::vector<Shared> shared_;
+  std::unordered_map<const c10::TensorImpl*, size_t> index_;
+  std::vector<SharedBucket> buckets_;  ///< of places in `shared_`
+};
+
+/// What the optimizer of a model steps when nobody says what: each parameter that the model
+/// computes with, once.
+std::vector<at::Tensor> stepped_by_default(const ParallelModel& parallel);
+
+/// What the model registers and does not compute with: a tied layer's first weight.
+std::vector<at::Tensor> registered_without_use(const ParallelModel& parallel);
+
+}  // namespace oslo

@@ -1,0 +1,138 @@
+// A checkpoint of a ZeroOptimizer has what the plain optimizer's would have, and fits every grid.
+#include "tests/support/temporary_directory.h"
+#include "tests/zero_test/net.h"
+
+namespace oslo::zero_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// The same batch on all ranks, so that nothing has to be exchanged.
+void train(Net& net, torch::optim::Optimizer& optimizer, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    const Tensors rows = batch(step, 0, 1);
+    optimizer.zero_grad();
+    torch::mse_loss(net->forward(rows[0]), rows[1]).backward();
+    optimizer.step();
+  }
+}
+
+void expect_near(const Net& net, const Net& plain) {
+  const Tensors a = trained(net), b = trained(plain);
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(full_tensor(a[i]), b[i], 1e-9, 1e-11)) << i;
+  }
+}
+
+struct Written {
+  int ranks;
+  bool shared;
+  std::string config;
+};
+
+void PrintTo(const Written& one, std::ostream* out) {
+  *out << one.ranks << (one.shared ? " shared " : " plain ") << one.config;
+}
+
+class ZeroCheckpoints : public ::testing::TestWithParam<std::tuple<Written, Written>> {};
+
+TEST_P(ZeroCheckpoints, GoOnInAnyOtherGrid) {
+  const auto& [first, second] = GetParam();
+  const test::TemporaryDirectory folder;
+  Net plain = make_net();
+  AdamW reference(trained(plain), adamw());
+  train(plain, reference, 0, 6);
+  const auto with = [&](const Written& one, const auto& run) {
+    run_as_threads(one.ranks, [&](World world) {
+      at::set_num_threads(1);
+      Net net = make_net();
+      ParallelModel parallel = initialize(net, zero_config(one.config), in(world));
+      if (one.shared) {
+        ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
+        run(parallel, net, optimizer);
+      } else {
+        AdamW optimizer(trained(net), adamw());
+        run(parallel, net, optimizer);
+      }
+    });
+  };
+  with(first, [&](ParallelModel& parallel, Net& net, AdamW& optimizer) {
+    train(net, optimizer, 0, 3);
+    parallel.save_parallelized((folder / "saved").string(), SaveOptions().optimizer(&optimizer));
+    train(net, optimizer, 3, 6);  // a save changes nothing
+    expect_near(net, plain);
+  });
+  with(second, [&](ParallelModel& parallel, Net& net, AdamW& optimizer) {
+    train(net, optimizer, 7, 9);  // to be replaced
+    parallel.from_parallelized((folder / "saved").string(), LoadOptions().optimizer(&optimizer));
+    train(net, optimizer, 3, 6);
+    expect_near(net, plain);
+  });
+}
+
+const std::string kTensor = R"(, "model_parallelism": {"tensor_parallel_size": 2})";
+INSTANTIATE_TEST_SUITE_P(
+    Pairs, ZeroCheckpoints,
+    ::testing::Values(std::tuple(Written{2, true, ""}, Written{3, true, ""}),
+                      std::tuple(Written{3, true, ""}, Written{1, false, ""}),
+                      std::tuple(Written{2, false, ""}, Written{2, true, ""}),
+                      std::tuple(Written{4, true, kTensor}, Written{2, true, ""}),
+                      std::tuple(Written{3, true, ""}, Written{4, true, kTensor})));
+
+TEST(Zero, AnArchiveHasARanksShare) {
+  const test::TemporaryDirectory folder;
+  run_as_threads(2, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net(), other = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    ParallelModel second = initialize(other, zero_config(), in(world));
+    AdamW reference(trained(plain), adamw());
+    train(plain, reference, 0, 6);
+    ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
+    ZeroOptimizer<AdamW> loaded(second, trained(other), adamw());
+    train(net, optimizer, 0, 3);
+    const std::string file = (folder / c10::str("optimizer", world.rank())).string();
+    torch::save(optimizer, file);
+    {
+      const torch::NoGradGuard no_grad;
+      const Tensors from = trained(net), to = trained(other);
+      for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
+    }
+    torch::load(loaded, file);
+    train(other, loaded, 3, 6);
+    expect_equal(other, plain, "loaded");
+  });
+}
+
+TEST(Zero, ReshardingTakesTheStatesAlong) {
+  run_as_threads(4, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    AdamW reference(trained(plain), adamw());
+    train(plain, reference, 0, 6);
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
+    train(net, optimizer, 0, 2);
+    parallel.reshard(zero_config(kTensor), ReshardOptions().optimizer(&optimizer));
+    train(net, optimizer, 2, 4);
+    parallel.deparallelize(ReshardOptions().optimizer(&optimizer));
+    train(net, optimizer, 4, 6);
+    expect_near(net, plain);
+  });
+}
+
+TEST(Zero, ReshardingWithoutTheOptimizerIsRefusedAtTheNextStep) {
+  run_as_threads(4, [&](World world) {
+    at::set_num_threads(1);
+    Net net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
+    train(net, optimizer, 0, 2);
+    parallel.reshard(zero_config(kTensor));
+    EXPECT_THAT(error_of([&] { train(net, optimizer, 2, 3); }),
+                HasSubstr("pass the optimizer along, as ReshardOptions().optimizer(&optimizer)"));
+  });
+}
+
+}  // namespace
+}  // namespace oslo::zero_test

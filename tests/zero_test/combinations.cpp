@@ -1,0 +1,109 @@
+// ZeroOptimizer beside pipeline stages and tensor ranks, loss scaling, and weights kept in fp32.
+#include <limits>
+
+#include "tests/zero_test/net.h"
+
+namespace oslo::zero_test {
+namespace {
+
+class ZeroGrid : public ::testing::TestWithParam<std::pair<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(TensorAndPipeline, ZeroGrid,
+                         ::testing::Values(std::pair(1, 2), std::pair(2, 1), std::pair(2, 2)));
+
+TEST_P(ZeroGrid, IsOneDevice) {
+  const auto [tensor, pipeline] = GetParam();
+  run_as_threads(2 * tensor * pipeline, [&, tensor = tensor, pipeline = pipeline](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel =
+        initialize(net,
+                   zero_config(c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )",
+                                        tensor, R"(, "pipeline_parallel_size": )", pipeline, "}")),
+                   in(world));
+    AdamW reference(trained(plain), adamw());
+    ZeroOptimizer<AdamW> optimizer(parallel, adamw());
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+    const auto loss_of = [](Net& model, const Tensors& rows) {
+      return torch::mse_loss(model->forward(rows[0]), rows[1]);
+    };
+    for (int step = 0; step < 5; ++step) {
+      reference.zero_grad();
+      loss_of(plain, batch(step, 0, 1)).backward();
+      torch::nn::utils::clip_grad_norm_(trained(plain), 0.1);
+      reference.step();
+      optimizer.zero_grad();
+      schedule.forward_backward_step(batch(step, parallel.mpu().rank("data"), 2),
+                                     [&](const Tensors& micro) { return loss_of(net, micro); });
+      parallel.clip_grad_norm_(0.1);
+      optimizer.step();
+    }
+    const Tensors mine = trained(net), theirs = trained(plain);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(full_tensor(mine[i]), theirs[i], 1e-7, 1e-9)) << i;
+    }
+  });
+}
+
+TEST(Zero, AScalerSkipsTheStepOnAllReplicas) {
+  run_as_threads(2, [](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    DistributedDataParallel<Net> plain_ddp(plain, parallel.mpu().data_group()),
+        ddp(net, parallel.mpu().data_group());
+    AdamW reference(trained(plain), adamw());
+    ZeroOptimizer<AdamW> optimizer(parallel, adamw());
+    GradScaler scaler(parallel, GradScalerOptions().init_scale(8));
+    for (int step = 0; step < 4; ++step) {
+      const Tensors rows = batch(step, world.rank(), 2);
+      reference.zero_grad();
+      torch::mse_loss(plain_ddp.forward(rows[0]), rows[1]).backward();
+      optimizer.zero_grad();
+      scaler.scale(torch::mse_loss(ddp.forward(rows[0]), rows[1])).backward();
+      const bool bad = step == 2;
+      if (bad && world.rank() == 1) {
+        const torch::NoGradGuard no_grad;
+        net->scale.mutable_grad().fill_(std::numeric_limits<double>::infinity());
+      }
+      EXPECT_EQ(scaler.step(optimizer), !bad);
+      scaler.update();
+      if (!bad) reference.step();
+      expect_equal(net, plain, c10::str("step ", step));
+    }
+  });
+}
+
+TEST(Zero, CopiesInHalfFollowWhatOthersStepped) {
+  const auto train = [](World world, bool shared) {
+    at::set_num_threads(1);
+    Net net = make_net();
+    net->to(torch::kFloat);
+    ParallelModel parallel = initialize(
+        net, zero_config(R"(, "master_weights": true, "amp": {"enabled": true})"), in(world));
+    DistributedDataParallel<Net> ddp(net, parallel.mpu().data_group());
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (shared) {
+      optimizer = std::make_unique<ZeroOptimizer<torch::optim::SGD>>(
+          parallel, trained(net), torch::optim::SGDOptions(0.1).momentum(0.9));
+    } else {
+      optimizer = std::make_unique<torch::optim::SGD>(trained(net),
+                                                      torch::optim::SGDOptions(0.1).momentum(0.9));
+    }
+    for (int step = 0; step < 5; ++step) {
+      const Tensors rows = batch(step, world.rank(), 2);
+      optimizer->zero_grad();
+      torch::mse_loss(ddp.forward(rows[0].to(torch::kFloat)), rows[1].to(torch::kFloat)).backward();
+      optimizer->step();
+    }
+    Tensors weights;
+    for (const Tensor& each : trained(net)) weights.push_back(each.detach().clone());
+    return weights;
+  };
+  run_as_threads(2, [&](World world) {
+    const Tensors mine = train(world, true), theirs = train(world, false);
+    for (size_t i = 0; i < mine.size(); ++i) EXPECT_TRUE(torch::equal(mine[i], theirs[i])) << i;
+  });
+}
+
+}  // namespace
+}  // namespace oslo::zero_test

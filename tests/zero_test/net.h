@@ -1,0 +1,99 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <oslo_cpp/oslo.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "oslo_cpp/zero/zero_optimizer.h"
+#include "tests/support/error_of.h"
+#include "tests/support/initialized.h"
+#include "tests/support/seeded.h"
+
+namespace oslo::zero_test {
+
+using test::error_of;
+using test::in;
+using torch::Tensor;
+using Tensors = std::vector<Tensor>;
+
+/// Plain LibTorch; no size divides by the number of ranks. Of a convolution's weight in channels-
+/// last, a number without dimensions, a parameter that nobody trains, and a head that is tied.
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    convolution = register_module("convolution", torch::nn::Conv2d(3, 5, 3));
+    up = register_module("up", torch::nn::Linear(5, 13));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({13})));
+    down = register_module("down", torch::nn::Linear(13, 5));
+    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(5, 13).bias(false)));
+    head->weight = up->weight;
+    scale = register_parameter("scale", torch::full({}, 1.5));
+    frozen = register_parameter("frozen", torch::randn({7}), /*requires_grad=*/false);
+    to(torch::kDouble);
+    convolution->to(torch::kDouble);
+    const torch::NoGradGuard no_grad;
+    convolution->weight.set_data(convolution->weight.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  /// images [N, 3, 6, 6]
+  Tensor forward(const Tensor& images) {
+    const Tensor x = convolution->forward(images).mean({2, 3});
+    return head->forward(down->forward(torch::gelu(norm->forward(up->forward(x))))) * scale;
+  }
+  torch::nn::Conv2d convolution{nullptr};
+  torch::nn::Linear up{nullptr}, down{nullptr}, head{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  Tensor scale, frozen;
+};
+TORCH_MODULE(Net);
+
+inline Net make_net() {
+  return test::make_seeded(5, [] { return Net(); });
+}
+
+using AdamW = torch::optim::AdamW;
+inline torch::optim::AdamWOptions adamw() {
+  return torch::optim::AdamWOptions(0.01).amsgrad(true);
+}
+
+/// Rows of a batch of 8, by rank.
+inline Tensors batch(int step, int rank, int ranks) {
+  const Tensor x = torch::sin(torch::arange(8 * 3 * 36, torch::kDouble) * 0.37 + step);
+  const Tensor y = torch::cos(torch::arange(8 * 13, torch::kDouble) * 0.21 + step);
+  return {x.view({8, 3, 6, 6}).tensor_split(ranks)[rank],
+          y.view({8, 13}).tensor_split(ranks)[rank]};
+}
+
+/// What is trained, each once.
+inline Tensors trained(const Net& net) {
+  return {net->convolution->weight,
+          net->convolution->bias,
+          net->up->weight,
+          net->up->bias,
+          net->norm->weight,
+          net->norm->bias,
+          net->down->weight,
+          net->down->bias,
+          net->scale};
+}
+
+inline int64_t elements(const Tensors& tensors) {
+  int64_t all = 0;
+  for (const Tensor& each : tensors) all += each.numel();
+  return all;
+}
+
+inline void expect_equal(const Net& net, const Net& other, const std::string& what) {
+  const auto parameters = other->named_parameters();
+  for (const auto& each : net->named_parameters()) {
+    EXPECT_TRUE(torch::equal(each.value(), parameters[each.key()])) << what << ": " << each.key();
+  }
+  EXPECT_TRUE(torch::equal(net->head->weight, other->head->weight)) << what;
+}
+
+inline Config zero_config(const std::string& more = "") {
+  return Config::parse(R"({"zero_optimization": {"enabled": true})" + more + "}");
+}
+
+}  // namespace oslo::zero_test

@@ -1,0 +1,236 @@
+// ZeroOptimizer beside the plain optimizer on the same DDP program: bits, states, messages.
+#include <optional>
+
+#include "tests/zero_test/net.h"
+
+namespace oslo::zero_test {
+namespace {
+
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+/// Two groups, the second at a tenth of the rate.
+template <typename Options>
+Groups groups_of(const Net& net, const Options& options) {
+  Options slow = options;
+  slow.lr(options.lr() / 10);
+  Tensors all = trained(net);
+  Groups groups;
+  groups.emplace_back(Tensors(all.begin(), all.begin() + 3), std::make_unique<Options>(options));
+  groups.emplace_back(Tensors(all.begin() + 3, all.end()), std::make_unique<Options>(slow));
+  return groups;
+}
+
+template <typename Optimizer>
+int64_t elements_of_states(const Optimizer& optimizer) {
+  int64_t all = 0;
+  for (const auto& [_, state] : optimizer.state()) {
+    for (const auto& [field, tensor] : kind_of(optimizer).state(*state).tensors) {
+      all += tensor.numel();
+    }
+  }
+  return all;
+}
+
+/// Ten steps; the rate falls at the fifth. `states`: tensors of a state.
+template <typename Base, typename Options>
+void expect_as_ddp(int ranks, const Options& options, int states) {
+  run_as_threads(ranks, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    const MPU& mpu = parallel.mpu();
+    const int rank = world.rank();
+    Base reference(groups_of(plain, options), options);
+    ZeroOptimizer<Base> optimizer(parallel, groups_of(net, options), options);
+    DistributedDataParallel<Net> plain_ddp(plain, mpu.data_group()), ddp(net, mpu.data_group());
+    for (int step = 0; step < 10; ++step) {
+      const Tensors rows = batch(step, rank, ranks);
+      reference.zero_grad();
+      const Tensor expected = torch::mse_loss(plain_ddp.forward(rows[0]), rows[1]);
+      expected.backward();
+      reference.step();
+      optimizer.zero_grad();
+      const Tensor loss = torch::mse_loss(ddp.forward(rows[0]), rows[1]);
+      loss.backward();
+      mpu.data_group()->ledger().clear();
+      optimizer.step();
+      // One bucket, of which a rank gets what the others have stepped.
+      const Traffic gathered = mpu.data_group()->ledger().total();
+      const int64_t all = elements(trained(net));
+      EXPECT_EQ(gathered.calls, 1);
+      EXPECT_EQ(gathered.elements, all - (all / ranks + (rank < all % ranks ? 1 : 0)));
+      EXPECT_EQ(gathered.bytes, gathered.elements * 8);
+      EXPECT_EQ(mpu.data_group()->ledger().total("all_gather"), gathered);
+      EXPECT_TRUE(torch::equal(loss, expected)) << "step " << step;
+      expect_equal(net, plain, c10::str("step ", step));
+      if (step == 4) {
+        for (torch::optim::Optimizer* each :
+             {(torch::optim::Optimizer*)&reference, (torch::optim::Optimizer*)&optimizer}) {
+          for (auto& group : each->param_groups()) {
+            group.options().set_lr(group.options().get_lr() / 3);
+          }
+        }
+      }
+    }
+    const int64_t all = elements(trained(net));
+    EXPECT_EQ(elements_of_states(optimizer), states * (all / ranks + (rank < all % ranks ? 1 : 0)));
+    EXPECT_EQ(optimizer.param_groups()[0].params()[0].unsafeGetTensorImpl(),
+              net->convolution->weight.unsafeGetTensorImpl());
+  });
+}
+
+class ZeroRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ZeroRanks, ::testing::Values(2, 3));
+
+TEST_P(ZeroRanks, SGD) {
+  expect_as_ddp<torch::optim::SGD>(
+      GetParam(), torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.1), 1);
+}
+TEST_P(ZeroRanks, Adam) {
+  expect_as_ddp<torch::optim::Adam>(GetParam(), torch::optim::AdamOptions(0.01).amsgrad(true), 3);
+}
+TEST_P(ZeroRanks, AdamW) {
+  expect_as_ddp<torch::optim::AdamW>(GetParam(), torch::optim::AdamWOptions(0.01), 2);
+}
+TEST_P(ZeroRanks, RMSprop) {
+  expect_as_ddp<torch::optim::RMSprop>(
+      GetParam(), torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true), 3);
+}
+TEST_P(ZeroRanks, Adagrad) {
+  expect_as_ddp<torch::optim::Adagrad>(
+      GetParam(), torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.3), 1);
+}
+
+/// A user's own: as LARS, the longer a tensor the larger its step, so that no tensor may be cut.
+struct ByNorm : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (Tensor& each : group.params()) {
+        if (each.grad().defined()) each.sub_(each.grad() * each.norm() * 0.1);
+      }
+    }
+    return {};
+  }
+};
+
+TEST_P(ZeroRanks, AnyOtherOptimizerStepsWholeTensors) {
+  const int ranks = GetParam();
+  run_as_threads(ranks, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    ByNorm reference(trained(plain), torch::optim::SGDOptions(0.1));
+    ZeroOptimizer<ByNorm> optimizer(parallel, trained(net), torch::optim::SGDOptions(0.1));
+    for (int step = 0; step < 4; ++step) {
+      const Tensors rows = batch(step, 0, 1);  // the same on all ranks: no exchange is needed
+      reference.zero_grad();
+      torch::mse_loss(plain->forward(rows[0]), rows[1]).backward();
+      reference.step();
+      optimizer.zero_grad();
+      torch::mse_loss(net->forward(rows[0]), rows[1]).backward();
+      optimizer.step();
+      expect_equal(net, plain, c10::str("step ", step));
+    }
+  });
+}
+
+TEST(Zero, OfOneReplicaIsTheOptimizerItself) {
+  run_as_threads(1, [&](World world) {
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    torch::optim::AdamW reference(trained(plain), torch::optim::AdamWOptions(0.01));
+    ZeroOptimizer<torch::optim::AdamW> optimizer(parallel, torch::optim::AdamWOptions(0.01));
+    for (int step = 0; step < 3; ++step) {
+      const Tensors rows = batch(step, 0, 1);
+      const auto closure = [&rows](torch::optim::Optimizer& of, Net& model) {
+        of.zero_grad();
+        const Tensor loss = torch::mse_loss(model->forward(rows[0]), rows[1]);
+        loss.backward();
+        return loss;
+      };
+      const Tensor expected = reference.step([&] { return closure(reference, plain); });
+      EXPECT_TRUE(torch::equal(optimizer.step([&] { return closure(optimizer, net); }), expected));
+      expect_equal(net, plain, c10::str("step ", step));
+    }
+    EXPECT_EQ(parallel.mpu().data_group()->ledger().total().calls, 0);
+    EXPECT_EQ(optimizer.state().size(), reference.state().size());
+  });
+}
+
+TEST(Zero, ParametersMayBeAddedFrozenAndLeftOut) {
+  run_as_threads(2, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    const Tensors mine = trained(net), theirs = trained(plain);
+    const auto options = torch::optim::AdamWOptions(0.01);
+    torch::optim::AdamW reference(Tensors(theirs.begin(), theirs.begin() + 4), options);
+    ZeroOptimizer<torch::optim::AdamW> optimizer(parallel, Tensors(mine.begin(), mine.begin() + 4),
+                                                 options);
+    const auto train = [&](torch::optim::Optimizer& of, Net& model, int step) {
+      const Tensors rows = batch(step, 0, 1);
+      of.zero_grad();
+      torch::mse_loss(model->forward(rows[0]), rows[1]).backward();
+      if (step == 3) model->up->weight.mutable_grad() = Tensor();  // nobody has one
+      of.step();
+    };
+    for (int step = 0; step < 6; ++step) {
+      if (step == 1) {
+        static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(
+            torch::optim::OptimizerParamGroup(Tensors(mine.begin() + 4, mine.end())));
+        reference.add_param_group(
+            torch::optim::OptimizerParamGroup(Tensors(theirs.begin() + 4, theirs.end())));
+      }
+      if (step == 4) {
+        net->down->weight.set_requires_grad(false);
+        plain->down->weight.set_requires_grad(false);
+      }
+      train(reference, plain, step);
+      train(optimizer, net, step);
+      expect_equal(net, plain, c10::str("step ", step));
+    }
+  });
+}
+
+TEST(Zero, AThrowInTheStepLeavesTheOptimizerAsItWas) {
+  struct Throwing : torch::optim::SGD {
+    using torch::optim::SGD::SGD;
+    at::Tensor step(LossClosure closure = nullptr) override {
+      if (throws) throw std::runtime_error("thrown");
+      return torch::optim::SGD::step(std::move(closure));
+    }
+    bool throws = true;
+  };
+  run_as_threads(2, [&](World world) {
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    ZeroOptimizer<Throwing> optimizer(parallel, trained(net), torch::optim::SGDOptions(0.1));
+    torch::optim::SGD reference(trained(plain), torch::optim::SGDOptions(0.1));
+    const Tensors rows = batch(0, 0, 1);
+    torch::mse_loss(net->forward(rows[0]), rows[1]).backward();
+    torch::mse_loss(plain->forward(rows[0]), rows[1]).backward();
+    EXPECT_THROW(optimizer.step(), std::runtime_error);
+    EXPECT_EQ(optimizer.param_groups()[0].params().size(), trained(net).size());
+    optimizer.throws = false;
+    optimizer.step();
+    reference.step();
+    expect_equal(net, plain, "after it");
+  });
+}
+
+TEST(Zero, LbfgsIsRefusedByName) {
+  run_as_threads(2, [&](World world) {
+    Net net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    EXPECT_THAT(error_of([&] {
+                  ZeroOptimizer<torch::optim::LBFGS> optimizer(parallel, trained(net),
+                                                               torch::optim::LBFGSOptions(1));
+                }),
+                ::testing::HasSubstr("cannot share out LBFGS"));
+  });
+}
+
+}  // namespace
+}  // namespace oslo::zero_test
