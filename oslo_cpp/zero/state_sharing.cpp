@@ -15,6 +15,7 @@
 #include "oslo_cpp/zero/flat_memory.h"
 #include "oslo_cpp/zero/gather_states.h"
 #include "parallelizers/data/gradient_elements.h"
+#include "parallelizers/data/replicas.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -133,6 +134,12 @@ void StateSharing::share_out_new(const Groups& groups) {
     }
   }
   if (fresh.empty()) return;
+  std::vector<std::string> lines;
+  for (const at::Tensor& parameter : fresh) {
+    lines.push_back(c10::str(parameter.scalar_type(), " ", parameter.sizes(), " with strides ",
+                             parameter.strides()));
+  }
+  check_replicas_agree(*group_, "the list of what ZeroOptimizer steps", lines);
   const size_t before = shared_.size();
   for (const at::Tensor& parameter : fresh) {
     index_.emplace(parameter.unsafeGetTensorImpl(), shared_.size());
@@ -150,7 +157,9 @@ void StateSharing::share_out_new(const Groups& groups) {
         if (rank == group_->rank()) shared.piece = piece;
       }
     }
-    buckets_.push_back(std::move(bucket));
+    const bool empty = std::all_of(bucket.sizes.begin(), bucket.sizes.end(),
+                                   [](int64_t size) { return size == 0; });
+    if (!empty) buckets_.push_back(std::move(bucket));
   }
 }
 

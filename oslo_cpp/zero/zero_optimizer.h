@@ -48,8 +48,11 @@ constexpr bool kSteppedByElement =
 ///
 /// A closure is called once, before anything is stepped. All replicas step together, with gradients
 /// that are the same on all of them. Costs an all-gather of the stepped parameters a step, in
-/// buckets of 25 MB. With one replica nothing is shared out, and nothing communicates. One thread
-/// at a time. Every rank makes it alike; the model is what `initialize` returned.
+/// buckets of 25 MB, and, where something is stepped for the first time, one small collective by
+/// which ranks that step other parameters are told so. A graph that is kept over a step is
+/// LibTorch's error in backward, also beside SGD, whose own writes LibTorch does not notice. With
+/// one replica nothing is shared out, and nothing communicates. One thread at a time. Every rank
+/// makes it alike; the model is what `initialize` returned.
 template <typename Base>
 class ZeroOptimizer : public Base, public SharedStates {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Base>,
