@@ -70,6 +70,12 @@ TEST(EngineKeys, HandlersOfWhatThereIsNotAreRefused) {
   }
 }
 
+TEST(EngineKeys, ZeroIsRefusedBesideAnEngine) {
+  EXPECT_THAT(making(R"({"parallel": {}, "zero_optimization": {"enabled": true}})", 2),
+              Each(AllOf(HasSubstr("'zero_optimization.enabled' = true, and an engine"),
+                         HasSubstr("oslo::ZeroOptimizer"))));
+}
+
 struct Alone {
   torch::nn::Sequential model = make_net();
   torch::optim::SGD optimizer = make_optimizer(model);

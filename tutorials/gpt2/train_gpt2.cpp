@@ -21,6 +21,7 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -195,8 +196,14 @@ void train(const Options& options) {
     return torch::nn::functional::cross_entropy(logits.view({-1, shape.vocab_size}),
                                                 target.reshape({-1}));
   };
-  torch::optim::AdamW optimizer(model->parameters(),
-                                torch::optim::AdamWOptions(options.learning_rate));
+  const torch::optim::AdamWOptions rate(options.learning_rate);
+  std::unique_ptr<torch::optim::AdamW> owned;
+  if (config.values().zero_optimization) {  // a data rank keeps a share of AdamW's moments
+    owned = std::make_unique<oslo::ZeroOptimizer<torch::optim::AdamW>>(parallel, rate);
+  } else {
+    owned = std::make_unique<torch::optim::AdamW>(model->parameters(), rate);
+  }
+  torch::optim::AdamW& optimizer = *owned;
   const std::string checkpoint = out / "parallel_ckpt";
   std::int64_t step = 0;
   if (options.resume) {
