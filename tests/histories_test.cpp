@@ -48,6 +48,7 @@ std::string History::to_string() const {
       std::string("optimizer = ") + kRuleNames[static_cast<int>(setting.rule)] +
       (setting.groups ? " in two groups" : "") + (setting.schedule ? " with StepLR" : "") + ";\n";
   if (setting.optimizer_first) text << optimizer;
+  if (setting.zero) text << "// states are shared out over data ranks\n";
   text << "initialize(model" << (setting.example ? ", example" : "")
        << (setting.cut_own ? ", cut_own_parameters" : "") << ");\n";
   if (!setting.optimizer_first) text << optimizer;
@@ -95,6 +96,8 @@ class Generator {
     s.average_model = below(4) == 0;
     s.averaging = static_cast<history::Averaging>(below(3));
     s.loss = std::max<int64_t>(0, below(14) - 5);
+    // Drawn from nothing, so that a seed's history is what it was.
+    s.zero = mesh_.data > 1 && history_.seed % 3 == 0 && s.rule != Rule::lbfgs;
     if (asked_ != Asked::nothing) ask();
     const int64_t count = 2 + below(6);
     while (static_cast<int64_t>(history_.events.size()) < count) add_event();
@@ -271,6 +274,7 @@ std::string shrunk(History history, const Mesh& mesh, std::string what) {
   try_setting([](Setting& s) { s.groups = false; });
   try_setting([](Setting& s) { s.loss = 0; });
   try_setting([](Setting& s) { s.schedule = false; });
+  try_setting([](Setting& s) { s.zero = false; });
   try_setting([](Setting& s) { s.optimizer_first = true; });
   try_setting([](Setting& s) { s.cut_own = false; });
   try_setting([](Setting& s) { s.example = true; });
@@ -344,7 +348,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RecomputedHistories,
                          testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}),
                          [](const auto& info) { return info.param.name(); });
 
-INSTANTIATE_TEST_SUITE_P(Meshes, Histories, testing::Values(Mesh{2, 1}, Mesh{3, 1}, Mesh{2, 2}),
+INSTANTIATE_TEST_SUITE_P(Meshes, Histories,
+                         testing::Values(Mesh{2, 1}, Mesh{3, 1}, Mesh{1, 2}, Mesh{2, 2}),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace

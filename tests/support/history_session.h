@@ -27,6 +27,7 @@ struct Setting {
   Rule rule = Rule::sgd;
   bool optimizer_first = false, groups = false, schedule = false, example = true, cut_own = false;
   bool average_model = false;  ///< a second model follows the first
+  bool zero = false;           ///< data ranks share out the states; the optimizer is made last then
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
   std::string recomputed;           ///< the value of "activation_checkpoint"; empty: nothing is
@@ -45,9 +46,10 @@ struct Session {
       : device(device), setting(setting), folder(std::move(folder)) {
     model = make(1);
     for (const std::string& name : model->left_behind) device.leave_out(name);
-    if (setting.optimizer_first) make_optimizer();
+    const bool first = setting.optimizer_first && !setting.zero;
+    if (first) make_optimizer();
     parallel = initialize(model);
-    if (!setting.optimizer_first) make_optimizer();
+    if (!first) make_optimizer();
     if (setting.average_model) {
       average = make(2);
       initialize(average);
@@ -146,7 +148,12 @@ struct Session {
       groups.emplace_back(model->parameters(), options(1));
     }
     const auto of = [&]<typename Kind, typename Options>(Kind*, Options*) {
-      optimizer = std::make_unique<Kind>(groups, static_cast<Options&>(groups[0].options()));
+      const auto& first = static_cast<Options&>(groups[0].options());
+      if (setting.zero && parallel) {
+        optimizer = std::make_unique<oslo::ZeroOptimizer<Kind>>(*parallel, groups, first);
+      } else {
+        optimizer = std::make_unique<Kind>(groups, first);
+      }
     };
     switch (setting.rule) {
       case Rule::adam:
