@@ -259,13 +259,16 @@ void fail_unknown_key(const ConfigKey& parent, const std::string& path, const st
   std::erase(elsewhere, in_quotes(join_keys(path, name)));  // a key of another dialect
   const std::string where = path.empty() ? "at the top" : "in " + in_quotes(path);
   const std::string unknown = "unknown key " + in_quotes(join_keys(path, name));
-  const std::string& nearest = nearest_name(names, name);
-  if (!elsewhere.empty() && !is_near(name, nearest)) {
-    fail_as(ErrorKind::config, unknown, "; ", in_quotes(name), " belongs in ",
-            list(elsewhere, " or "), "; the names ", where, " are ", list(names));
+  const std::string* const meant = name_meant(names, name);
+  if (meant == nullptr || (!elsewhere.empty() && !is_near(name, *meant))) {
+    fail_as(
+        ErrorKind::config, unknown, "; ",
+        elsewhere.empty() ? "" : in_quotes(name) + " belongs in " + list(elsewhere, " or ") + "; ",
+        names.size() == 1 ? c10::str("the only name ", where, " is ", in_quotes(names[0]))
+                          : c10::str("the names ", where, " are ", list(names)));
   }
   fail_as(
-      ErrorKind::config, unknown, "; the nearest valid name ", where, " is ", in_quotes(nearest),
+      ErrorKind::config, unknown, "; the nearest valid name ", where, " is ", in_quotes(*meant),
       " (of ", list(names), ")",
       elsewhere.empty() ? "" : "; " + in_quotes(name) + " belongs in " + list(elsewhere, " or "));
 }

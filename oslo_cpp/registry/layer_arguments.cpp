@@ -71,11 +71,12 @@ std::vector<int64_t> LayerArguments::integers(const char* name, size_t count,
 void LayerArguments::finish() const {
   for (const auto& item : entry_.items()) {
     if (item.key() == "type") continue;
-    const bool known = std::find(asked_.begin(), asked_.end(), item.key()) != asked_.end();
-    OSLO_CHECK_AS(config, known, "layer ", entry_.dump(), ": it has no argument '", item.key(), "'",
-                  asked_.empty()
-                      ? "; leave it out"
-                      : c10::str("; the nearest one is '", nearest_name(asked_, item.key()), "'"));
+    if (std::find(asked_.begin(), asked_.end(), item.key()) != asked_.end()) continue;
+    const std::string* const meant = name_meant(asked_, item.key());
+    fail_as(ErrorKind::config, "layer ", entry_.dump(), ": it has no argument '", item.key(), "'; ",
+            asked_.empty()     ? "leave it out"
+            : meant != nullptr ? "the nearest one is '" + *meant + "'"
+                               : "its arguments are " + c10::Join(", ", asked_));
   }
 }
 

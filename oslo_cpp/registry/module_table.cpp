@@ -40,8 +40,10 @@ const std::string& type_of(const nlohmann::json& entry) {
 [[noreturn]] void unknown(const std::string& type) {
   std::vector<std::string> names = registered_module_names();
   for (const std::string& layer : torch_layer_names()) names.push_back(layer);
-  fail_as(ErrorKind::config, "no class is called '", type, "'; the nearest name is '",
-          nearest_name(names, type), "'; a class of your own needs OSLO_REGISTER_MODULE(", type,
+  const std::string* const meant = name_meant(names, type);
+  fail_as(ErrorKind::config, "no class is called '", type, "'",
+          meant == nullptr ? "" : "; the nearest name is '" + *meant + "'",
+          "; a class of your own needs OSLO_REGISTER_MODULE(", type,
           ") in a source file of the program");
 }
 

@@ -40,9 +40,11 @@ const auto& maker_of(const TrainedModels& models, const std::string& name) {
     names.push_back(each);
     all += (all.empty() ? "" : ", ") + each;
   }
+  const std::string* const meant = name_meant(names, name);
   fail_as(ErrorKind::config, "'model.name' = '", printable(name),
-          "': there is no such model in the library; the nearest name is '",
-          nearest_name(names, name), "' (of ", all, ")");
+          "': there is no such model in the library; ",
+          meant == nullptr ? "its models are " + all
+                           : "the nearest name is '" + *meant + "' (of " + all + ")");
 }
 
 /// What a run goes on with when it is resumed: the scaler of its losses, and what its numbers

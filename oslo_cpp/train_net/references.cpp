@@ -52,7 +52,7 @@ const Json* find(const Json& document, const std::string& path) {
   return place;
 }
 
-/// "; the nearest name in 'model.cfg' is 'hidden_layers'".
+/// "; the nearest name in 'model.cfg' is 'hidden_layers'", or all of them where none is near.
 std::string nearest(const Json& document, const std::string& path) {
   const size_t dot = path.rfind('.');
   const std::string above = path.substr(0, dot);
@@ -62,8 +62,10 @@ std::string nearest(const Json& document, const std::string& path) {
   }
   std::vector<std::string> names;
   for (const auto& [name, value] : place->items()) names.push_back(name);
-  return "; the nearest name in " + in_quotes(above) + " is " +
-         in_quotes(nearest_name(names, path.substr(dot + 1)));
+  const std::string* const meant = name_meant(names, path.substr(dot + 1));
+  if (meant == nullptr)
+    return "; the names in " + in_quotes(above) + " are " + c10::Join(", ", names);
+  return "; the nearest name in " + in_quotes(above) + " is " + in_quotes(*meant);
 }
 
 class Replacer {

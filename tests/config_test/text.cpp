@@ -34,6 +34,25 @@ TEST(ConfigText, DuplicateKeysNameTheirPath) {
                                               "activation_checkpoint": {"enabled": false}}})"));
 }
 
+// "mixup" has the fewest letters in common with some key, and nothing to do with it.
+TEST(ConfigText, OnlyANameThatIsNearIsSaidToBeNearest) {
+  const std::string far = parse_error(R"({"mixup": 2})");
+  expect_contains(far, {"unknown key 'mixup'; the names at the top are ", "model_parallelism"});
+  EXPECT_EQ(far.find("nearest"), std::string::npos) << far;
+  expect_contains(parse_error(R"({"trian": {}})"),
+                  {"the nearest valid name at the top is 'train'"});
+  expect_contains(parse_error(R"({"train": {"dits": {}}})"),
+                  {"the nearest valid name in 'train' is 'dist'"});
+  expect_contains(parse_error(R"({"model_paralelism": {}})"),
+                  {"the nearest valid name at the top is 'model_parallelism'"});
+  expect_contains(parse_error(R"({"train": {"dist": {"tp_size": 2}}})"),
+                  {"the nearest valid name in 'train.dist' is 'tensor_parallel_size'"});
+  // Where it belongs is said in any case.
+  expect_contains(parse_error(R"({"tensor_parallel_size": 2})"),
+                  {"'tensor_parallel_size' belongs in 'model_parallelism.tensor_parallel_size'",
+                   "the names at the top"});
+}
+
 // Nothing that a user can write may crash: deep nesting, long names, broken UTF-8.
 TEST(ConfigText, HostileTextIsAnError) {
   std::string deep(100000, '[');

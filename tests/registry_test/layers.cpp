@@ -107,6 +107,8 @@ TEST(Registry, RefusesWhatItCannotMake) {
               testing::AllOf(HasSubstr("no class is called 'Lienar'"),
                              HasSubstr("the nearest name is 'Linear'"),
                              HasSubstr("OSLO_REGISTER_MODULE(Lienar)")));
+  EXPECT_THAT(of(R"({"type": "Wobble"})"),
+              HasSubstr("no class is called 'Wobble'; a class of your own needs"));
   EXPECT_THAT(of(R"({"in_features": 3})"), HasSubstr("an object with the name of a class"));
   EXPECT_THAT(of(R"({"type": "Plain", "by": 3})"), HasSubstr("the argument 'by' goes nowhere"));
   EXPECT_THAT(of(R"({"type": "Counted", "count": 3})"),
@@ -193,6 +195,8 @@ TEST(Registry, ArgumentsOfALayerAreChecked) {
               HasSubstr("'out_features' is missing"));
   EXPECT_THAT(of(R"({"type": "Linear", "in_features": 3, "out_feature": 4, "out_features": 4})"),
               HasSubstr("no argument 'out_feature'; the nearest one is 'out_features'"));
+  EXPECT_THAT(of(R"({"type": "Linear", "in_features": 3, "depth": 4, "out_features": 4})"),
+              HasSubstr("no argument 'depth'; its arguments are in_features, out_features, bias"));
   EXPECT_THAT(of(R"({"type": "Linear", "in_features": "3", "out_features": 4})"),
               HasSubstr("'in_features' is \"3\"; set it to an integer"));
   EXPECT_THAT(of(R"({"type": "Conv2d", "in_channels": 1, "out_channels": 1, "kernel_size": [1]})"),

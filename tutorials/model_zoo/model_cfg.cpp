@@ -20,9 +20,11 @@ void check_keys(const nlohmann::json& object, const std::string& path,
                 const std::vector<std::string>& known) {
   for (const auto& item : object.items()) {
     if (std::count(known.begin(), known.end(), item.key()) > 0) continue;
-    oslo::fail_as(oslo::ErrorKind::config, "unknown key '", path, ".", item.key(),
-                  "'; the nearest name is '", oslo::nearest_name(known, item.key()), "' (of ",
-                  joined(known), ")");
+    const std::string* const meant = oslo::name_meant(known, item.key());
+    oslo::fail_as(oslo::ErrorKind::config, "unknown key '", path, ".", item.key(), "'; ",
+                  meant == nullptr
+                      ? "the names are " + joined(known)
+                      : "the nearest name is '" + *meant + "' (of " + joined(known) + ")");
   }
 }
 
