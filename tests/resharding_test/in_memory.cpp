@@ -73,6 +73,57 @@ TEST(Deparallelize, LeavesAnOrdinaryModelWithItsGradients) {
   }
 }
 
+/// Set by the program and not by a backward, on a table that embedding and head share, whose copies
+/// lie on two stages.
+TEST(Deparallelize, GradientsThatWereSetByHandComeBackWhole) {
+  using Made = std::function<torch::Tensor(const torch::Tensor& parameter)>;
+  const std::map<std::string, Made> ways = {
+      {"ones_like", [](const torch::Tensor& p) { return torch::ones_like(p); }},
+      {"of the values", [](const torch::Tensor& p) { return p.detach() * 0.5; }},
+      {"a copy", [](const torch::Tensor& p) { return p.detach().clone(); }},
+      {"full_like", [](const torch::Tensor& p) { return torch::full_like(p, 0.25); }},
+      {"zeros and added to", [](const torch::Tensor& p) {
+         torch::Tensor gradient = torch::zeros_like(p);
+         return gradient.add_(p.detach(), 2.0);
+       }}};
+  for (const GridCase& grid : grid_cases()) {
+    for (const auto& [how, make] : ways) {
+      SCOPED_TRACE(grid.name + ", " + how);
+      const Gpt2 plain = make_gpt2(1);
+      for (const auto& [name, tensor] : in_use(plain)) {
+        torch::Tensor parameter = tensor;
+        parameter.mutable_grad() = make(parameter);
+      }
+      on_grid(grid, 1, [&, &make = make](ParallelModel& parallel, Gpt2& model) {
+        {
+          const torch::NoGradGuard no_grad;
+          for (torch::Tensor& parameter : model->parameters()) {
+            parameter.mutable_grad() = make(parameter);
+          }
+        }
+        parallel.deparallelize();
+        expect_gradients(model, plain);
+      });
+    }
+  }
+}
+
+TEST(Deparallelize, GradientsThatAreNoPartsAreRefused) {
+  on_grid({"tensor 2", 2}, 1, [&](ParallelModel& parallel, Gpt2& model) {
+    torch::Tensor table = model->transformer->wte->weight;
+    table.mutable_grad() = torch::ones({53, 20});
+    EXPECT_THAT(error_of([&] { parallel.deparallelize(); }),
+                HasSubstr("the gradient of transformer.wte.weight is an ordinary tensor, and no "
+                          "part of the whole gradient; make it of the parameter"));
+    table.mutable_grad() = (table.detach() * 0.5).slice(1, 0, 7);
+    EXPECT_THAT(error_of([&] { parallel.deparallelize(); }),
+                HasSubstr("transformer.wte.weight is a value of another shape"));
+    table.mutable_grad().reset();
+    parallel.deparallelize();
+    expect_values(model, make_gpt2(1));
+  });
+}
+
 TEST(Deparallelize, TheHandleGoesOnAsOfAModelThatNothingCuts) {
   const test::TemporaryDirectory folder;
   on_grid({"tensor 2 x pipeline 2", 2, 2}, 1, [&](ParallelModel& parallel, Gpt2&) {

@@ -79,18 +79,34 @@ void exchange_gradients(std::vector<MarkedTensor>& marked, const MPU& mpu) {
   }
 }
 
+/// Whether what the program computed and set as a gradient lies over the ranks, of the whole
+/// parameter's sizes, and comes from the stage that the others expect it from.
+bool is_placed_gradient(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (!is_placed(gradient)) return false;
+  const LayoutPtr lies = layout(gradient), own = layouts_of(parameter).gradient;
+  return gradient.sizes() == c10::IntArrayRef(own->global_sizes(parameter.sizes())) &&
+         lies->stages().first() == own->stages().first();
+}
+
 void check_gradients(const std::vector<MarkedTensor>& marked) {
   for (const auto& [name, tensor, has_gradient] : marked) {
     OSLO_CHECK(!has_gradient || !is_here(tensor) || tensor.grad().defined(), "parameter ", name,
                " has a gradient on another rank that holds it and none on this one");
-    OSLO_CHECK(!tensor.grad().defined() || mark_of(tensor.grad()) != nullptr, "the gradient of ",
-               name, " is an ordinary tensor, and no part of the whole gradient");
+    const at::Tensor& gradient = tensor.grad();
+    OSLO_CHECK(
+        !gradient.defined() || mark_of(gradient) != nullptr || is_placed_gradient(gradient, tensor),
+        "the gradient of ", name, " is ",
+        is_placed(gradient) ? "a value of another shape or pipeline stage than the parameter"
+                            : "an ordinary tensor",
+        ", and no part of the whole gradient; make it of the parameter or of its gradient "
+        "(torch::ones_like(parameter)), or let it go (mutable_grad().reset())");
   }
 }
 
 /// A whole ordinary tensor with memory of its own; collective.
 at::Tensor gathered(const at::Tensor& marked) {
   at::Tensor whole = full_tensor(marked).detach();
+  if (mark_of(marked) == nullptr) return whole.clone();  // of what was set by hand nothing is known
   const bool shares = marked.has_storage() && whole.has_storage() && whole.is_alias_of(marked);
   return shares ? whole.clone() : whole;
 }
