@@ -27,9 +27,6 @@ std::vector<Case> reorder_cases() {
           }),
       one("tril beside the cut", random({5, 3, 3}, {cut(0)}),
           [](const auto& x) { return x.tril(); }),
-      one(
-          "triu along the cut", random({3, 5}, {cut(1)}), [](const auto& x) { return x.triu(1); },
-          1),
   };
 }
 
@@ -209,12 +206,6 @@ std::vector<Case> join_cases() {
           [](const auto& x) {
             return x.repeat({2, 1, 2});
           }),
-      one(
-          "repeat along the cut: gathered", random({5, 3}, {cut(0)}),
-          [](const auto& x) {
-            return x.repeat({2, 1});
-          },
-          1),
   };
 }
 

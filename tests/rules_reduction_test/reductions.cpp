@@ -103,6 +103,13 @@ std::vector<Case> reduction_cases() {
                                           at::kDouble);
           },
           0, 1),
+      {"distances",
+       {x(), random({5, 3, 2})},
+       [](const Tensors& t) -> Tensors {
+         return {at::dist(t[0], t[1]), at::dist(t[0], t[1], 3), at::dist(t[0], t[1][0], 1)};
+       },
+       0,
+       4},  // the row's gradient is a sum over rows
       one(
           "variance along the cut", x(), [](const auto& t) { return t.var(0); }, 0, 3),
       one(
@@ -221,6 +228,27 @@ TEST(RulesReduction, ExtremesOfNestedUnevenParts) {
   }
   expect({2, 2}, cases);
   expect({3, 2}, cases);
+}
+
+/// Ranks answer for all: one that differs is enough, and one row may be compared with all.
+TEST(RulesReduction, AllcloseAsksAllRanks) {
+  const at::Tensor x = at::randn({5, 3}, at::kDouble), other = x.clone(), row = x[1].clone();
+  other[4][1] += 0.5;
+  const at::Tensor rows = row.expand({5, 3}).contiguous();
+  on_ranks({2}, [&](const oslo::MeshPtr& mesh) {
+    const auto cut_rows = [&](const at::Tensor& t) { return oslo::distribute(t, mesh, {cut(0)}); };
+    auto& gathers = context_of(mesh)->gathers();
+    EXPECT_TRUE(at::allclose(cut_rows(x), x + 1e-12));
+    EXPECT_FALSE(at::allclose(cut_rows(x), other));
+    EXPECT_FALSE(at::allclose(other, cut_rows(x)));
+    EXPECT_TRUE(at::allclose(cut_rows(x), cut_rows(other), 0, 0.6));
+    EXPECT_TRUE(at::allclose(row, cut_rows(rows)));
+    EXPECT_FALSE(at::allclose(row, cut_rows(x)));
+    EXPECT_FALSE(at::allclose(cut_rows(x / 0), cut_rows(x / 0) * 0));
+    EXPECT_TRUE(at::allclose(cut_rows(x * NAN), x * NAN, 1e-5, 1e-8, /*equal_nan=*/true));
+    EXPECT_EQ(gathers.calls(), 0) << text_of(gathers);
+    EXPECT_EQ(all_reduces(*mesh), 8);
+  });
 }
 
 TEST(RulesReduction, TwoAxes) {

@@ -11,6 +11,8 @@ void add_reorder_rules(RuleTable& table);
 void add_reshape_rules(RuleTable& table);
 void add_slice_rules(RuleTable& table);
 void add_join_rules(RuleTable& table);
+void add_turn_rules(RuleTable& table);
+void add_triangle_rules(RuleTable& table);
 void add_embedding_rules(RuleTable& table);
 void add_normalization_rules(RuleTable& table);
 void add_attention_rules(RuleTable& table);

@@ -11,6 +11,8 @@ void register_rules(RuleTable& table) {
   add_reshape_rules(table);
   add_slice_rules(table);
   add_join_rules(table);
+  add_turn_rules(table);
+  add_triangle_rules(table);
   add_embedding_rules(table);
   add_normalization_rules(table);
   add_attention_rules(table);

@@ -179,7 +179,7 @@ inline Family decomposed() {
               {"take_along_dim", {x({5, 9}), places(5, 2, 9), 1}},
               {"argsort", {x({5, 7}), 1}, "as sort"},
               {"var.dim std.dim", {x({5, 7}), {1}}},
-              {"tile", {x({5, 7}), {2, 1}}, "as repeat"},
+              {"tile", {x({5, 7}), {2, 1}}},
               {"inner", {x({5, 7}), x({6, 7})}},
               {"broadcast_tensors", {list({x({5, 7}), x({5, 1})})}},
               {"meshgrid.indexing", {list({x({5}), x({7})}), "ij"}},

@@ -33,7 +33,10 @@ inline Family reductions() {
               {"logsumexp", {x({5, 7}), {1}}},
               {"prod.dim_int", {x({5, 7}), 1}},
               {"prod", {x({5, 7})}},
+              {"trace", {x({5, 7})}},
+              {"dist", {x({5, 7}), x({5, 7}), 2}},
               {"equal", {x({5, 7}), x({5, 7})}},
+              {"allclose", {x({5, 7}), x({5, 7})}},
           }};
 }
 

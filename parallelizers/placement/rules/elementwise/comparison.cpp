@@ -20,37 +20,48 @@ bool same_elements(const Value& a, const Value& b) {
          *a.layout == *b.layout;
 }
 
-/// Every rank compares its parts; they are equal where all ranks' are.
-bool all_equal(std::span<Value> operands) {
+/// Every rank compares its parts; what holds of all ranks' holds of the whole.
+template <typename Compare>
+bool holds_everywhere(std::span<Value> operands, const Compare& compare) {
   const c10::AutoGradMode no_grad(false);
-  resolve(pointwise_map(operands), operands);
-  const LayoutPtr& layout = operands[0].layout;
-  at::Tensor same = at::full({}, at::equal(operands[0].local, operands[1].local),
-                             operands[0].local.options().dtype(at::kInt));
-  for (int axis = 0; layout && axis < layout->axes(); ++axis) {
-    if ((*layout)[axis].dim >= 0) same = layout->group(axis)->all_reduce(same, Reduction::min);
+  const Resolution resolution = resolve(pointwise_map(operands), operands);
+  at::Tensor holds = at::full({}, compare(operands[0].local, operands[1].local),
+                              operands[0].local.options().dtype(at::kInt));
+  for (const int axis : resolution.axes_beside("")) {
+    holds = resolution.mesh().axis(axis)->all_reduce(holds, Reduction::min);
   }
-  return same.item<int>() != 0;
+  return holds.item<int>() != 0;
 }
 
-/// A tensor is equal to itself
-/// without a look, which is how torch::nn::MultiheadAttention tells self-attention, and so are
-/// views of the same elements where this rank has only shapes.
+/// A tensor is equal to itself without a look, which is how torch::nn::MultiheadAttention tells
+/// self-attention, and so are views of the same elements where this rank has only shapes.
 void equal(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   if (operands[0].sizes() != operands[1].sizes()) return call.result_plain(false);
   if (call.tensor(0).is_same(call.tensor(1))) return call.result_plain(true);
-  call.result_plain(call.read([&] { return all_equal(operands); },
+  const auto same = [](const at::Tensor& a, const at::Tensor& b) { return at::equal(a, b); };
+  call.result_plain(call.read([&] { return holds_everywhere(operands, same); },
                               [&]() -> std::optional<c10::IValue> {
                                 if (same_elements(operands[0], operands[1])) return true;
                                 return std::nullopt;
                               }));
 }
 
+/// allclose(self, other, rtol, atol, equal_nan).
+void allclose(Call& call) {
+  c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
+  const auto close = [&](const at::Tensor& a, const at::Tensor& b) {
+    return at::allclose(a, b, call.number(2), call.number(3), call.boolean(4));
+  };
+  call.result_plain(call.read([&] { return holds_everywhere(operands, close); },
+                              []() -> std::optional<c10::IValue> { return std::nullopt; }));
+}
+
 }  // namespace
 
 void add_comparison_rules(RuleTable& table) {
   table.add({"aten::equal"}, equal);
+  table.add({"aten::allclose"}, allclose);
 }
 
 }  // namespace oslo

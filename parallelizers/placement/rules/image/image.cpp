@@ -11,14 +11,6 @@
 namespace oslo {
 namespace {
 
-/// Operators that move elements along some dimensions, which must be whole.
-void move_along(Call& call, const std::vector<int64_t>& dims) {
-  const std::string own = call.letters(0);
-  std::string along;
-  for (const int64_t d : dims) along += own[d];
-  call.run({{own}, {own}, along});
-}
-
 /// constant_pad_nd, reflection_pad and their like: pairs of widths, the last dimension first.
 void pad(Call& call) {
   const std::vector<int64_t> widths = call.integers(1);
@@ -32,21 +24,6 @@ void pad(Call& call) {
     if (widths[i] != 0) along += own[dims - 1 - static_cast<int64_t>(i / 2)];
   }
   run_on_elements(call, {{own}, {own}, along});
-}
-
-/// roll(self, shifts, dims): without dims, of the flattened tensor.
-void roll(Call& call) {
-  move_along(call, call.dimensions(2, call.dim(0)));
-}
-
-void flip(Call& call) {
-  const int64_t dims = call.dim(0);
-  move_along(call, call.integers(1).empty() ? std::vector<int64_t>() : call.dimensions(1, dims));
-}
-
-/// rot90(self, k, dims).
-void rotate(Call& call) {
-  move_along(call, call.dimensions(2, call.dim(0)));
 }
 
 /// unfold(self, dimension, size, step): windows along a dimension, in a new last one.
@@ -185,9 +162,6 @@ void add_image_rules(RuleTable& table) {
              "aten::reflection_pad2d", "aten::reflection_pad3d", "aten::replication_pad1d",
              "aten::replication_pad2d", "aten::replication_pad3d"},
             pad);
-  table.add({"aten::roll"}, roll);
-  table.add({"aten::flip"}, flip);
-  table.add({"aten::rot90"}, rotate);
   table.add({"aten::unfold", "aten::unfold_copy"}, unfold);
   table.add({"aten::pixel_shuffle"}, pixel_shuffle);
   table.add({"aten::pixel_unshuffle"}, pixel_unshuffle);

@@ -97,6 +97,11 @@ void norm(Call& call) {
   call.result(std::move(powers));
 }
 
+/// dist(self, other, p), as LibTorch defines it.
+void dist(Call& call) {
+  call.result_plain(at::norm(call.tensor(0) - call.tensor(1), call.argument(2).toScalar()));
+}
+
 /// count_nonzero(self), count_nonzero(self, dims).
 void count_nonzero(Call& call) {
   const int64_t dims = call.dim(0);
@@ -216,6 +221,7 @@ void add_reduction_rules(RuleTable& table) {
   table.add({"aten::sum", "aten::sum.dim_IntList", "aten::nansum"}, sum);
   table.add({"aten::mean", "aten::mean.dim"}, mean);
   table.add({"aten::norm.Scalar", "aten::norm.ScalarOpt_dim", "aten::linalg_vector_norm"}, norm);
+  table.add({"aten::dist"}, dist);
   table.add({"aten::count_nonzero", "aten::count_nonzero.dim_IntList"}, count_nonzero);
   table.add({"aten::all", "aten::all.dim", "aten::all.dims"}, truth<true>);
   table.add({"aten::any", "aten::any.dim", "aten::any.dims"}, truth<false>);

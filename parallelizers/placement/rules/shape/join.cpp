@@ -143,18 +143,24 @@ void repeat_interleave(Call& call) {
   call.result({std::move(local), std::move(layout)});
 }
 
-/// Tiles whole dimensions; cut ones only once.
+/// Tiles: a rank's part as often as the whole, its stretches follow each other as often.
 void repeat(Call& call) {
   const Value x = call.value(0);
   const std::vector<int64_t> times = call.integers(1);
   const auto added = static_cast<int64_t>(times.size()) - x.dim();
   if (added < 0) throw ShapeMismatch("repeat: fewer repeats than dimensions");
-  const std::string own = letters(x.dim());
-  std::string whole;
-  for (int64_t d = 0; d < x.dim(); ++d) {
-    if (times[d + added] != 1) whole += own[d];
+  if (std::find(times.begin(), times.end(), 0) != times.end()) {
+    return call.gather("makes an empty dimension");
   }
-  call.run({{own}, {std::string(added, '-') + own}, whole});
+  at::Tensor local = x.local.repeat(times);
+  auto layout = std::make_shared<Layout>(*x.layout);
+  for (int axis = 0; axis < layout->axes(); ++axis) {
+    auto& [dim, cut] = (*layout)[axis];
+    if (dim < 0) continue;
+    dim += added;
+    if (times[dim] != 1) cut = cut->repeated(times[dim]);
+  }
+  call.result({std::move(local), std::move(layout)});
 }
 
 }  // namespace

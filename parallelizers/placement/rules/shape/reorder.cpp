@@ -102,13 +102,6 @@ void embed_diagonal(Call& call) {
   call.run({{own}, {wider}, own.substr(own.size() - 1)});
 }
 
-/// A triangle of the last two dimensions, which must be whole.
-void triangle(Call& call) {
-  const std::string own = call.letters(0);
-  if (own.size() < 2) throw ShapeMismatch("tril, triu: fewer than two dimensions");
-  call.run({{own}, {own}, own.substr(own.size() - 2)});
-}
-
 }  // namespace
 
 void add_reorder_rules(RuleTable& table) {
@@ -121,7 +114,6 @@ void add_reorder_rules(RuleTable& table) {
   table.add({"aten::squeeze_", "aten::squeeze_.dim", "aten::squeeze_.dims"}, squeeze_in_place);
   table.add({"aten::transpose_"}, transpose_in_place);
   table.add({"aten::t_"}, t_in_place);
-  table.add({"aten::tril", "aten::triu"}, triangle);
   table.add({"aten::diagonal"}, diagonal);
   table.add({"aten::diag_embed"}, embed_diagonal);
 }
