@@ -51,16 +51,22 @@ SharedStates::Whole states_of(const torch::optim::Optimizer& optimizer, const Op
 
 OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
                                const ModelState& state, ForeignTensors foreign)
-    : groups_(stepped_parameters(optimizer, model, state, foreign)) {
+    : optimizer_(&optimizer), groups_(stepped_parameters(optimizer, model, state, foreign)) {
   const OptimizerKind& kind = kind_of(optimizer);
-  const SharedStates::Whole states = states_of(optimizer, kind);
   saved_.kind = kind.name();
   for (size_t i = 0; i < groups_.size(); ++i) {
     SavedOptimizer::Group& group = saved_.groups.emplace_back();
     group.options = kind.options(optimizer.param_groups()[i].options());
-    for (const auto& [parameter, in_model] : groups_[i]) {
+    for (const auto& [_, in_model] : groups_[i]) group.parameters.push_back(in_model->name);
+  }
+  outline_ = to_json(saved_).dump(1);
+}
+
+void OptimizerState::take_states() {
+  const SharedStates::Whole states = states_of(*optimizer_, kind_of(*optimizer_));
+  for (const std::vector<SteppedParameter>& group : groups_) {
+    for (const auto& [parameter, in_model] : group) {
       const std::string& name = in_model->name;
-      group.parameters.push_back(name);
       const auto found = states.find(parameter.unsafeGetTensorImpl());
       if (found == states.end() || !in_model->here) continue;
       SavedOptimizer::State& own = saved_.states[name];
@@ -72,21 +78,20 @@ OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer, const M
       }
     }
   }
-  SavedOptimizer outline = saved_;
-  outline.states.clear();
-  outline_ = to_json(outline).dump(1);
-  own_states_ = to_json(saved_.states).dump(1);
 }
 
 void OptimizerState::agree(const MPU& mpu) {
   const World& world = mpu.world();
   agree_on_text(world, "the optimizer", outline_, "make the same optimizer on every rank");
+  // Replicas gather states of which they have shares: not before all of them are here.
+  agree_on_success(world, "the optimizer's states", [this] { take_states(); });
+  const std::string own_states = to_json(saved_.states).dump(1);
   const std::vector<std::vector<int>> stages = ranks_by_stage(mpu.grid());
-  agree_on_text(world, "the state of the optimizer", own_states_, "step the optimizer on all ranks",
+  agree_on_text(world, "the state of the optimizer", own_states, "step the optimizer on all ranks",
                 stages);
   const bool speaks = stages[mpu.rank("pipeline")].front() == world.rank();
   const std::string all = world.decide(
-      "the states of the optimizer", speaks ? own_states_ : "",
+      "the states of the optimizer", speaks ? own_states : "",
       [](const std::vector<std::string>& texts) { return to_json(joined(texts)).dump(); });
   const nlohmann::json json = nlohmann::json::parse(all);
   saved_.states = read_states({json, "the optimizer"});

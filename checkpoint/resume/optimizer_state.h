@@ -21,15 +21,15 @@ namespace oslo {
 /// say; those that data replicas have shares of (`SharedStates`) are whole.
 class OptimizerState {
  public:
-  /// Looks at this rank's optimizer; collective over data replicas that share states out. Throws
-  /// `Error` for one that cannot be saved (`kind_of`, `stepped_parameters`, `part_of_state`).
-  /// `state` must outlive it.
+  /// Looks at this rank's optimizer. Throws `Error` for one that cannot be saved (`kind_of`,
+  /// `stepped_parameters`). `optimizer` and `state` must outlive it.
   OptimizerState(const torch::optim::Optimizer& optimizer, const ModelView& model,
                  const ModelState& state, ForeignTensors foreign = ForeignTensors::refused);
 
-  /// Lets every rank know the states that other pipeline stages hold. Collective over the world;
-  /// throws on every rank where ranks have other groups or options, or where ranks of one stage
-  /// have other states.
+  /// Takes the states, those that data replicas share out made whole, and lets every rank know what
+  /// other pipeline stages hold. Collective over the world; throws on every rank where ranks have
+  /// other groups or options, where a state cannot be saved (`part_of_state`), or where ranks of
+  /// one stage have other states.
   void agree(const MPU& mpu);
 
   /// After `agree` the same on all ranks.
@@ -44,9 +44,12 @@ class OptimizerState {
   std::vector<ModelState::Tensor> tensors() const;
 
  private:
+  void take_states();
+
+  const torch::optim::Optimizer* optimizer_;
   std::vector<std::vector<SteppedParameter>> groups_;
   SavedOptimizer saved_;
-  std::string outline_, own_states_;  ///< as text: groups and options, and this rank's states
+  std::string outline_;                      ///< as text: groups and options
   std::map<std::string, at::Tensor> parts_;  ///< by `optimizer_key`
 };
 

@@ -104,6 +104,24 @@ TEST(Zero, AnArchiveHasARanksShare) {
   });
 }
 
+TEST(Zero, ARankThatCannotSaveEndsTheSaveOnAll) {
+  const test::TemporaryDirectory folder;
+  run_as_threads(2, [&](World world) {
+    Net net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
+    train(net, optimizer, 0, 1);
+    const auto save = [&] {
+      parallel.save_parallelized((folder / "saved").string(), SaveOptions().optimizer(&optimizer));
+    };
+    Tensors& stepped = optimizer.param_groups()[0].params();
+    if (world.rank() == 1) stepped.push_back(torch::ones({3}).set_requires_grad(true));
+    EXPECT_THAT(error_of(save), HasSubstr("rank 1"));
+    if (world.rank() == 1) stepped.pop_back();
+    save();
+  });
+}
+
 TEST(Zero, ReshardingTakesTheStatesAlong) {
   run_as_threads(4, [&](World world) {
     at::set_num_threads(1);
