@@ -9,11 +9,11 @@ namespace oslo {
 at::Tensor plain_memory(const at::Tensor& tensor);
 
 /// The same in one dimension, in the order in which the elements lie. Throws `Error` for a tensor
-/// with gaps in its memory.
+/// with gaps or repeats in its memory.
 at::Tensor flat_memory(const at::Tensor& tensor);
 
-/// The elements of `tensor` in the order in which those of `like` lie, which is of the same shape:
-/// over the same memory where `tensor` lies so, too, else a copy.
-at::Tensor flat_like(const at::Tensor& tensor, const at::Tensor& like);
+/// The elements of `tensor` in the order in which they lie with `strides`: over the same memory
+/// where it has these, else a copy.
+at::Tensor flat_like(const at::Tensor& tensor, c10::IntArrayRef strides);
 
 }  // namespace oslo

@@ -54,7 +54,10 @@ at::Tensor joined(Group& group, const GatheredState& state, const std::string& f
   at::Tensor piece;
   if (state.own) {
     for (const auto& [name, tensor] : state.own->tensors) {
-      if (name == field) piece = flat_memory(tensor);
+      if (name != field) continue;
+      // A whole tensor may have strides of its own: SGD's momentum has those of a gradient.
+      const bool whole = tensor.sizes() == state.parameter.sizes();
+      piece = whole ? flat_like(tensor, state.strides) : flat_memory(tensor);
     }
   }
   const int64_t elements = state.sizes[group.rank()];
@@ -64,8 +67,7 @@ at::Tensor joined(Group& group, const GatheredState& state, const std::string& f
              " elements here, where this rank's "
              "share is ",
              elements, "; step the optimizer on all ranks");
-  const at::Tensor whole =
-      at::empty_strided(state.parameter.sizes(), state.parameter.strides(), options);
+  const at::Tensor whole = at::empty_strided(state.parameter.sizes(), state.strides, options);
   flat_memory(whole).copy_(group.all_gather(piece, 0, state.sizes));
   return whole;
 }

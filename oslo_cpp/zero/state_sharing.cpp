@@ -4,10 +4,8 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "mpu/base/error.h"
@@ -17,26 +15,24 @@
 #include "parallelizers/data/gradient_elements.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/libtorch/keys.h"
-#include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/access.h"
-#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
 
 constexpr char kRule[] = "zero";
-constexpr char kPassAlong[] = "pass the optimizer along, as ReshardOptions().optimizer(&optimizer)";
-
-std::string name_of(const at::Tensor& parameter) {
-  const Mark* const mark = mark_of(parameter);
-  return mark != nullptr ? "'" + mark->name + "'" : c10::str("of shape ", parameter.sizes());
-}
 
 bool is_trained_here(const at::Tensor& parameter) {
   return parameter.defined() && parameter.requires_grad() && is_here(parameter);
 }
 
 }  // namespace
+
+/// A parameter that is stepped whole keeps its own.
+void StateSharing::forget_gradient(Shared& shared) {
+  if (!shared.part.defined() || shared.part.is_same(shared.parameter)) return;
+  shared.part.mutable_grad() = at::Tensor();
+}
 
 /// While alive, the optimizer's groups and states are those of this rank's pieces.
 class StateSharing::Swapped {
@@ -72,7 +68,7 @@ class StateSharing::Swapped {
     States& states = optimizer_.state();
     for (Shared& shared : sharing_.shared_) {
       if (!shared.part.defined()) continue;
-      shared.part.mutable_grad() = at::Tensor();
+      forget_gradient(shared);
       const auto found = states.find(shared.part.unsafeGetTensorImpl());
       if (found == states.end()) continue;
       auto state = std::move(found->second);
@@ -95,25 +91,47 @@ StateSharing::StateSharing(ParallelModel parallel, ShareUnit unit)
 
 void StateSharing::step(torch::optim::Optimizer& optimizer, const std::function<void()>& base) {
   const std::shared_ptr<Group>& replicas = parallel_.mpu().data_group();
-  OSLO_CHECK(shared_.empty() || replicas->ranks() == group_->ranks(),
-             "the model has other data replicas than when ZeroOptimizer shared its states out; ",
-             kPassAlong);
+  check_replicas(*replicas);
   group_ = replicas;
   if (group_->size() == 1) return base();
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kRule);
+  for (const Shared& shared : shared_) check_layout(shared);
+  join_relaid(optimizer);
   share_out_new(optimizer.param_groups());
+  check_types();
   for (Shared& shared : shared_) {
-    check_layout(shared);
     lay_out(shared);
     if (!shared.cut) cut_state(shared, optimizer.state(), optimizer);
   }
   {
     const Swapped swapped(*this, optimizer);
-    const BelowDoor below;  // a state that was loaded for a part has the part's mark
+    // A piece's state may have the mark of the whole it was loaded for. Whole tensors stay above
+    // the door: what an optimizer computes of one that tensor ranks have parts of is of all of it.
+    std::optional<const BelowDoor> below;
+    if (unit_ == ShareUnit::elements) below.emplace();
     base();
   }
+  loaded_shares_ = false;
   give();
+}
+
+void StateSharing::join_relaid(torch::optim::Optimizer& optimizer) {
+  if (unit_ != ShareUnit::elements) return;  // a tensor's owner steps it however it lies
+  const bool relaid = std::any_of(shared_.begin(), shared_.end(), [](const Shared& shared) {
+    return shared.parameter.strides() != shared.strides ||
+           shared.parameter.scalar_type() != shared.type;
+  });
+  if (!relaid) return;
+  const OptimizerKind& kind = kind_of(optimizer);
+  const SharedStates::Whole whole = whole_states(optimizer);
+  for (const Shared& shared : shared_) {
+    auto* const key = shared.parameter.unsafeGetTensorImpl();
+    optimizer.state().erase(key);
+    const auto found = whole.find(key);
+    if (found != whole.end()) optimizer.state()[key] = kind.make_state(found->second);
+  }
+  states_replaced();
 }
 
 void StateSharing::share_out_new(const Groups& groups) {
@@ -133,7 +151,8 @@ void StateSharing::share_out_new(const Groups& groups) {
       fresh.push_back(parameter);
     }
   }
-  if (fresh.empty()) return;
+  if (fresh.empty() && compared_) return;
+  compared_ = true;
   std::vector<std::string> lines;
   for (const at::Tensor& parameter : fresh) {
     lines.push_back(c10::str(parameter.scalar_type(), " ", parameter.sizes(), " with strides ",
@@ -145,9 +164,12 @@ void StateSharing::share_out_new(const Groups& groups) {
     index_.emplace(parameter.unsafeGetTensorImpl(), shared_.size());
     shared_.push_back({parameter,
                        layout(parameter),
+                       parameter.strides().vec(),
+                       parameter.scalar_type(),
                        {shared_.size(), 0, 0},
                        std::vector<int64_t>(group_->size(), 0)});
   }
+  check_apart();
   for (SharedBucket& bucket : share_out(fresh, group_->size(), unit_, kBucketBytes)) {
     for (int rank = 0; rank < group_->size(); ++rank) {
       for (SharedPiece& piece : bucket.of_rank[rank]) {
@@ -163,39 +185,32 @@ void StateSharing::share_out_new(const Groups& groups) {
   }
 }
 
-void StateSharing::check_layout(const Shared& shared) const {
-  const LayoutPtr now = layout(shared.parameter);
-  const bool same = now && shared.layout ? *now == *shared.layout : now == shared.layout;
-  const int64_t elements = std::accumulate(shared.sizes.begin(), shared.sizes.end(), int64_t(0));
-  OSLO_CHECK(same && elements == shared.parameter.numel(), "the parameter ",
-             name_of(shared.parameter),
-             " lies otherwise than when ZeroOptimizer shared its states out; ", kPassAlong);
-}
-
 /// Makes the piece anew where the parameter has other memory than before, and gives it the
 /// gradient.
 void StateSharing::lay_out(Shared& shared) const {
-  if (shared.piece.length == 0) return;
   const at::Tensor& parameter = shared.parameter;
   const BelowDoor below;
-  const bool by_element = unit_ == ShareUnit::elements;
+  forget_gradient(shared);  // of a step that threw
+  if (parameter.grad().defined()) {
+    // On ranks without a piece, too: all refuse it, and what was assigned may have to be moved.
+    check_gradient(parameter);
+    gradient_elements(parameter);
+  }
+  if (shared.piece.length == 0) return;
+  if (unit_ == ShareUnit::tensors) {
+    shared.part = parameter;
+    return;
+  }
   const auto piece_of = [&](const at::Tensor& values) {
-    return by_element ? values.narrow(0, shared.piece.start, shared.piece.length) : values;
+    return values.narrow(0, shared.piece.start, shared.piece.length);
   };
-  const at::Tensor memory = by_element ? flat_memory(parameter) : plain_memory(parameter);
-  const at::Tensor part = piece_of(memory);
+  const at::Tensor part = piece_of(flat_memory(parameter));
   if (!shared.part.defined() || shared.part.data_ptr() != part.data_ptr() ||
       shared.part.scalar_type() != part.scalar_type()) {
     shared.part = part;
   }
   if (!parameter.grad().defined()) return;
-  OSLO_CHECK(!parameter.grad().is_sparse(), "the gradient of the parameter ", name_of(parameter),
-             " is sparse, and ZeroOptimizer shares out dense ones: make the table without sparse "
-             "gradients");
-  gradient_elements(parameter);
-  const at::Tensor& gradient = parameter.grad();
-  shared.part.mutable_grad() =
-      by_element ? piece_of(flat_like(gradient, parameter)) : plain_memory(gradient);
+  shared.part.mutable_grad() = piece_of(flat_like(parameter.grad(), parameter.strides()));
 }
 
 void StateSharing::cut_state(Shared& shared, States& states,
@@ -212,11 +227,8 @@ void StateSharing::cut_state(Shared& shared, States& states,
     for (auto& [field, tensor] : parts.tensors) {
       const BelowDoor below;
       if (tensor.dim() == 1 && tensor.numel() == shared.piece.length) continue;
-      OSLO_CHECK(tensor.sizes() == shared.parameter.sizes(), "the optimizer's ", field,
-                 " of the parameter ", name_of(shared.parameter), " has the shape ", tensor.sizes(),
-                 ": neither that of the parameter nor this rank's share, ", shared.piece.length,
-                 " elements");
-      tensor = flat_like(tensor, shared.parameter)
+      check_state(shared, field, tensor);
+      tensor = flat_like(tensor, shared.parameter.strides())
                    .narrow(0, shared.piece.start, shared.piece.length)
                    .clone();
     }
@@ -271,6 +283,10 @@ void StateSharing::put(const SharedBucket& bucket, const at::Tensor& all) const 
 }
 
 SharedStates::Whole StateSharing::whole_states(const torch::optim::Optimizer& optimizer) const {
+  OSLO_CHECK(
+      !loaded_shares_ || parallel_.mpu().data_group()->size() == 1,
+      "ZeroOptimizer has loaded this rank's share from an archive and has not stepped since; "
+      "whole states can be had after its next step");
   const OptimizerKind& kind = kind_of(optimizer);
   SharedStates::Whole whole;
   std::vector<GatheredState> shared;
@@ -283,6 +299,7 @@ SharedStates::Whole StateSharing::whole_states(const torch::optim::Optimizer& op
   for (const Shared& each : shared_) {
     GatheredState& gathered = shared.emplace_back();
     gathered.parameter = each.parameter;
+    gathered.strides = each.strides;
     gathered.sizes = each.sizes;
     const auto found = optimizer.state().find(each.parameter.unsafeGetTensorImpl());
     if (each.cut && found != optimizer.state().end()) gathered.own = kind.state(*found->second);
@@ -295,34 +312,16 @@ SharedStates::Whole StateSharing::whole_states(const torch::optim::Optimizer& op
   return whole;
 }
 
-std::vector<at::Tensor> stepped_by_default(const ParallelModel& parallel) {
-  std::vector<at::Tensor> parameters;
-  for (const NamedTensor& parameter : ModelView(parallel.module()).in_use()) {
-    if (!parameter.computed) parameters.push_back(parameter.tensor);
-  }
-  return parameters;
-}
-
-std::vector<at::Tensor> registered_without_use(const ParallelModel& parallel) {
-  const ModelView model(parallel.module());
-  std::unordered_set<const c10::TensorImpl*> used;
-  for (const NamedTensor& parameter : model.in_use()) {
-    if (!parameter.computed) used.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
-  std::vector<at::Tensor> unused;
-  for (const ParameterView& parameter : model.parameters()) {
-    const at::Tensor& registered = parameter.registered;
-    if (registered.defined() && used.count(registered.unsafeGetTensorImpl()) == 0) {
-      unused.push_back(registered);
-    }
-  }
-  return unused;
-}
-
 void StateSharing::states_replaced() {
   shared_.clear();
   index_.clear();
   buckets_.clear();
+  loaded_shares_ = false;
+}
+
+void StateSharing::shares_replaced() {
+  states_replaced();
+  loaded_shares_ = true;
 }
 
 }  // namespace oslo

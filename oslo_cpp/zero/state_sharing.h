@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -37,21 +38,34 @@ class StateSharing {
 
   SharedStates::Whole whole_states(const torch::optim::Optimizer& optimizer) const;
   void states_replaced();
+  /// The same where what was put there is this rank's share.
+  void shares_replaced();
 
  private:
   /// A parameter that is shared out.
   struct Shared {
     at::Tensor parameter;
-    LayoutPtr layout;            ///< of the parameter, when it was shared out
-    SharedPiece piece;           ///< this rank's; of no length: none
-    std::vector<int64_t> sizes;  ///< elements of every rank's piece
-    at::Tensor part = {};        ///< the piece, over the parameter's memory
-    bool cut = false;            ///< the state is the piece's
+    LayoutPtr layout;              ///< of the parameter, when it was shared out
+    std::vector<int64_t> strides;  ///< of its memory then, whose elements are counted
+    c10::ScalarType type;          ///< then
+    SharedPiece piece;             ///< this rank's; of no length: none
+    std::vector<int64_t> sizes;    ///< elements of every rank's piece
+    at::Tensor part = {};          ///< the piece, over the parameter's memory; it, if it is whole
+    bool cut = false;              ///< the state is the piece's
   };
   class Swapped;
 
+  static void forget_gradient(Shared& shared);
+  /// Where memory formats or types have changed, makes the states whole, to be shared out anew.
+  void join_relaid(torch::optim::Optimizer& optimizer);
   void share_out_new(const Groups& groups);
+  // What cannot be shared out is refused by name (share_checks.cpp).
+  void check_replicas(const Group& now) const;
   void check_layout(const Shared& shared) const;
+  void check_apart() const;
+  void check_types() const;
+  static void check_gradient(const at::Tensor& parameter);
+  static void check_state(const Shared& shared, const std::string& field, const at::Tensor& tensor);
   /// Leaves this rank's share of a state in its place.
   void cut_state(Shared& shared, States& states, const torch::optim::Optimizer& optimizer) const;
   void lay_out(Shared& shared) const;
@@ -65,6 +79,8 @@ class StateSharing {
   std::vector<Shared> shared_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_;
   std::vector<SharedBucket> buckets_;  ///< of places in `shared_`
+  bool compared_ = false;              ///< replicas have been, once at least
+  bool loaded_shares_ = false;         ///< and no step since
 };
 
 /// What the optimizer of a model steps when nobody says what: each parameter that the model

@@ -35,10 +35,11 @@ constexpr bool kSteppedByElement =
 ///     torch::optim::AdamWOptions(1e-3)); loss_of(ddp.forward(x), y).backward(); optimizer.step();
 ///
 /// It *is* a `Base`: groups, options, schedules, closures, loss scalers and `save_parallelized`
-/// take it as one; what a step computes is what `Base` computes beside DDP, bit for bit. SGD, Adam,
-/// AdamW, RMSprop and Adagrad are cut by elements, evenly; of any other optimizer, a user's own
-/// included, a rank steps whole tensors, balanced by bytes. LBFGS, whose state is one vector over
-/// all parameters, is refused.
+/// take it as one; what a step computes is what `Base` computes beside DDP, bit for bit (in bf16
+/// and fp16 but for a last bit: LibTorch's loops round a piece's last elements otherwise). SGD,
+/// Adam, AdamW, RMSprop and Adagrad are cut by elements, evenly; of any other optimizer, a user's
+/// own included, a rank steps whole tensors, balanced by bytes. LBFGS, whose state is one vector
+/// over all parameters, is refused.
 ///
 /// `state()` has this rank's share: for each parameter that it has a piece of, tensors of one
 /// dimension (whole ones, where tensors are stepped whole). `save` and `load` to an archive are of
@@ -106,7 +107,7 @@ class ZeroOptimizer : public Base, public SharedStates {
 
   void load(torch::serialize::InputArchive& archive) override {
     Base::load(archive);
-    sharing_.states_replaced();
+    sharing_.shares_replaced();
   }
 
   Whole whole_states() const override { return sharing_.whole_states(*this); }

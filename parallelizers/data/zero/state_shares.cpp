@@ -5,6 +5,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "parallelizers/placement/carrier/access.h"
+
 namespace oslo {
 namespace {
 
@@ -33,18 +35,27 @@ std::vector<Numbers> buckets_of(const std::vector<at::Tensor>& parameters, int64
   return full;
 }
 
-/// The longest first, each to the rank that has least (Graham 1969).
+/// Of all tensor ranks' parts together.
+int64_t whole_bytes(const at::Tensor& parameter) {
+  int64_t bytes = parameter.element_size();
+  for (const int64_t size : value_of(parameter).sizes()) bytes *= size;
+  return bytes;
+}
+
+/// The longest first, each to the rank that has least (Graham 1969). Parameters count as a whole:
+/// tensor ranks, whose parts may be unequal, come to the same owners, and can step them together.
 std::vector<int> owners_of(const std::vector<at::Tensor>& parameters, int ranks) {
   Numbers order(parameters.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return parameters[a].nbytes() > parameters[b].nbytes();
-  });
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& parameter : parameters) sizes.push_back(whole_bytes(parameter));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return sizes[a] > sizes[b]; });
   std::vector<int> owners(parameters.size());
-  std::vector<size_t> bytes(ranks, 0);
+  std::vector<int64_t> bytes(ranks, 0);
   for (const size_t i : order) {
     owners[i] = static_cast<int>(std::min_element(bytes.begin(), bytes.end()) - bytes.begin());
-    bytes[owners[i]] += parameters[i].nbytes();
+    bytes[owners[i]] += sizes[i];
   }
   return owners;
 }
