@@ -233,6 +233,37 @@ std::vector<Case> nll_cases() {
   };
 }
 
+/// The halves that exported graphs call.
+std::vector<Case> nll_halves() {
+  std::vector<Case> cases;
+  for (const int64_t reduction : {kNone, kMean, kSum}) {
+    for (const bool weighted : {false, true}) {
+      const auto both = [=](X x) -> Tensors {
+        const at::Tensor weight = weighted ? x[2].detach() : at::Tensor();
+        const auto [loss, total] = at::nll_loss_forward(x[0], x[1], weight, reduction, 3);
+        const at::Tensor gradient = reduction == kNone ? x[3] : x[3].sum();
+        return {loss, total,
+                at::nll_loss_backward(gradient, x[0].detach(), x[1], weight, reduction, 3,
+                                      total.detach())};
+      };
+      const auto halves = [&](const std::string& name, Operand x, Operand targets,
+                              int64_t classes) {
+        const auto rows = targets.whole.sizes().vec();
+        cases.push_back({c10::str(name, ", reduction ", reduction, weighted ? ", weighted" : ""),
+                         {std::move(x), std::move(targets), probabilities({classes}), random(rows)},
+                         both,
+                         0});
+      };
+      halves("classes", random({5, 7}, {cut(1)}), integers({5}, 7), 7);
+      halves("rows", random({5, 7}, {cut(0)}), integers({5}, 7, {cut(0)}), 7);
+      halves("blocks", random({5, 8}, {cut(1, 2)}), integers({5}, 8), 8);
+      halves("classes, an empty rank", random({5, 2}, {cut(1)}), integers({5}, 2), 2);
+      halves("one row", random({7}, {cut(0)}), {at::full({}, 4, at::kLong), {}}, 7);
+    }
+  }
+  return cases;
+}
+
 class RulesScanLoss : public testing::TestWithParam<int> {};
 
 TEST_P(RulesScanLoss, Scans) {
@@ -246,6 +277,9 @@ TEST_P(RulesScanLoss, Counting) {
 }
 TEST_P(RulesScanLoss, Losses) {
   expect({GetParam()}, elementwise_loss_cases());
+}
+TEST_P(RulesScanLoss, HalvesOfLogLikelihood) {
+  expect({GetParam()}, nll_halves());
 }
 TEST_P(RulesScanLoss, LogLikelihood) {
   expect({GetParam()}, nll_cases());

@@ -22,19 +22,30 @@ struct Picked {
   at::Tensor weight;
 };
 
-/// From this rank's classes, or from all of them (`cut` null).
-Picked pick(at::Tensor log_probabilities, at::Tensor class_weights, const at::Tensor& target,
-            int64_t class_dim, int64_t ignored, const Cut* cut, int rank) {
-  const at::Tensor left_out = target.eq(ignored);
-  at::Tensor nothing = left_out, place = target;
+/// Where the targets' classes are in this rank's part; 0 where there is nothing.
+struct Places {
+  at::Tensor place, nothing;
+};
+
+Places places(const at::Tensor& target, int64_t ignored, const Cut* cut, int rank) {
+  at::Tensor nothing = target.eq(ignored), place = target;
   if (cut != nullptr) {
     const OwnPositions own = own_positions(target, *cut, rank);
     nothing = at::logical_or(nothing, own.elsewhere);
     place = own.local;
+  }
+  return {place.masked_fill(nothing, 0), nothing};
+}
+
+/// From this rank's classes, or from all of them (`cut` null).
+Picked pick(at::Tensor log_probabilities, at::Tensor class_weights, const at::Tensor& target,
+            int64_t class_dim, int64_t ignored, const Cut* cut, int rank) {
+  const at::Tensor left_out = target.eq(ignored);
+  const auto [place, nothing] = places(target, ignored, cut, rank);
+  if (cut != nullptr) {
     log_probabilities = never_empty(log_probabilities, class_dim);
     if (class_weights.defined()) class_weights = never_empty(class_weights, 0);
   }
-  place = place.masked_fill(nothing, 0);
   const at::Tensor found =
       log_probabilities.gather(class_dim, place.unsqueeze(class_dim)).squeeze(class_dim);
   // Filled before it is multiplied: infinity that nobody asked for would make not-a-number.
@@ -87,27 +98,76 @@ void nll_loss(Call& call) {
   Picked picked = pick(operands[0].local, weighted ? operands[2].local : at::Tensor(), target,
                        class_dim, ignored, axis < 0 ? nullptr : resolution.axis(axis).cut.get(),
                        axis < 0 ? 0 : resolution.mesh().axis(axis)->rank());
-  if (reduction == at::Reduction::None) return call.result(resolution.finish(picked.loss, rows));
+  // nll_loss_forward says the total weight, too; of each row's loss by itself there is none.
+  const bool tells_total = call.op().handle.schema().returns().size() == 2;
+  if (reduction == at::Reduction::None && (!tells_total || dims > 1)) {
+    call.result(resolution.finish(picked.loss, rows));
+    if (tells_total) call.result_plain(at::zeros({}, picked.weight.options()));
+    return;
+  }
   // Sums over many rows keep their precision, as on one device.
   const at::ScalarType type = picked.loss.scalar_type();
   const bool half = at::isReducedFloatingType(type);
   const at::ScalarType wide = half ? at::kFloat : type;
   at::Tensor loss = picked.loss.sum(wide);
-  if (reduction == at::Reduction::Mean) {
-    at::Tensor total = picked.weight.sum(wide);
+  at::Tensor total;
+  if (reduction == at::Reduction::Mean || tells_total) {
+    total = picked.weight.sum(wide);
     const Axes spread = resolution.axes_beside(weighted ? "" : std::string_view(&kClass, 1));
     for (const int other : spread) total = resolution.mesh().axis(other)->all_reduce(total.clone());
-    loss = loss / total;
   }
+  if (reduction == at::Reduction::Mean) loss = loss / total;
   Value sum = resolution.finish(loss, "");
   sum.local = sum.local.to(type);
   call.result(std::move(sum));
+  if (tells_total) call.result_plain(total.to(type));
+}
+
+/// nll_loss_backward(gradient, self, target, weight, reduction, ignore_index, total_weight): each
+/// rank writes where it holds the target's class.
+void nll_loss_backward(Call& call) {
+  c10::SmallVector<Value, 4> operands{call.value(0), call.value(1), call.value(2)};
+  const int64_t dims = operands[1].dim(), class_dim = dims == 1 ? 0 : 1;
+  if (operands[2].dim() != dims - 1) return call.gather("targets of another shape");
+  if (const Value weight = call.value(3); weight.defined()) operands.push_back(weight);
+  const int64_t reduction = call.integer(4), ignored = call.integer(5);
+  const int64_t classes = operands[1].size(class_dim);
+  const std::string rows = letters(dims - 1);
+  std::string own = rows;
+  own.insert(class_dim, 1, kClass);
+  DimensionMap map{{reduction == at::Reduction::None ? rows : "", own, rows}, {own}};
+  const bool weighted = operands.size() > 3;
+  if (weighted) map.operands.push_back(std::string(1, kClass));
+  if (axes_cutting_classes(c10::ArrayRef<Value>(operands).slice(1), class_dim) > 1) {
+    map.whole = kClass;
+  }
+  const Resolution resolution = resolve(map, operands);
+  const int axis = resolution.axis_keeping(kClass);
+  check_indices(operands[2].local, classes, "nll_loss_backward", ignored);
+  const Places found =
+      places(operands[2].local, ignored, axis < 0 ? nullptr : resolution.axis(axis).cut.get(),
+             axis < 0 ? 0 : resolution.mesh().axis(axis)->rank());
+  at::Tensor each = -operands[0].local;
+  if (weighted) {
+    const at::Tensor weight = never_empty(operands[3].local, 0);
+    each = each * weight.gather(0, found.place.flatten()).view(found.place.sizes());
+  }
+  if (reduction == at::Reduction::Mean) each = each / call.value(6).local;
+  each = each.expand_as(found.place).masked_fill(found.nothing, 0).unsqueeze(class_dim);
+  const at::Tensor part = at::zeros_like(operands[1].local, at::MemoryFormat::Contiguous);
+  const at::Tensor y = never_empty(part, class_dim)
+                           .scatter(class_dim, found.place.unsqueeze(class_dim), each)
+                           .narrow(class_dim, 0, part.size(class_dim));
+  call.result(resolution.finish(y, own));
 }
 
 }  // namespace
 
 void add_nll_loss_rules(RuleTable& table) {
-  table.add({"aten::nll_loss", "aten::nll_loss_nd", "aten::nll_loss2d"}, nll_loss);
+  table.add({"aten::nll_loss", "aten::nll_loss_nd", "aten::nll_loss2d", "aten::nll_loss_forward",
+             "aten::nll_loss2d_forward"},
+            nll_loss);
+  table.add({"aten::nll_loss_backward", "aten::nll_loss2d_backward"}, nll_loss_backward);
 }
 
 }  // namespace oslo
