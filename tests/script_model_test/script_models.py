@@ -80,6 +80,25 @@ class Counter(nn.Module):
         return self.layer(x)
 
 
+class GraphNet(nn.Module):
+    """Means of what neighbours send; traced, so that sizes are operators of its graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(5, 14)
+        self.mix = nn.Linear(14, 14, bias=False)
+        self.norm = nn.LayerNorm(14)
+        self.out = nn.Linear(14, 3)
+
+    def forward(self, x, edge):
+        h = torch.relu(self.up(x))
+        sent = self.mix(h).index_select(0, edge[0])
+        total = torch.zeros_like(h).index_add_(0, edge[1], sent)
+        ones = torch.ones(edge.size(1), 1)
+        count = torch.zeros(x.size(0), 1).index_add_(0, edge[1], ones).clamp_min(1)
+        return self.out(self.norm(h + total / count))
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,6 +110,8 @@ def main():
     torch.jit.script(model).save(folder / "lm.pt")
     torch.jit.freeze(torch.jit.script(nn.Linear(3, 2).eval())).save(folder / "frozen.pt")
     torch.jit.script(Counter()).save(folder / "counter.pt")
+    edge = torch.stack([torch.arange(23) * 5 % 9, (torch.arange(23) * 7 + 2) % 9])
+    torch.jit.trace(GraphNet(), (torch.randn(9, 5), edge)).save(folder / "graph.pt")
     model.eval()  # ranks that are threads share a generator, and cannot draw alike
     batches = batches_of(lambda g: ((torch.randint(WORDS, (ROWS, TIME), generator=g),),
                                     torch.randint(WORDS, (ROWS, TIME), generator=g)))
