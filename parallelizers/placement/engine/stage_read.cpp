@@ -3,8 +3,10 @@
 #include <ATen/core/enum_tag.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "mpu/base/error.h"
+#include "parallelizers/libtorch/attention_asks.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
@@ -42,6 +44,38 @@ bool gives_cut_tensors(const Call& call) {
                      [](const Value& operand) { return operand.cut(); });
 }
 
+/// Whether two tensors that are compared differ whatever is in them, or may be said to.
+bool differ_unseen(const Call& call) {
+  if (call.op().name != "aten::equal") return false;
+  const auto operands = call.operands();
+  return operands[0].sizes() != operands[1].sizes() || attention_asks();
+}
+
+/// The other stages learn of a tensor's shape, not of its cut.
+void run_where_it_is(Call& call, c10::function_ref<void()> rule) {
+  if (gives_cut_tensors(call)) {
+    call.gather("other pipeline stages know its shape only when they are told");
+  } else {
+    rule();
+  }
+}
+
+/// Whether the thread is inside the rule of a call whose results everybody is told.
+thread_local bool inside_read = false;
+
+/// What such a rule reads on its way (one_hot: the largest class) is its own: the ranks of other
+/// stages do not run it, and expect one message.
+class InsideRead {
+ public:
+  InsideRead() : outer_(std::exchange(inside_read, true)) {}
+  ~InsideRead() { inside_read = outer_; }
+  InsideRead(const InsideRead&) = delete;
+  InsideRead& operator=(const InsideRead&) = delete;
+
+ private:
+  const bool outer_;
+};
+
 }  // namespace
 
 bool reads(const Call& call) {
@@ -63,15 +97,17 @@ bool reads_for_all(const Call& call) {
              " needs the lengths of packed sequences, which ranks of other stages do not have; use "
              "padded sequences there");
   StageCarrier* const carrier = StageCarrier::current();
-  return carrier != nullptr && carrier->reads() != nullptr && reads(call);
+  return !inside_read && carrier != nullptr && carrier->reads() != nullptr && reads(call);
 }
 
 void read_for_all(Call& call, c10::function_ref<void()> rule) {
   ReadSharer& reads = *StageCarrier::current()->reads();
   call.operands();  // what comes from other stages comes before, and in one order on all ranks
+  if (differ_unseen(call)) return call.result_plain(false);
   if (call.residence()->imagined() !=
       nullptr) {  // nobody has it: whoever looks for reads notes this one
     reads.share_read(call.place().stages, {});
+    const InsideRead inside;
     return rule();
   }
   if (call.place().elsewhere) {
@@ -80,11 +116,9 @@ void read_for_all(Call& call, c10::function_ref<void()> rule) {
     }
     return;
   }
-  // The other stages learn of a tensor's shape, not of its cut.
-  if (gives_cut_tensors(call)) {
-    call.gather("other pipeline stages know its shape only when they are told");
-  } else {
-    rule();
+  {
+    const InsideRead inside;
+    run_where_it_is(call, rule);
   }
   std::vector<c10::IValue> results(call.results().begin(), call.results().end());
   for (const c10::IValue& result : results) {

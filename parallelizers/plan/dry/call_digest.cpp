@@ -34,6 +34,7 @@ uint64_t take_in(uint64_t digest, const c10::IValue& argument) {
 }  // namespace
 
 void CallDigest::called(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (content_ != nullptr) content_->called(op);
   digest_ = mix(digest_, uint64_t{reinterpret_cast<uintptr_t>(op.schema)});
   for (const c10::IValue& argument : arguments) digest_ = take_in(digest_, argument);
 }

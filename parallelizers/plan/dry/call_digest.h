@@ -4,6 +4,7 @@
 #include <string>
 
 #include "parallelizers/placement/operators/call_observer.h"
+#include "parallelizers/plan/dry/imagined_content.h"
 
 namespace oslo {
 
@@ -14,7 +15,12 @@ class CallDigest final : public CallObserver {
   void called(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) override;
   void threw(const OperatorEntry& op) override { failed_ = op.name; }
 
-  void clear() { *this = CallDigest(); }
+  void clear() {
+    digest_ = 0;
+    failed_.clear();
+  }
+  /// From then on `content` is told of the calls as well.
+  void tell(ImaginedContent& content) { content_ = &content; }
   uint64_t value() const { return digest_; }
   /// The operator that the forward called last of those that threw; empty: none did.
   const std::string& failed() const { return failed_; }
@@ -22,6 +28,7 @@ class CallDigest final : public CallObserver {
  private:
   uint64_t digest_ = 0;
   std::string failed_;
+  ImaginedContent* content_ = nullptr;
 };
 
 }  // namespace oslo

@@ -71,6 +71,7 @@ DryRun::DryRun(const ModelView& model, const PlanAxes& axes, std::function<void(
       context_(context_over(axes, residence_)),
       members_(model) {
   context_->observer = calls_;
+  calls_->tell(residence_->content());
   for (const ParameterView& parameter : model.parameters()) {
     hold(parameter.registered);
     hold(parameter.in_use());
@@ -244,12 +245,38 @@ DryCost DryRun::run_once() {
   return cost_of(work);
 }
 
+/// A forward that looks at what it computed may throw on zeros: TORCH_CHECK(isfinite(h).all()). It
+/// runs again where that is one, unless it has run on what it was shown before.
+DryCost DryRun::run_past_checks() {
+  ImaginedContent& content = residence_->content();
+  for (bool more = true; more;) {
+    try {
+      const DryCost cost = run_once();
+      succeeded_ = true;
+      return cost;
+    } catch (const PlanMismatch&) {
+      throw;
+    } catch (const std::exception&) {
+      if (succeeded_) throw;
+      const bool tried = content.imagines_others();
+      more = content.imagine_other();
+      if (!more && !tried) throw;
+      writes_.check();
+      members_.restore();
+    }
+  }
+  content.forget_others();
+  content.let_loops_run(true);
+  const auto let = c10::make_scope_exit([&] { content.let_loops_run(false); });
+  return run_once();  // throws what it threw at first, or ends after all
+}
+
 /// A forward that asks for derivatives runs LibTorch's backward on shapes, for which some operators
 /// have no kernel: it throws then, and runs again with what stands in for them.
 DryCost DryRun::run_or_again() {
   if (!stands_in_) {
     try {
-      return run_once();
+      return run_past_checks();
     } catch (const PlanMismatch&) {
       throw;
     } catch (const std::exception&) {
@@ -261,7 +288,7 @@ DryCost DryRun::run_or_again() {
     }
   }
   const ShapeKernels kernels(residence_->imagined());
-  return run_once();
+  return run_past_checks();
 }
 
 std::vector<DryRun::TensorBytes> DryRun::model_bytes() const {

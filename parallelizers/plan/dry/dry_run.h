@@ -99,7 +99,10 @@ class DryRun {
   /// Layers whose weight the forward computed so far.
   const std::vector<MemberKeeper::Computed>& computed() const { return members_.computed(); }
 
-  /// Operators that asked for values and were given zeros.
+  /// What the forward reads is ones from then on, where it was zeros.
+  void imagine_ones() { residence_->content().imagine_ones(true); }
+
+  /// Operators that asked for values and were given zeros, or ones.
   const std::vector<std::string>& value_readers() const { return residence_->content().readers(); }
   int64_t runs() const { return runs_; }
 
@@ -132,6 +135,7 @@ class DryRun {
   void hold(const at::Tensor& tensor);
   DryCost run_once();
   DryCost run_or_again();
+  DryCost run_past_checks();
   /// What the groups' ledgers say.
   struct Collectives {
     int64_t bytes = 0;
@@ -163,6 +167,7 @@ class DryRun {
   std::shared_ptr<MemoryTape> tape_;
   std::vector<UnitCost> stage_work_;
   bool holds_operands_ = false;
+  bool succeeded_ = false;  ///< once
   bool stands_in_ = false;  ///< for kernels that LibTorch's backward lacks
   std::vector<std::vector<c10::IValue>> held_operands_;
   int64_t runs_ = 0;

@@ -98,37 +98,52 @@ void keep_on_last(const at::Tensor& written, int stage, StageMap& stages) {
   stages.set(written, StageSet::of(last));
 }
 
+/// Notes in `stages` what a run used where it is not; false where there was nothing.
+bool take_uses(const UseCarrier& carrier, std::set<const c10::TensorImpl*>& written,
+               const ModelView& model, StageMap& stages) {
+  for (const auto& [tensor, stage] : carrier.written()) {
+    written.insert(tensor.unsafeGetTensorImpl());
+    keep_on_last(tensor, stage, stages);
+  }
+  for (const auto& [tensor, stage] : carrier.lent()) {
+    if (written.count(tensor.unsafeGetTensorImpl()) > 0) {
+      keep_on_last(tensor, stage, stages);
+    } else {
+      lend(tensor, stage, model, stages);
+    }
+  }
+  return !carrier.lent().empty() || !carrier.written().empty();
+}
+
 }  // namespace
 
+/// What a forward reads is zeros at first. A loop that a truth begins, an expert that has words,
+/// are run on ones, up to where these end it, and then all of it on zeros again.
 StageUses add_used_stages(StageMap& stages, std::vector<LayerPlan> layers, const ModelView& model,
                           const PlanAxes& axes, const std::function<void()>& example,
                           const Rates& rates) {
   std::set<const c10::TensorImpl*> written;
+  bool ones = false, tried_ones = false;
   for (int run = 0; run < kMostStageRuns; ++run) {
     UseCarrier carrier(model);
     std::vector<UnitCost> work;
+    bool reads = false;
     try {
       FirstWrites writes;
       DryRun dry(model, axes, example, writes, rates);
       dry.set_stages(stages);
+      if (ones) dry.imagine_ones();
       const StageCarrier::Scope scope(&carrier);
       dry.run(layers);
       work = dry.stage_work();
+      reads = !dry.value_readers().empty();
     } catch (const std::exception& error) {
-      return {first_line(message_of(error)), {}};
+      if (!ones) return {first_line(message_of(error)), {}};
     }
-    if (carrier.lent().empty() && carrier.written().empty()) return {"", std::move(work)};
-    for (const auto& [tensor, stage] : carrier.written()) {
-      written.insert(tensor.unsafeGetTensorImpl());
-      keep_on_last(tensor, stage, stages);
-    }
-    for (const auto& [tensor, stage] : carrier.lent()) {
-      if (written.count(tensor.unsafeGetTensorImpl()) > 0) {
-        keep_on_last(tensor, stage, stages);
-      } else {
-        lend(tensor, stage, model, stages);
-      }
-    }
+    if (take_uses(carrier, written, model, stages)) continue;
+    if (!ones && (tried_ones || !reads)) return {"", std::move(work)};
+    ones = !tried_ones;
+    tried_ones = true;
   }
   fail("the stages that use the model's parameters did not settle in ", kMostStageRuns,
        " runs of the example");
