@@ -16,6 +16,7 @@
 #include "parallelizers/placement/door/autocast_of_shapes.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/fused_optimizer.h"
+#include "parallelizers/placement/door/out_variant.h"
 #include "parallelizers/placement/door/part_operators.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
@@ -117,6 +118,8 @@ void check_plain_operands(const Call& call) {
 
 void run(const OperatorEntry& op, torch::jit::Stack& stack) {
   const RuleScope scope(op.name.c_str());
+  const bool of_kernel = op.writes_out && op.rule == nullptr && !op.composite;
+  if (of_kernel && run_out_variant(op, stack)) return;
   if (op.rule == nullptr && !op.pointwise && op.composite) {
     const c10::ArrayRef<c10::IValue> arguments(stack);
     const auto own = arguments.slice(stack.size() - op.arguments);

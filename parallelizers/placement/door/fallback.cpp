@@ -78,8 +78,8 @@ void decompose_or_gather(const OperatorEntry& op, torch::jit::Stack& stack) {
 
 void gather_without_rule(Call& call) {
   OSLO_CHECK(!call.op().writes_out, call.name(),
-             " writes to an out= tensor, which cannot be done with a placed tensor; use the "
-             "operator that returns its result");
+             " writes to an out= tensor, and no operator is known that returns its result "
+             "instead; compute it with other operators");
   if (call.op().in_place) {
     gather_in_place(call, "no rule");
   } else {

@@ -62,7 +62,8 @@ void note_layout(torch::autograd::Node& function, uint32_t result, const LayoutP
 
 /// Throws where a user's autograd::Function took values of other pipeline stages than its result
 /// lies on: its forward, which records nothing, was carried what they hold, and there the gradients
-/// would end.
+/// would end. A run that finds out which stages use a parameter gives those that the function took
+/// to the earlier stage instead, so that it runs there.
 void check_one_stage(const torch::autograd::Node& function, const Layout& result);
 
 /// Throws where one of the tensors that a backward pass would start from is one that a pipeline's
