@@ -47,6 +47,7 @@ StepResult Step::take() {
 void Step::divide() {
   check_step(batch_, default_generators(history_.models.view()), *mpu().group("model"));
   micro_batches_ = split_batch(batch_, history_.schedule.micro_batches);
+  list_ = list_of_rank();
   OSLO_CHECK(trains_ || options_.forward_only(),
              "forward_backward_step under torch::NoGradGuard has nothing to do backward; say "
              "StepOptions().forward_only(true)");
@@ -98,23 +99,46 @@ void Step::prepare_gradients() {
   if (!trains_) return;
   counts_->begin();
   if (history_.steps > 0) history_.models.take_from_first_replica(/*buffers_only=*/true);
-  gradients_.emplace(context(), *mpu().data_group(), history_.models.parameters(), list());
+  gradients_.emplace(context(), *mpu().data_group(), history_.models.parameters(), list_);
 }
 
 void Step::run() {
   if (options_.record()) start_recorder();
+  const int number = history_.steps++;
   run_.emplace(ScheduleRun::Models{context(), history_.models.other_contexts(),
                                    history_.models.groups(), streams()},
                ScheduleRun::Work{[this](int micro_batch) { return loss_of(micro_batch); },
-                                 micro_batches_.weights, std::to_string(history_.steps++),
+                                 micro_batches_.weights, failures_of(number),
                                  gradients_ ? &*gradients_ : nullptr, notes(), history_.needs},
                history_.threads);
-  run_->run(list(), mpu().world());
+  run_->run(list_, mpu().world());
 }
 
-/// This rank's part of the schedule.
-const std::vector<pipeline::Action>& Step::list() const {
-  return (trains_ ? history_.schedule : history_.evaluation).actions[mpu().rank("pipeline")];
+/// Where ranks note the first failure of a step: the same on all ranks of this step's models, and
+/// no other model's. Stages that wait for nobody are a step ahead of others, and no step follows a
+/// failed one where there are stages.
+std::string Step::failures_of(int number) const {
+  std::string place = "pipeline";
+  for (const char* axis : {"data", "tensor", "pipeline"}) {
+    const Group& group = *mpu().group(axis);
+    place += c10::str("/", group.size());
+    if (!group.process_group()) continue;
+    const std::string& name = group.process_group()->getGroupName();
+    place +=
+        "#" + name.substr(name.find_last_of('/') + 1);  // how many of that name were made before
+  }
+  return context()->pipeline() ? place : c10::str(place, "/", number);
+}
+
+/// This rank's part of the schedule, of the micro-batches that there are: what a rank does for one
+/// waits for nothing of another.
+std::vector<pipeline::Action> Step::list_of_rank() const {
+  const pipeline::Schedule& schedule = trains_ ? history_.schedule : history_.evaluation;
+  std::vector<pipeline::Action> list = schedule.actions[mpu().rank("pipeline")];
+  const auto number = static_cast<int>(micro_batches_.tensors.size());
+  std::erase_if(list,
+                [number](const pipeline::Action& action) { return action.micro_batch >= number; });
+  return list;
 }
 
 void Step::start_recorder() {

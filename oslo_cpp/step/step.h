@@ -63,7 +63,8 @@ class Step {
   void start_recorder();
   at::Tensor loss_of(int micro_batch);
   std::vector<at::Generator> streams() const;
-  const std::vector<pipeline::Action>& list() const;
+  std::vector<pipeline::Action> list_of_rank() const;
+  std::string failures_of(int number) const;
 
   const MPU& mpu() const { return history_.models.mpu(); }
   ContextPtr context() const { return history_.models.context(); }
@@ -75,6 +76,7 @@ class Step {
   const StepOptions& options_;
   const bool trains_;
   MicroBatches micro_batches_;
+  std::vector<pipeline::Action> list_;  ///< this rank's
   std::optional<StepCounts> counts_;
   std::optional<StepGradients> gradients_;  ///< of a step that trains
   std::optional<pipeline::Recorder> recorder_;

@@ -62,8 +62,8 @@ void add_step(std::vector<Refusal>& all, const std::string& name, const std::str
 
 void add_steps(std::vector<Refusal>& all) {
   add_step(all, "no batch", "the batch has no tensors", [](Step& step) { step.batch.clear(); });
-  add_step(all, "too few rows", "3 rows cannot be divided into 4", [](Step& step) {
-    for (Tensor& tensor : step.batch) tensor = tensor.slice(0, 0, 3);
+  add_step(all, "no rows", "the batch has no rows", [](Step& step) {
+    for (Tensor& tensor : step.batch) tensor = tensor.slice(0, 0, 0);
   });
   add_step(all, "tensors of different lengths", "has 5 rows",
            [](Step& step) { step.batch[1] = step.batch[1].slice(0, 0, 5); });

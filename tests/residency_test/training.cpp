@@ -131,7 +131,8 @@ std::vector<double> run_step(Net& net, int step, const MPU& mpu, const ModelCont
       under_way[i]->backward(context.stage_ranks().rank(), local_losses[i]);
       continue;
     }
-    under_way[i] = std::make_unique<MicroBatch>(mpu.pipeline_group(), context.stage_ranks(), i);
+    under_way[i] =
+        std::make_unique<MicroBatch>(mpu.pipeline_group(), context.stage_ranks(), i, kMicroBatches);
     const StageCarrier::Scope scope(under_way[i].get());
     const Tensor loss = loss_of(net, tokens_of(step, i));
     EXPECT_TRUE(is_placed(loss));

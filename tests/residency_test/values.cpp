@@ -131,7 +131,7 @@ TEST(Residency, AValueCrossesOnceForEachStageAndAgainAfterItWasWritten) {
       own.push_back(drawn({3, 5}, i).requires_grad_());
       place(own[i], context, on(i));
     }
-    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0, 1);
     const StageCarrier::Scope scope(&micro_batch);
     const auto carries = [&](int stage, const Tensor& sum, Counts sent, Counts received) {
       EXPECT_EQ(layout(sum)->stages(), on(stage));
@@ -156,7 +156,7 @@ TEST(Residency, AValueCrossesOnceForEachStageAndAgainAfterItWasWritten) {
 
 TEST(Residency, WhatWouldGoWrongIsRefusedOnEveryRank) {
   on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
-    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0, 1);
     Tensor x = activation(context, 0);
     const Tensor y = activation(context, 1, 2);
     EXPECT_THAT(thrown_by([&] { x + y; }), HasSubstr("nobody carries values"));
@@ -178,7 +178,7 @@ TEST(Residency, AWriteByALaterStageMovesTheValueThere) {
   const Tensor x_alone = plain_activation(), y_alone = plain_activation(2);
   const Tensor expected = ((x_alone + y_alone) * 2).tanh() + x_alone.sum(0);
   on_stages(2, [&](const MPU& mpu, const ContextPtr& context) {
-    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0);
+    MicroBatch micro_batch(mpu.pipeline_group(), context->stage_ranks(), 0, 1);
     const StageCarrier::Scope scope(&micro_batch);
     const int rank = context->stage_ranks().rank();
     Tensor x = activation(context, 0);

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <limits>
+
 #include "mpu/base/digest.h"
 #include "mpu/base/error.h"
 #include "parallelizers/pipeline/crossing/crossing.h"
@@ -20,8 +22,6 @@ namespace {
 using During = pipeline::Recorder::During;
 using Doing = pipeline::Timeline::Doing;
 
-constexpr int kMostCrossings = 1000;
-
 torch::autograd::Edge edge_of(const at::Tensor& tensor) {
   return tensor.requires_grad() ? torch::autograd::impl::gradient_edge(tensor)
                                 : torch::autograd::Edge();
@@ -29,14 +29,15 @@ torch::autograd::Edge edge_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-MicroBatch::MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int number,
+MicroBatch::MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int number, int of,
                        bool stands_at_reads, pipeline::Recorder* recorder)
     : stages_(std::move(stages)),
       ranks_(std::move(ranks)),
       order_(ranks_, stands_at_reads),
       number_(number),
+      of_(of),
       opened_(StageSet::kMost),
-      next_tag_(2 * kMostCrossings * number),
+      next_tag_(2 * number),
       recorder_(recorder) {}
 
 void MicroBatch::pause_by(std::function<void()> pause) {
@@ -192,11 +193,13 @@ void MicroBatch::share_generator(StageSet owners, const at::Generator& generator
   }
 }
 
+/// One for a value, the next for its gradient. Those of the others are in between.
 int MicroBatch::new_tag() {
   const int tag = next_tag_;
-  next_tag_ += 2;
-  OSLO_CHECK(next_tag_ % (2 * kMostCrossings) != 0, "more than ", kMostCrossings - 1,
-             " values cross between pipeline stages, or are read, in one micro-batch");
+  OSLO_CHECK(tag < std::numeric_limits<int>::max() - 2 * of_, "more than ", tag / (2 * of_),
+             " values cross between pipeline stages, or are read, in one of ", of_,
+             " micro-batches; take fewer");
+  next_tag_ += 2 * of_;
   return tag;
 }
 

@@ -35,10 +35,10 @@ namespace oslo {
 class MicroBatch final : public StageCarrier, public UseFollower, public ReadSharer {
  public:
   /// `stages`: the ranks that have this one's place along the pipeline, by pipeline rank. `number`
-  /// tells apart the micro-batches that are under way at a time; at most 1000 values may cross in
-  /// each. `stands_at_reads`: see ForwardOrder. What it sends and receives is noted where
-  /// `recorder` is not null.
-  MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int number,
+  /// tells apart the micro-batches that are under way at a time, `of` as many. Messages have
+  /// numbers of 31 bits: in all of them 2^30 values may cross. `stands_at_reads`: see ForwardOrder.
+  /// What it sends and receives is noted where `recorder` is not null.
+  MicroBatch(std::shared_ptr<Group> stages, StageRanks ranks, int number, int of,
              bool stands_at_reads = true, pipeline::Recorder* recorder = nullptr);
 
   /// From then on the forward, where it comes to one of this rank's stages that is not open yet,
@@ -126,7 +126,7 @@ class MicroBatch final : public StageCarrier, public UseFollower, public ReadSha
   std::shared_ptr<Group> stages_;
   const StageRanks ranks_;
   ForwardOrder order_;
-  const int number_;
+  const int number_, of_;
   const ForwardWrites* writes_ = nullptr;
   UseOrder* uses_ = nullptr;
   StrayGradients* strays_ = nullptr;

@@ -122,11 +122,9 @@ void ScheduleRun::named(const std::function<std::string()>& place, const World& 
     part();
   } catch (const std::exception& error) {
     const std::string own = c10::str(place(), " (rank ", world.rank(), "): ", message_of(error));
-    // Stages that wait for nobody are a step ahead of others. No step follows a failed one there.
-    const std::string where = context_->pipeline() ? "pipeline" : "pipeline/" + work_.step;
     // All ranks throw the kind of the first.
     const std::string told = ToldError{kind_of(error), own}.text();
-    const ToldError first = ToldError::read(world.first_failure(where, told));
+    const ToldError first = ToldError::read(world.first_failure(work_.failures, told));
     if (context_->pipeline()) leave_groups();
     fail_as(first.kind, own,
             first.message == own ? "" : "; the first to fail was " + first.message);
@@ -215,6 +213,7 @@ void ScheduleRun::forward(int stage, int micro_batch) {
   if (is_first(stage)) {
     own.crossings = std::make_unique<MicroBatch>(
         context_->pipeline(), context_->stage_ranks(), micro_batch,
+        static_cast<int>(under_way_.size()),
         work_.needs.stands_at_reads || !context_->stage_ranks().several(), work_.recorder);
     if (splits_) own.crossings->split_backward();
     if (trains()) own.crossings->tell(&work_.gradients->strays());

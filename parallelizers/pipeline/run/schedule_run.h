@@ -45,7 +45,7 @@ class ScheduleRun {
     /// The loss of a micro-batch: one number, placed on a stage where there are several.
     std::function<at::Tensor(int micro_batch)> loss;
     std::vector<double> weights;   ///< of the losses in the step's, by micro-batch
-    std::string step;              ///< for errors: which step of the world's it is
+    std::string failures;          ///< where ranks note the first failure of this step
     StepGradients* gradients;      ///< null: the list has no backward passes; nothing is recorded
     pipeline::Recorder* recorder;  ///< notes what this rank does; null: nobody does
     ForwardNeeds needs;            ///< where a rank has several stages

@@ -19,9 +19,10 @@ struct MicroBatches {
 };
 
 /// Copies `batch` into `number` parts as `tensor_split` does: of 8 rows in 3 parts they have 3, 3
-/// and
-/// 2. Throws, naming the sizes, for no tensors, tensors of different sizes there or without
-/// dimensions, and fewer rows than parts.
+/// and 2. Of fewer rows than parts each is a part of its own. One part is the batch as it is, whose
+/// tensors may have different sizes (a graph's nodes and edges). Otherwise throws, naming the
+/// sizes, for tensors of different sizes along dimension 0 or without dimensions; and always for no
+/// tensors, and for no rows.
 MicroBatches split_batch(const std::vector<at::Tensor>& batch, int number);
 
 }  // namespace oslo
