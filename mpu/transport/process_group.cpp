@@ -177,7 +177,6 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous
       c10::make_intrusive<WatchedStore>(name, rendezvous.store, rendezvous.presence, ranks);
   auto group = c10::make_intrusive<CountedProcessGroup>(store, rank, ranks, rendezvous.timeout,
                                                         rendezvous.presence);
-  group->setGroupName(name);
   if (rendezvous.transport != Transport::automatic) wanted = rendezvous.transport;
   if (wanted == Transport::automatic) wanted = from_environment();
   const auto set = [&](c10::DeviceType device, c10d::ProcessGroup::BackendType type,
@@ -190,6 +189,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous
     const BackendPtr fake = c10::make_intrusive<FakeBackend>(rank, size);
     set(c10::kCPU, Type::CUSTOM, fake);
     set(c10::kCUDA, Type::CUSTOM, fake);
+    group->setGroupName(name);
     return group;
   }
   const MembersMet met = meet(rendezvous, *store, name, rank, ranks, wanted);
@@ -207,6 +207,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_process_group(Rendezvous& rendezvous
                           make_cpu_backend(rendezvous, apart, name + "/staged", rank, ranks,
                                            Transport::automatic, met.host_of)));
   }
+  group->setGroupName(name);  // which LibTorch keeps in the backends
   return group;
 }
 
