@@ -162,21 +162,6 @@ TEST(PipelineFailures, ARankWithOtherShapes) {
                                      HasSubstr("[2, 6]"), HasSubstr("[3, 6]"))));
 }
 
-TEST(PipelineFailures, MoreCrossingsThanMessagesHaveNumbersFor) {
-  const Failed seen = failed(
-      "1f1b", [](int) { return ones(); },
-      [](int) -> Loss {
-        return [](HabitNetImpl& net, const Tensors& micro, int call) {
-          Tensor sum = through_all(net, micro[0]).mean();
-          for (int i = 0; call >= 0 && i < 1001; ++i) {
-            sum = sum + (net.layers[0]->bias * i * sum.detach()).mean();
-          }
-          return sum;
-        };
-      });
-  EXPECT_THAT(seen.first, Each(AllOf(HasSubstr("more than 999 values"), HasSubstr("stage"))));
-}
-
 TEST(PipelineFailures, WhatOneStageCannotGiveIsRefusedOnAll) {
   const auto needing_gradient = [](int) {
     return Tensors{torch::ones({6, kWide}).requires_grad_()};
