@@ -16,9 +16,9 @@ namespace operator_examples {
 inline std::vector<Family> families(at::ScalarType type = at::kDouble) {
   number_type() = type;
   at::manual_seed(7);
-  return {products(),       shapes(), lookups(),      writes(),     reductions(), scans(),
-          normalizations(), losses(), convolutions(), pooling(),    images(),     recurrent(),
-          spectral(),       made(),   pointwise(),    decomposed(), unruled()};
+  return {products(),       shapes(), lookups(),      writes(),     reductions(),  scans(),
+          normalizations(), losses(), convolutions(), pooling(),    images(),      recurrent(),
+          spectral(),       made(),   pointwise(),    decomposed(), loss_halves(), unruled()};
 }
 
 }  // namespace operator_examples

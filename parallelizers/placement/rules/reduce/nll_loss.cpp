@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Reduction.h>
 #include <c10/core/GradMode.h>
@@ -49,11 +50,12 @@ Picked pick(at::Tensor log_probabilities, at::Tensor class_weights, const at::Te
   const at::Tensor found =
       log_probabilities.gather(class_dim, place.unsqueeze(class_dim)).squeeze(class_dim);
   // Filled before it is multiplied: infinity that nobody asked for would make not-a-number.
-  const at::Tensor loss = -found.masked_fill(nothing, 0);
+  // What is added up in half precision is not rounded before.
+  const at::Tensor loss = -found.masked_fill(nothing, 0).to(at::toOpMathType(found.scalar_type()));
   if (!class_weights.defined()) return {loss, at::ones_like(loss).masked_fill(left_out, 0)};
   const at::Tensor weight =
       class_weights.gather(0, place.flatten()).view(place.sizes()).masked_fill(nothing, 0);
-  return {loss * weight, weight};
+  return {loss * weight.to(loss.scalar_type()), weight};
 }
 
 /// On how many axes some operand is cut by class.
@@ -101,12 +103,12 @@ void nll_loss(Call& call) {
   // nll_loss_forward says the total weight, too; of each row's loss by itself there is none.
   const bool tells_total = call.op().handle.schema().returns().size() == 2;
   if (reduction == at::Reduction::None && (!tells_total || dims > 1)) {
-    call.result(resolution.finish(picked.loss, rows));
+    call.result(resolution.finish(picked.loss.to(operands[0].local.scalar_type()), rows));
     if (tells_total) call.result_plain(at::zeros({}, picked.weight.options()));
     return;
   }
   // Sums over many rows keep their precision, as on one device.
-  const at::ScalarType type = picked.loss.scalar_type();
+  const at::ScalarType type = operands[0].local.scalar_type();
   const bool half = at::isReducedFloatingType(type);
   const at::ScalarType wide = half ? at::kFloat : type;
   at::Tensor loss = picked.loss.sum(wide);
