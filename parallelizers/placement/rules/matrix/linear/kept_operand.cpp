@@ -35,7 +35,8 @@ at::Tensor GatheredAgain::gather(const at::Tensor& kept) const {
   const AskerScope of_gradient = AskerScope::of_gradient();
   const c10::AutoGradMode no_grad(false);
   Value value{kept, from, {}, strides};
-  for (const int axis : *gathered_axes(from, to)) value = gather_axis(std::move(value), axis);
+  const std::optional<Axes> axes = gathered_axes(from, to);
+  for (const int axis : *axes) value = gather_axis(std::move(value), axis);
   return std::move(value.local);
 }
 
