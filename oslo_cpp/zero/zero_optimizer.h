@@ -31,12 +31,12 @@ constexpr bool kSteppedByElement =
 /// the parameters, and gathers the rest. The program stays the one for DistributedDataParallel:
 ///
 ///     oslo::DistributedDataParallel<Net> ddp(net, parallel.mpu().data_group());
-///     oslo::ZeroOptimizer<torch::optim::AdamW> optimizer(parallel,
-///     torch::optim::AdamWOptions(1e-3)); loss_of(ddp.forward(x), y).backward(); optimizer.step();
+///     oslo::ZeroOptimizer<AdamW> optimizer(parallel, AdamWOptions(1e-3));
+///     loss_of(ddp.forward(x), y).backward();
+///     optimizer.step();
 ///
 /// It *is* a `Base`: groups, options, schedules, closures, loss scalers and `save_parallelized`
-/// take it as one; what a step computes is what `Base` computes beside DDP, bit for bit (in bf16
-/// and fp16 but for a last bit: LibTorch's loops round a piece's last elements otherwise). SGD,
+/// take it as one; what a step computes is what `Base` computes beside DDP, bit for bit. SGD,
 /// Adam, AdamW, RMSprop and Adagrad are cut by elements, evenly; of any other optimizer, a user's
 /// own included, a rank steps whole tensors, balanced by bytes. LBFGS, whose state is one vector
 /// over all parameters, is refused.

@@ -66,24 +66,33 @@ void add_piece(SharedBucket& bucket, int rank, const SharedPiece& piece) {
   bucket.sizes[rank] += piece.length;
 }
 
+/// How many elements a cut keeps together. LibTorch's kernels for half types round what is left
+/// behind their last whole vector in another way, so that a cut in the middle of one would show.
+int64_t run_of(const at::Tensor& parameter) {
+  constexpr int64_t kVectors = 64;  // no kernel takes more at a time
+  return parameter.element_size() < 4 ? kVectors : 1;
+}
+
 /// Cuts the bucket's elements, one parameter behind the other, into equal stretches.
 void cut_evenly(SharedBucket& bucket, const Numbers& numbers,
                 const std::vector<at::Tensor>& parameters, int ranks) {
   int64_t total = 0;
   for (const size_t i : numbers) total += parameters[i].numel();
+  const auto end_of = [&](int rank) {
+    return (rank + 1) * (total / ranks) + std::min<int64_t>(rank + 1, total % ranks);
+  };
   int rank = 0;
-  int64_t room = total / ranks + (total % ranks > 0 ? 1 : 0);
+  int64_t before = 0;  // elements of the parameters before
   for (const size_t i : numbers) {
-    for (int64_t start = 0; start < parameters[i].numel();) {
-      while (room == 0) {
-        ++rank;
-        room = total / ranks + (rank < total % ranks ? 1 : 0);
-      }
-      const int64_t length = std::min(room, parameters[i].numel() - start);
-      add_piece(bucket, rank, {i, start, length});
-      start += length;
-      room -= length;
+    const int64_t elements = parameters[i].numel(), run = run_of(parameters[i]);
+    for (int64_t start = 0; start < elements;) {
+      while (end_of(rank) <= before + start) ++rank;
+      const int64_t whole_runs = (end_of(rank) - before + run - 1) / run * run;
+      const int64_t end = std::min(whole_runs, elements);
+      add_piece(bucket, rank, {i, start, end - start});
+      start = end;
     }
+    before += elements;
   }
 }
 

@@ -29,9 +29,10 @@ struct SharedBucket {
 };
 
 /// Shares `parameters` out over `ranks`. Of a parameter a rank has at most one piece; under
-/// `elements` ranks have equally much of each bucket (one more where that does not divide). A
-/// bucket is full at `bytes` or more. Depends on sizes and types alone, so that ranks with the same
-/// parameters come to the same; under `tensors`, tensor ranks with parts of the same, too.
+/// `elements` ranks have equally much of each bucket (one more where that does not divide, up to 63
+/// more of half types, which are cut at multiples of 64). A bucket is full at `bytes` or more.
+/// Depends on sizes and types alone, so that ranks with the same parameters come to the same; under
+/// `tensors`, tensor ranks with parts of the same, too.
 std::vector<SharedBucket> share_out(const std::vector<at::Tensor>& parameters, int ranks,
                                     ShareUnit unit, int64_t bytes);
 
