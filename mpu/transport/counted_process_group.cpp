@@ -32,7 +32,10 @@ CountedProcessGroup::~CountedProcessGroup() {
 }
 
 void CountedProcessGroup::abort() {
-  if (presence_) presence_->tell_that_this_rank("has aborted group " + getGroupName());
+  if (presence_ && getSize() > 1) {           // in a group of one nobody waits
+    const std::string& key = getGroupName();  // "tensor/2/0": behind the name, what tells it apart
+    presence_->tell_that_this_rank("has aborted group " + key.substr(0, key.find('/')));
+  }
   c10d::ProcessGroup::abort();
   if (device_messages_) device_messages_->abort();
 }

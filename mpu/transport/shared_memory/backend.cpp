@@ -52,7 +52,9 @@ SharedMemoryBackend::~SharedMemoryBackend() {
 
 void SharedMemoryBackend::abort() {
   auto& member = executor_->member();
-  member.abort(member.name_of_rank(getRank()) + " has aborted group " + options_->group_name);
+  const std::string& key = options_->group_name;  // behind the name, what tells it apart
+  member.abort(member.name_of_rank(getRank()) + " has aborted group " +
+               key.substr(0, key.find('/')));
 }
 
 void SharedMemoryBackend::shutdown() {
