@@ -166,12 +166,29 @@ TEST(PlacedTensor, OperatorsOnStorageAreRefusedByName) {
     refused("set_", [&] { plain.set_(x); });
     refused("resize_", [&] { x.resize_({2}); });
     refused("resize_as_", [&] { plain.resize_as_(x); });
-    refused("add.out", [&] { torch::add_out(plain, x, x); });
-    refused("add.out", [&] { torch::add_out(x, plain, plain); });
-    refused("mm.out", [&] { torch::mm_out(plain, x, plain.t()); });
-    refused("cat.out", [&] { torch::cat_out(plain, {x, x}); });
     refused("set_data", [&] { x.set_data(plain); });
     expect_close(x, numbers({5, 3}), "unchanged");
+  });
+}
+
+TEST(PlacedTensor, OutFormsWriteWhatTheOthersReturn) {
+  on_ranks(2, [](const MPU& mpu) {
+    const Tensor w = numbers({5, 3});
+    Tensor x = placed(w, mpu, 0), plain = torch::zeros({5, 3}, torch::kDouble);
+    torch::add_out(plain, x, x);
+    expect_close(plain, w * 2, "an ordinary out");
+    torch::add_out(x, plain, plain);
+    expect_close(x, w * 4, "a placed out");
+    Tensor product = torch::empty({0}, torch::kDouble), both = torch::empty({0}, torch::kDouble);
+    torch::mm_out(product, x, plain.t());
+    expect_close(product, (w * 4).mm((w * 2).t()), "one that takes the result's shape");
+    torch::cat_out(both, {x, x});
+    expect_close(both, torch::cat({w, w}) * 4, "of a list");
+    Tensor small = placed(numbers({2, 3}), mpu, 0);
+    EXPECT_THAT(error_of([&] { torch::add_out(small, x, x); }), HasSubstr("keeps its sizes"));
+    const Tensor trained = leaf(w);
+    EXPECT_THAT(error_of([&] { torch::add_out(x, placed(trained, mpu, 0), x); }),
+                HasSubstr("which out= forms do not record"));
   });
 }
 
