@@ -3,21 +3,16 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include "checkpoint/state/model_state.h"
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/keys.h"
-#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
-
-at::Tensor plain_memory(const at::Tensor& tensor) {
-  const BelowDoor below;
-  return mark_of(tensor) != nullptr ? unmarked_alias(tensor) : tensor.detach();
-}
 
 at::Tensor flat_memory(const at::Tensor& tensor) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const at::Tensor plain = plain_memory(tensor);
+  const at::Tensor plain = plain_values(tensor);
   OSLO_CHECK(
       plain.is_non_overlapping_and_dense(), "a parameter of shape ", plain.sizes(), " and strides ",
       plain.strides(),
@@ -29,7 +24,7 @@ at::Tensor flat_memory(const at::Tensor& tensor) {
 at::Tensor flat_like(const at::Tensor& tensor, c10::IntArrayRef strides) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const at::Tensor plain = plain_memory(tensor);
+  const at::Tensor plain = plain_values(tensor);
   if (plain.strides() == strides) return flat_memory(plain);
   return flat_memory(at::empty_strided(plain.sizes(), strides, plain.options()).copy_(plain));
 }

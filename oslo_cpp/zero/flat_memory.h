@@ -4,12 +4,9 @@
 
 namespace oslo {
 
-/// A parameter, gradient or state, or this rank's part of one, as an ordinary tensor over the same
-/// memory, without history.
-at::Tensor plain_memory(const at::Tensor& tensor);
-
-/// The same in one dimension, in the order in which the elements lie. Throws `Error` for a tensor
-/// with gaps or repeats in its memory.
+/// A parameter, gradient or state, or this rank's part of one, in one dimension, in the order in
+/// which the elements lie: an ordinary tensor over the same memory, without history. Throws `Error`
+/// for a tensor with gaps or repeats in its memory.
 at::Tensor flat_memory(const at::Tensor& tensor);
 
 /// The elements of `tensor` in the order in which they lie with `strides`: over the same memory

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "checkpoint/state/model_state.h"
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
 #include "oslo_cpp/zero/flat_memory.h"
@@ -247,7 +248,7 @@ void StateSharing::give() const {
           flat_memory(shared_[piece.parameter].parameter).narrow(0, piece.start, piece.length));
     }
     const at::Tensor part =
-        !own.empty() ? at::cat(own) : at::empty({0}, plain_memory(any_of(bucket)).options());
+        !own.empty() ? at::cat(own) : at::empty({0}, plain_values(any_of(bucket)).options());
     return group_->start_all_gather(part, 0, bucket.sizes);
   };
   std::optional<Pending> next;

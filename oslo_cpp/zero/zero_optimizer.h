@@ -26,6 +26,12 @@ constexpr bool kSteppedByElement =
     std::is_same_v<Base, torch::optim::AdamW> || std::is_same_v<Base, torch::optim::RMSprop> ||
     std::is_same_v<Base, torch::optim::Adagrad>;
 
+/// Whether an argument is a list of parameters or of groups of them.
+template <typename Argument>
+constexpr bool kSaysWhatIsStepped =
+    std::is_convertible_v<Argument, std::vector<at::Tensor>> ||
+    std::is_convertible_v<Argument, std::vector<torch::optim::OptimizerParamGroup>>;
+
 /// ZeRO, stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054): the optimizer `Base` with its states
 /// shared out over the data replicas of a model. Each rank keeps 1/n of them, steps that part of
 /// the parameters, and gathers the rest. The program stays the one for DistributedDataParallel:
@@ -64,14 +70,8 @@ class ZeroOptimizer : public Base, public SharedStates {
   explicit ZeroOptimizer(const ParallelModel& parallel)
       : ZeroOptimizer(parallel, stepped_by_default(parallel)) {}
   template <typename First, typename... More>
-  requires(!std::is_convertible_v<First, std::vector<at::Tensor>> &&
-           !std::is_convertible_v<
-               First,
-               std::vector<
-                   torch::optim::OptimizerParamGroup>>) explicit ZeroOptimizer(const ParallelModel&
-                                                                                   parallel,
-                                                                               First&& options,
-                                                                               More&&... more)
+  requires(!kSaysWhatIsStepped<First>) explicit ZeroOptimizer(const ParallelModel& parallel,
+                                                              First&& options, More&&... more)
       : ZeroOptimizer(parallel, stepped_by_default(parallel), std::forward<First>(options),
                       std::forward<More>(more)...) {}
 
