@@ -7,23 +7,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The same batch on all ranks, so that nothing has to be exchanged.
-void train(Net& net, torch::optim::Optimizer& optimizer, int from, int to) {
-  for (int step = from; step < to; ++step) {
-    const Tensors rows = batch(step, 0, 1);
-    optimizer.zero_grad();
-    torch::mse_loss(net->forward(rows[0]), rows[1]).backward();
-    optimizer.step();
-  }
-}
-
-void expect_near(const Net& net, const Net& plain) {
-  const Tensors a = trained(net), b = trained(plain);
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(full_tensor(a[i]), b[i], 1e-9, 1e-11)) << i;
-  }
-}
-
 struct Written {
   int ranks;
   bool shared;

@@ -92,6 +92,37 @@ inline void expect_equal(const Net& net, const Net& other, const std::string& wh
   EXPECT_TRUE(torch::equal(net->head->weight, other->head->weight)) << what;
 }
 
+inline void expect_near(const Net& net, const Net& plain) {
+  const Tensors a = trained(net), b = trained(plain);
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(full_tensor(a[i]), b[i], 1e-9, 1e-11)) << i;
+  }
+}
+
+/// The same batch on all ranks, so that nothing has to be exchanged.
+inline void train(Net& net, torch::optim::Optimizer& optimizer, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    const Tensors rows = batch(step, 0, 1);
+    optimizer.zero_grad();
+    torch::mse_loss(net->forward(rows[0]), rows[1]).backward();
+    optimizer.step();
+  }
+}
+
+/// A user's own: as LARS, the longer a tensor the larger its step, so that no tensor may be cut.
+struct ByNorm : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      for (Tensor& each : group.params()) {
+        if (each.grad().defined()) each.sub_(each.grad() * each.norm() * 0.1);
+      }
+    }
+    return {};
+  }
+};
+
 inline Config zero_config(const std::string& more = "") {
   return Config::parse(R"({"zero_optimization": {"enabled": true})" + more + "}");
 }

@@ -11,48 +11,17 @@ using ::testing::HasSubstr;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-/// The same batch on all ranks, so that nothing has to be exchanged.
-void steps(Net& net, torch::optim::Optimizer& optimizer, int from, int to) {
-  for (int step = from; step < to; ++step) {
-    const Tensors rows = batch(step, 0, 1);
-    optimizer.zero_grad();
-    torch::mse_loss(net->forward(rows[0]), rows[1]).backward();
-    optimizer.step(nullptr);
-  }
-}
-
-void expect_close(const Net& net, const Net& plain) {
-  const Tensors a = trained(net), b = trained(plain);
-  for (size_t i = 0; i < a.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(full_tensor(a[i]), b[i], 1e-9, 1e-11)) << i;
-  }
-}
-
-/// As LARS: the longer a tensor the larger its step.
-struct LongerIsFaster : SGD {
-  using SGD::SGD;
-  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
-    const torch::NoGradGuard no_grad;
-    for (auto& group : param_groups()) {
-      for (Tensor& each : group.params()) {
-        if (each.grad().defined()) each.sub_(each.grad() * each.norm() * 0.1);
-      }
-    }
-    return {};
-  }
-};
-
 TEST(Zero, AWholeTensorIsThatOfAllTensorRanks) {
   run_as_threads(4, [](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
     ParallelModel parallel = initialize(
         net, zero_config(R"(, "model_parallelism": {"tensor_parallel_size": 2})"), in(world));
-    LongerIsFaster reference(trained(plain), SGDOptions(0.1));
-    ZeroOptimizer<LongerIsFaster> optimizer(parallel, trained(net), SGDOptions(0.1));
-    steps(plain, reference, 0, 4);
-    steps(net, optimizer, 0, 4);
-    expect_close(net, plain);
+    ByNorm reference(trained(plain), SGDOptions(0.1));
+    ZeroOptimizer<ByNorm> optimizer(parallel, trained(net), SGDOptions(0.1));
+    train(plain, reference, 0, 4);
+    train(net, optimizer, 0, 4);
+    expect_near(net, plain);
   });
 }
 
@@ -71,16 +40,16 @@ TEST(Zero, ParametersMayBeLaidOtherwiseBetweenSteps) {
     AdamW reference(trained(plain), adamw());
     ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
     ZeroOptimizer<AdamW> loaded(second, trained(other), adamw());
-    steps(plain, reference, 0, 3);
-    steps(net, optimizer, 0, 3);
+    train(plain, reference, 0, 3);
+    train(net, optimizer, 0, 3);
     lay_otherwise(net);
     parallel.save_parallelized((folder / "saved").string(), SaveOptions().optimizer(&optimizer));
-    steps(plain, reference, 3, 6);
-    steps(net, optimizer, 3, 6);
-    expect_close(net, plain);
+    train(plain, reference, 3, 6);
+    train(net, optimizer, 3, 6);
+    expect_near(net, plain);
     second.from_parallelized((folder / "saved").string(), LoadOptions().optimizer(&loaded));
-    steps(other, loaded, 3, 6);
-    expect_close(other, plain);
+    train(other, loaded, 3, 6);
+    expect_near(other, plain);
   });
 }
 
@@ -203,7 +172,7 @@ TEST(Zero, AnArchivesShareIsNotSavedAsTheWhole) {
     Net net = make_net();
     ParallelModel parallel = initialize(net, zero_config(), in(world));
     ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
-    steps(net, optimizer, 0, 2);
+    train(net, optimizer, 0, 2);
     const std::string file = (folder / c10::str("optimizer", world.rank())).string();
     torch::save(optimizer, file);
     torch::load(optimizer, file);
@@ -211,7 +180,7 @@ TEST(Zero, AnArchivesShareIsNotSavedAsTheWhole) {
       parallel.save_parallelized((folder / "saved").string(), SaveOptions().optimizer(&optimizer));
     };
     EXPECT_THAT(error_of(save), HasSubstr("whole states can be had after its next step"));
-    steps(net, optimizer, 2, 3);
+    train(net, optimizer, 2, 3);
     save();
   });
 }
