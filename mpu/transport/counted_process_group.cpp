@@ -5,6 +5,7 @@
 
 #include <exception>
 
+#include "mpu/base/group_key.h"
 #include "mpu/transport/presence/presence.h"
 
 namespace oslo {
@@ -32,9 +33,8 @@ CountedProcessGroup::~CountedProcessGroup() {
 }
 
 void CountedProcessGroup::abort() {
-  if (presence_ && getSize() > 1) {           // in a group of one nobody waits
-    const std::string& key = getGroupName();  // "tensor/2/0": behind the name, what tells it apart
-    presence_->tell_that_this_rank("has aborted group " + key.substr(0, key.find('/')));
+  if (presence_ && getSize() > 1) {  // in a group of one nobody waits
+    presence_->tell_that_this_rank("has aborted group " + name_in_key(getGroupName()));
   }
   c10d::ProcessGroup::abort();
   if (device_messages_) device_messages_->abort();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "mpu/base/group_key.h"
 #include "mpu/group/rank_check.h"
 #include "oslo_cpp/step/check_forward.h"
 #include "oslo_cpp/step/check_step.h"
@@ -123,9 +124,7 @@ std::string Step::failures_of(int number) const {
     const Group& group = *mpu().group(axis);
     place += c10::str("/", group.size());
     if (!group.process_group()) continue;
-    const std::string& name = group.process_group()->getGroupName();
-    place +=
-        "#" + name.substr(name.find_last_of('/') + 1);  // how many of that name were made before
+    place += "#" + count_in_key(group.process_group()->getGroupName());
   }
   return context()->pipeline() ? place : c10::str(place, "/", number);
 }

@@ -35,12 +35,6 @@ bool is_short_for(std::string_view name, std::string_view other) {
 
 }  // namespace
 
-const std::string& nearest_name(const std::vector<std::string>& names, std::string_view name) {
-  return *std::min_element(names.begin(), names.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(a, name) < edit_distance(b, name);
-  });
-}
-
 const std::string* name_meant(const std::vector<std::string>& names, std::string_view name) {
   const std::string* meant = nullptr;
   size_t least = 0;

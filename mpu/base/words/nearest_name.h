@@ -6,9 +6,6 @@
 
 namespace oslo {
 
-/// Of `names`, which are not empty, the one that takes the fewest changed letters.
-const std::string& nearest_name(const std::vector<std::string>& names, std::string_view name);
-
 /// The nearest of `names` that may be what `name` was to say: at most a third of its letters
 /// changed, and one at least, or letters left out only. Null where there is none.
 const std::string* name_meant(const std::vector<std::string>& names, std::string_view name);

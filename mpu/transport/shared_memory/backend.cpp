@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "mpu/base/error.h"
+#include "mpu/base/group_key.h"
 #include "mpu/transport/presence/host_identity.h"
 #include "mpu/transport/shared_memory/collective/executor.h"
 #include "mpu/transport/shared_memory/messenger.h"
@@ -52,9 +53,8 @@ SharedMemoryBackend::~SharedMemoryBackend() {
 
 void SharedMemoryBackend::abort() {
   auto& member = executor_->member();
-  const std::string& key = options_->group_name;  // behind the name, what tells it apart
   member.abort(member.name_of_rank(getRank()) + " has aborted group " +
-               key.substr(0, key.find('/')));
+               name_in_key(options_->group_name));
 }
 
 void SharedMemoryBackend::shutdown() {
