@@ -7,6 +7,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/placement/layout/moving/recut.h"
 #include "parallelizers/placement/rules/matrix/position_runs.h"
+#include "parallelizers/placement/rules/positions.h"
 
 namespace oslo::sequence_attention {
 namespace {
@@ -95,11 +96,7 @@ Value by_positions(Value result, int axis, const CutPtr& positions) {
 
 at::Tensor positions_of(const Value& value) {
   const int64_t dim = sequence_of(value);
-  const Axes cutting = value.axes_cutting(dim);
-  if (cutting.empty()) return {};
-  Layout along(value.layout->context());
-  for (const int axis : cutting) along[axis] = {0, (*value.layout)[axis].cut};
-  return local_part(at::arange(value.size(dim)), along);
+  return value.axes_cutting(dim).empty() ? at::Tensor() : positions_along(value, dim, at::kCPU);
 }
 
 at::Tensor causal(c10::ArrayRef<at::Tensor> query_key_value, const at::Tensor& positions,

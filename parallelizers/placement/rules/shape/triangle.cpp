@@ -5,24 +5,16 @@
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/positions.h"
 
 namespace oslo {
 namespace {
 
-/// Where in the whole dimension the elements of this rank are, whatever axes cut it.
-at::Tensor positions(const Value& x, int64_t dim) {
-  const at::Tensor all =
-      at::arange(x.size(dim), at::TensorOptions().dtype(at::kLong).device(x.local.device()));
-  if (!x.layout) return all;
-  Layout along(x.layout->context());
-  for (const int axis : x.axes_cutting(dim)) along[axis] = {0, (*x.layout)[axis].cut};
-  return local_part(all, along);
-}
-
 /// How far each element of this rank's matrices is to the right of the main diagonal.
 at::Tensor right_of_diagonal(const Value& x) {
   const int64_t dims = x.dim();
-  return positions(x, dims - 1) - positions(x, dims - 2).unsqueeze(1);
+  const at::Device device = x.local.device();
+  return positions_along(x, dims - 1, device) - positions_along(x, dims - 2, device).unsqueeze(1);
 }
 
 /// tril, triu (self, diagonal): a triangle of the whole matrix, of which a rank knows its rows and
