@@ -5,7 +5,8 @@
 //
 // WHAT of N calls; the difference of two N is the cost.
 //
-// WHAT: plain:add, cut:add, plain:step and so on; `step` is forward and backward of a GPT.
+// WHAT: plain:add, cut:add, plain:step and so on; `step` is forward and backward of a GPT, and
+// part:step that of a plain one of the sizes that a rank has of the cut one.
 #include <oslo_cpp/oslo.h>
 #include <torch/torch.h>
 
@@ -66,28 +67,30 @@ Action linear(bool cut, const torch::Device& device) {
   return [fc, mpu, x = torch::randn({2, 3, 64}, device)] { (*fc)->forward(x); };
 }
 
-/// Forward and backward of a GPT of four layers.
-Action step(bool cut, int64_t hidden, const torch::Device& device) {
-  auto model = std::make_shared<bench::Gpt>(512, 64, hidden, 4, 4);
+/// Forward and backward of a GPT of four layers, whole, cut, or of a part's sizes.
+Action step(bool cut, int64_t parts, int64_t hidden, const torch::Device& device) {
+  auto model = std::make_shared<bench::Gpt>(512, 64, hidden, 4, 4, /*tied=*/true, parts);
+  const int64_t words = 512 / parts;
   (*model)->to(device);
   const auto place = torch::arange(2 * 64, device) * 7;
-  const auto tokens = place.remainder(512).view({2, 64}), targets = (place + 3).remainder(512);
+  const auto tokens = place.remainder(words).view({2, 64}), targets = (place + 3).remainder(words);
   std::shared_ptr<oslo::ParallelModel> parallel;
   if (cut) {
     oslo::InitializeOptions how;
     how.world = oslo::World::fake(0, 2);
     parallel = std::make_shared<oslo::ParallelModel>(
-        oslo::initialize(*model, bench::cut_like_the_peer(2), how));
+        oslo::initialize(*model, bench::cut_like_the_peer(2, /*words=*/true), how));
   }
   return [=] {
     (*model)->zero_grad();
     const auto logits = (*model)->forward(tokens);
-    torch::nn::functional::cross_entropy(logits.view({-1, 512}), targets).backward();
+    torch::nn::functional::cross_entropy(logits.view({-1, words}), targets).backward();
   };
 }
 
 Action action(const std::string& what, const torch::Device& device) {
   const bool cut = what.starts_with("cut:");
+  const int64_t parts = what.starts_with("part:") ? 2 : 1;
   const std::string name = what.substr(what.find(':') + 1);
   const auto add = [](const torch::Tensor& x) { (void)torch::add(x, x); };
   const auto gelu = [](const torch::Tensor& x) { (void)torch::gelu(x); };
@@ -100,8 +103,8 @@ Action action(const std::string& what, const torch::Device& device) {
   if (name == "softplus_grad") return on_activation(cut, true, device, softplus);
   if (name == "transpose_grad") return on_activation(cut, true, device, view);
   if (name == "linear") return linear(cut, device);
-  if (name == "step") return step(cut, 64, device);
-  if (name == "step256") return step(cut, 256, device);
+  if (name == "step") return step(cut, parts, 64, device);
+  if (name == "step256") return step(cut, parts, 256, device);
   std::cerr << "no such call: " << what << std::endl;
   std::exit(2);
 }

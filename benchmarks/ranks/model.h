@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 // The GPT that both sides of a comparison train: benchmarks/peers/model.py is its twin, with the
-// same names, so that `fill` gives both the same weights.
+// same names, so that `fill` gives both the same weights. Of several `parts` it has the sizes that
+// one of as many ranks has when all is cut: the stream is whole, and heads, what lies inside of
+// attention and of the MLP, and words are one part.
 namespace bench {
 
 /// What Python's torch.nn.Linear runs, one operator; that of C++ multiplies and adds in two.
@@ -12,18 +14,20 @@ inline torch::Tensor linear(const torch::nn::Linear& layer, const torch::Tensor&
 }
 
 struct AttentionImpl : torch::nn::Module {
-  AttentionImpl(int64_t width, int64_t heads) : heads(heads) {
-    for (auto& [name, layer] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}, {"proj", &proj}}) {
-      *layer = register_module(name, torch::nn::Linear(width, width));
+  AttentionImpl(int64_t width, int64_t heads, int64_t parts) : heads(heads / parts) {
+    for (auto& [name, layer] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}}) {
+      *layer = register_module(name, torch::nn::Linear(width, width / parts));
     }
+    proj = register_module("proj", torch::nn::Linear(width / parts, width));
   }
 
   torch::Tensor forward(const torch::Tensor& x) {
-    const auto B = x.size(0), T = x.size(1), C = x.size(2);
+    const auto query = linear(q, x);
+    const auto B = query.size(0), T = query.size(1), C = query.size(2);
     const auto by_head = [&](const torch::Tensor& y) {
       return y.view({B, T, heads, C / heads}).transpose(1, 2);
     };
-    const auto y = torch::scaled_dot_product_attention(by_head(linear(q, x)), by_head(linear(k, x)),
+    const auto y = torch::scaled_dot_product_attention(by_head(query), by_head(linear(k, x)),
                                                        by_head(linear(v, x)), {}, 0.0,
                                                        /*is_causal=*/true);
     return linear(proj, y.transpose(1, 2).contiguous().view({B, T, C}));
@@ -35,12 +39,12 @@ struct AttentionImpl : torch::nn::Module {
 TORCH_MODULE(Attention);
 
 struct BlockImpl : torch::nn::Module {
-  BlockImpl(int64_t width, int64_t heads)
+  BlockImpl(int64_t width, int64_t heads, int64_t parts)
       : ln1(register_module("ln1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
-        attn(register_module("attn", Attention(width, heads))),
+        attn(register_module("attn", Attention(width, heads, parts))),
         ln2(register_module("ln2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))),
-        fc(register_module("fc", torch::nn::Linear(width, 4 * width))),
-        proj(register_module("proj", torch::nn::Linear(4 * width, width))) {}
+        fc(register_module("fc", torch::nn::Linear(width, 4 * width / parts))),
+        proj(register_module("proj", torch::nn::Linear(4 * width / parts, width))) {}
 
   torch::Tensor forward(torch::Tensor x) {
     x = x + attn(ln1(x));
@@ -57,12 +61,12 @@ TORCH_MODULE(Block);
 struct GptImpl : torch::nn::Module {
   /// `tied`: the table is the head, too.
   GptImpl(int64_t vocabulary, int64_t positions, int64_t width, int64_t heads, int64_t layers,
-          bool tied = true)
-      : wte(register_module("wte", torch::nn::Embedding(vocabulary, width))),
+          bool tied = true, int64_t parts = 1)
+      : wte(register_module("wte", torch::nn::Embedding(vocabulary / parts, width))),
         wpe(register_module("wpe", torch::nn::Embedding(positions, width))),
         h(register_module("h", torch::nn::ModuleList())),
         lnf(register_module("lnf", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})))) {
-    for (int64_t layer = 0; layer < layers; ++layer) h->push_back(Block(width, heads));
+    for (int64_t layer = 0; layer < layers; ++layer) h->push_back(Block(width, heads, parts));
     if (!tied) {
       head = register_module(
           "head", torch::nn::Linear(torch::nn::LinearOptions(width, vocabulary).bias(false)));

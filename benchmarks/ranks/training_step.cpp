@@ -5,7 +5,10 @@
 //   oslo run -n 2 bench_training_step --parallel sequence        "tensor" with its stream cut
 //   oslo run -n 2 bench_training_step --parallel automatic       by the plan's own search
 //   bench_training_step --parallel none                          plain LibTorch
-//   oslo run -n 2 bench_training_step --overlap on --trace step.json    a step's timeline, by rank
+//   oslo run -n 2 bench_training_step --words                    "tensor" with its table cut, too
+//   oslo run -n 2 bench_training_step --parallel none --parts 2  each a plain model of a part's
+//   sizes oslo run -n 2 bench_training_step --overlap on --trace step.json    a step's timeline, by
+//   rank
 //
 // Rank 0 prints one line of JSON: the first loss and gradient, by which the two are known to
 // compute the same, the milliseconds of every timed step, of this rank the page faults of a step
@@ -34,7 +37,9 @@ namespace {
 
 struct Options {
   std::string parallel = "tensor";
-  int64_t hidden = 64, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2;
+  int64_t hidden = 64, layers = 4, heads = 4, positions = 64, vocabulary = 512, batch = 2,
+          parts = 1;
+  bool words = false;
   double bucket_mb = 25;
   int warm_up = 5, steps = 40;
   std::string device = "cpu";
@@ -49,6 +54,11 @@ Options parse(int argc, char** argv) {
   app.add_option("--hidden", options.hidden);
   app.add_option("--layers", options.layers);
   app.add_option("--batch", options.batch, "Sequences a rank");
+  app.add_flag("--words", options.words, "Of tensor: cut the table, which is the head, as well");
+  app.add_option("--parts", options.parts,
+                 "Of none: a model of the sizes that one of so many ranks has, which computes "
+                 "something else")
+      ->check(CLI::PositiveNumber);
   app.add_option("--bucket-mb", options.bucket_mb, "DistributedDataParallel's buckets");
   app.add_option("--warm-up", options.warm_up);
   app.add_option("--steps", options.steps);
@@ -93,17 +103,18 @@ void run(const Options& options) {
   const oslo::World world = oslo::World::from_environment();
   const torch::Device device = oslo::local_device(world, options.device);
   bench::Gpt model(options.vocabulary, options.positions, options.hidden, options.heads,
-                   options.layers);
+                   options.layers, /*tied=*/true, options.parts);
   model->to(device);
   const bool by_data = options.parallel == "data";
   // Another batch on every data rank, the same on all tensor ranks.
   const int64_t shift = by_data ? world.rank() : 0;
   const auto place = torch::arange(options.batch * options.positions, device) * 7 + shift;
-  const auto tokens = place.remainder(options.vocabulary).view({options.batch, options.positions});
-  const auto targets = (place + 3).remainder(options.vocabulary);
+  const int64_t words = options.vocabulary / options.parts;
+  const auto tokens = place.remainder(words).view({options.batch, options.positions});
+  const auto targets = (place + 3).remainder(words);
 
   const auto loss_of = [&](const torch::Tensor& logits) {
-    return torch::nn::functional::cross_entropy(logits.view({-1, options.vocabulary}), targets);
+    return torch::nn::functional::cross_entropy(logits.view({-1, words}), targets);
   };
 
   nlohmann::json result;
@@ -112,7 +123,7 @@ void run(const Options& options) {
   oslo::InitializeOptions how;
   how.world = world;
   if (options.parallel == "tensor") {
-    parallel = oslo::initialize(model, bench::cut_like_the_peer(world.size()), how);
+    parallel = oslo::initialize(model, bench::cut_like_the_peer(world.size(), options.words), how);
   } else if (options.parallel == "sequence") {
     how.example_inputs = [&] { loss_of(model->forward(tokens)); };
     oslo::Config config = bench::cut_like_the_peer(world.size());

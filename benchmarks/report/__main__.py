@@ -15,6 +15,7 @@ import sys
 import allocator
 import checkpoint
 import expected
+import limit
 import modes
 import overhead
 import pipeline
@@ -38,7 +39,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor allocator sequence overlap data pipeline memory modes recomputation autocast checkpoint exported planning expected")
+    parser.add_argument("--only", help="one of: collectives overhead tensor allocator sequence overlap data pipeline memory modes recomputation autocast checkpoint exported planning expected limit")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -67,6 +68,7 @@ def main():
         "exported": lambda: overhead.exported(options.bin, options.quick),
         "planning": lambda: overhead.planning(options.bin, options.quick),
         "expected": lambda: expected.expected_steps(options.bin, rounds, options.quick),
+        "limit": lambda: limit.limit(options.bin, rounds, options.quick),
     }
     if options.only and options.only not in parts:
         parser.error(f"--only {options.only}: choose from {' '.join(parts)}")

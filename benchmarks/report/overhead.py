@@ -69,8 +69,9 @@ def planning(bin_folder: str, quick: bool) -> list[Row]:
     rows = []
     for name, of in aggregates(run_google_benchmark(f"{bin_folder}/bench_planning", *options)).items():
         median = of["median"]
+        note = f"+{median['rss_mb']:.0f} MB, {median['runs']:.0f} dry runs" if "runs" in median else ""
         rows.append(Row("Planning", name.removeprefix("plan_gpt2/"), "ms", repeated(of), None, "-",
-                        note=f"+{median['rss_mb']:.0f} MB, {median['runs']:.0f} dry runs"))
+                        note=note))
     return rows
 
 
