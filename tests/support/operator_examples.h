@@ -16,9 +16,11 @@ namespace operator_examples {
 inline std::vector<Family> families(at::ScalarType type = at::kDouble) {
   number_type() = type;
   at::manual_seed(7);
-  return {products(),       shapes(), lookups(),      writes(),     reductions(),  scans(),
-          normalizations(), losses(), convolutions(), pooling(),    images(),      recurrent(),
-          spectral(),       made(),   pointwise(),    decomposed(), loss_halves(), unruled()};
+  return {
+      products(),          shapes(), lookups(),      writes(),     reductions(),  scans(),
+      normalizations(),    losses(), convolutions(), pooling(),    images(),      recurrent(),
+      spectral(),          made(),   pointwise(),    decomposed(), loss_halves(), norm_kernels(),
+      pointwise_kernels(), unruled()};
 }
 
 }  // namespace operator_examples

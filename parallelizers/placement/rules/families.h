@@ -36,7 +36,8 @@ void add_recurrent_cell_rules(RuleTable& table);
 void add_spectral_rules(RuleTable& table);
 void add_convolution_rules(RuleTable& table);
 void add_pooling_rules(RuleTable& table);
-void add_channel_norm_rules(RuleTable& table);
+void add_batch_norm_rules(RuleTable& table);
+void add_group_norm_rules(RuleTable& table);
 void add_image_rules(RuleTable& table);
 /// LibTorch's operators that move memory between ranks (`group->allreduce({p.grad()})` enters the
 /// dispatcher as c10d::allreduce_). On a marked tensor they act on what this rank holds of it, in

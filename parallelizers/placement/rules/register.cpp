@@ -36,7 +36,8 @@ void register_rules(RuleTable& table) {
   add_spectral_rules(table);
   add_convolution_rules(table);
   add_pooling_rules(table);
-  add_channel_norm_rules(table);
+  add_batch_norm_rules(table);
+  add_group_norm_rules(table);
   add_image_rules(table);
   add_process_group_rules(table);
 }

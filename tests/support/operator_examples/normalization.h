@@ -23,12 +23,9 @@ inline Family normalizations() {
                                      false, 0.1, 1e-5, true})
                   .noted("in evaluation"),
               Example("native_batch_norm",
-                      {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}), true, 0.1, 1e-5},
-                      "batch_norm, which layers call, has a rule of its own")
+                      {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}), true, 0.1, 1e-5})
                   .noted("in training"),
-              {"batch_norm_update_stats",
-               {constant({5, 6, 7}), constant({6}), constant({6}), 0.1},
-               "batch_norm, which layers call, has a rule of its own"},
+              {"batch_norm_update_stats", {constant({5, 6, 7}), constant({6}), constant({6}), 0.1}},
               Example("instance_norm",
                       {x({5, 6, 7}), x({6}), x({6}), kNone, kNone, true, 0.1, 0.0, true},
                       "each image's statistics are taken of its whole field")
@@ -71,6 +68,38 @@ inline Family loss_halves() {
               {"nll_loss2d_backward",
                {x({3, 5, 6}), constant({3, 7, 5, 6}), below(7, {3, 5, 6}), kNone, 0, -100,
                 constant({})}},
+          }};
+}
+
+/// Behind these, for the same reason.
+inline Family norm_kernels() {
+  return {"Kernels of norms",
+          "What exported graphs call in place of a norm: statistics are results, too.",
+          {
+              {"native_layer_norm", {x({5, 7}), {7}, x({7}), x({7}), 1e-5}},
+              Example("native_group_norm", {x({5, 6, 7}), x({6}), x({6}), 5, 6, 7, 3, 1e-5})
+                  .also({0, 1, 1, 2}),
+              Example("_native_batch_norm_legit",
+                      {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}), true, 0.1, 1e-5})
+                  .noted("in training"),
+              Example("_native_batch_norm_legit", {x({5, 6, 7}), x({6}), x({6}), constant({6}),
+                                                   constant({6}), false, 0.1, 1e-5})
+                  .noted("in evaluation"),
+              Example("_native_batch_norm_legit.no_stats",
+                      {x({5, 6, 7}), x({6}), x({6}), true, 0.1, 1e-5})
+                  .noted("in training"),
+              {"_native_batch_norm_legit_no_training",
+               {x({5, 6, 7}), x({6}), x({6}), constant({6}), constant({6}), 0.1, 1e-5}},
+          }};
+}
+
+/// Likewise.
+inline Family pointwise_kernels() {
+  return {"Kernels of pointwise operators",
+          "Element by element, with a second result for backward.",
+          {
+              {"log_sigmoid_forward", {x({5, 7})}},
+              {"log_sigmoid_backward", {x({5, 7}), x({5, 7}), constant({5, 7})}},
           }};
 }
 

@@ -34,11 +34,36 @@ void detach_(Call& call) {
   call.result_plain(target);
 }
 
+/// log_sigmoid_forward(x): element by element, and what backward asks for, which on devices is a
+/// tensor without elements.
+void log_sigmoid(Call& call) {
+  Value x = call.value(0);
+  const std::string own = letters(x.dim());
+  const Resolution resolution = resolve({{own}, {own}}, std::span(&x, 1));
+  const auto results = call.call_with({x.local});
+  call.result(resolution.finish(results[0].toTensor(), own));
+  call.result({results[1].toTensor(), x.local.is_cuda() ? nullptr : resolution.layout_of(own)});
+}
+
+/// log_sigmoid_backward(gradient, x, what forward kept).
+void log_sigmoid_backward(Call& call) {
+  c10::SmallVector<Value, 3> operands{call.value(0), call.value(1)};
+  const bool keeps = !operands[1].local.is_cuda();
+  if (keeps) operands.push_back(call.value(2));
+  const DimensionMap map = pointwise_map(operands);
+  const Resolution resolution = resolve(map, operands);
+  const at::Tensor kept = keeps ? operands[2].local : call.tensor(2);
+  const auto results = call.call_with({operands[0].local, operands[1].local, kept});
+  call.result(resolution.finish(results[0].toTensor(), map.results[0]));
+}
+
 }  // namespace
 
 void add_pointwise_rules(RuleTable& table) {
   table.add({"aten::copy_"}, copy_);
   table.add({"aten::detach_"}, detach_);
+  table.add({"aten::log_sigmoid_forward"}, log_sigmoid);
+  table.add({"aten::log_sigmoid_backward"}, log_sigmoid_backward);
   // Element by element, though their schemas carry no tag.
   table.add_pointwise({
       "aten::masked_fill.Scalar",

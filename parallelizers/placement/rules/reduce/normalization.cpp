@@ -11,6 +11,7 @@
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
 #include "parallelizers/placement/rules/parts.h"
+#include "parallelizers/placement/rules/reduce/channels.h"
 #include "parallelizers/placement/rules/reduce/extreme.h"
 
 namespace oslo {
@@ -117,11 +118,12 @@ at::Tensor less_mean(const at::Tensor& tensor, const std::vector<int64_t>& shape
 }
 
 /// x (.., H), weight and bias (H) or absent. Where H is cut (2D), mean and variance are reduced
-/// over the axis, forward and backward.
+/// over the axis, forward and backward. The kernel below it, native_layer_norm, returns them.
 void layer_norm(Call& call) {
   const Value x = call.value(0);
   const std::vector<int64_t> shape = call.integers(1);
   const bool has_weight = call.value(2).defined(), has_bias = call.value(3).defined();
+  const bool returns_statistics = call.op().schema->returns().size() > 1;
   const double eps = call.number(4);
   const auto inner = static_cast<int64_t>(shape.size());
   for (int64_t i = 0; i < inner; ++i) {
@@ -130,6 +132,8 @@ void layer_norm(Call& call) {
   }
   const std::string all = letters(x.dim());
   const std::string normalized = all.substr(all.size() - shape.size());
+  const std::string rows =
+      all.substr(0, all.size() - shape.size()) + std::string(shape.size(), '-');
   c10::SmallVector<Value, 3> operands{x};
   DimensionMap map{{all}, {all}};
   for (const Value& affine : {call.value(2), call.value(3)}) {
@@ -143,19 +147,34 @@ void layer_norm(Call& call) {
   const at::Tensor bias = has_bias ? operands[has_weight ? 2 : 1].local : at::Tensor();
   const Axes axes = resolution.axes_keeping(normalized);
   if (axes.empty()) {
-    auto result =
-        call.call_with({local, shape, or_none(weight), or_none(bias), eps, call.argument(5)});
-    return call.result(resolution.finish(std::move(result[0]).toTensor(), all));
+    std::vector<c10::IValue> arguments = call.arguments().vec();
+    arguments[0] = local;
+    arguments[2] = or_none(weight);
+    arguments[3] = or_none(bias);
+    const auto results = call.call_with(std::move(arguments));
+    call.result(resolution.finish(results[0].toTensor(), all));
+    for (size_t i = 1; i < results.size(); ++i) {
+      call.result({results[i].toTensor(), resolution.layout_of(rows)});
+    }
+    return;
   }
   const auto mean = [&](const at::Tensor& tensor) {
     return mean_over(tensor, shape, axes, resolution.context());
   };
   const at::Tensor wide = local.to(at::toOpMathType(local.scalar_type()));
   const at::Tensor centered = less_mean(wide, shape, axes, resolution.context());
-  at::Tensor y = centered * at::rsqrt(mean(centered * centered) + eps);
+  const at::Tensor inverse = at::rsqrt(mean(centered * centered) + eps);
+  at::Tensor y = centered * inverse;
   if (weight.defined()) y = y * weight;
   if (bias.defined()) y = y + bias;
   call.result(resolution.finish(y.to(local.scalar_type()), all));
+  if (!returns_statistics) return;
+  // LibTorch's backward takes no gradient of theirs.
+  const at::ScalarType type = type_of_statistics(local, c10::ArrayRef<Value>(operands).slice(1));
+  const c10::AutoGradMode no_grad(false);
+  const LayoutPtr layout = resolution.layout_of(rows);
+  call.result({mean(wide.detach()).to(type), layout});
+  call.result({inverse.detach().to(type), layout});
 }
 
 /// rms_norm(x, shape, weight, eps): one statistic, reduced where H is cut.
@@ -211,7 +230,7 @@ void add_normalization_rules(RuleTable& table) {
   table.add({"aten::softmax.int", "aten::_softmax"}, softmax<Softmax::plain>);
   table.add({"aten::_safe_softmax"}, softmax<Softmax::safe>);
   table.add({"aten::log_softmax.int", "aten::_log_softmax"}, log_softmax);
-  table.add({"aten::layer_norm"}, layer_norm);
+  table.add({"aten::layer_norm", "aten::native_layer_norm"}, layer_norm);
   table.add({"aten::rms_norm"}, rms_norm);
   table.add({"aten::renorm"}, renorm);
 }
