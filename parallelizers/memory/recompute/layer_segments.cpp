@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/memory/recompute/record/needs.h"
 #include "parallelizers/memory/recompute/record/work.h"
 #include "parallelizers/memory/recompute/recording_scopes.h"
 #include "parallelizers/memory/recompute/try_segment.h"
@@ -127,10 +128,11 @@ void LayerSegments::end(Open& ending) {
   reports_[ending.number].not_cut = not_cut;
 }
 
-/// What was agreed on for as many operators: the same for all of its forwards, on all ranks.
+/// What was agreed on for as many operators of a kind to keep: the same for all of its forwards, on
+/// all ranks.
 void LayerSegments::give_up(recompute::Segment& segment, const Open& ending) {
   if (segment.keep_at_most >= 1) return;
-  const auto of = std::make_pair(ending.number, segment.operators.size());
+  const auto of = std::make_pair(ending.number, recompute::asked_operators(segment));
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto known = given_up_.find(of);

@@ -76,7 +76,7 @@ class LayerSegments final : public CallObserver,
   mutable std::mutex mutex_;
   std::vector<SegmentReport> reports_;
   std::vector<bool> tried_;
-  std::map<std::pair<int, size_t>, std::vector<bool>> given_up_;  ///< of a segment's operators
+  std::map<std::pair<int, size_t>, std::vector<bool>> given_up_;  ///< of a segment
 };
 
 }  // namespace oslo

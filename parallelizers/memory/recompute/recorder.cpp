@@ -71,7 +71,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     if (!segment_->again) note_call(record, arguments);
     makes_memory_ = makes_memory(op, arguments);
     record.always = makes_memory_ || op.handle.hasTag(at::Tag::inplace_view);
-    record.to_keep = keep_if_ && keep_if_(op.name, arguments);
+    record.asked = record.to_keep = keep_if_ && keep_if_(op.name, arguments);
     const bool weighed = segment_->weighs || (record.to_keep && segment_->keep_at_most < 1);
     const OperatorTap::Lifted lifted;
     const FusedRun::Scope fused(*fused_, record.fused, /*alone=*/record.to_keep);

@@ -87,7 +87,7 @@ at::Device device_of(const Segment& segment, at::Device otherwise) {
 }  // namespace
 
 std::vector<bool> agree_on_given_up(const Segment& segment, const ModelContext& context) {
-  std::vector<bool> given_up(segment.operators.size());
+  std::vector<bool> given_up(asked_operators(segment));
   if (segment.keep_at_most >= 1 || given_up.empty()) return given_up;
   try {
     given_up = find_given_up(segment);

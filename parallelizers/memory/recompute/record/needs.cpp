@@ -114,11 +114,6 @@ class Needs {
   bool good_ = true;
 };
 
-/// Whose results lie there, or nobody's.
-int maker_of(const MetStorage& storage) {
-  return storage.makers.empty() ? kNone : storage.makers.front();
-}
-
 /// Gives up some of what is kept where that is more than was asked for; false where it is not.
 class Share {
  public:
@@ -150,7 +145,7 @@ class Share {
     for (const int each : given_up) {
       for (const int storage : storages[each]) {
         may_keep[storage] = false;
-        operators[maker_of(segment_.storages[storage])] = true;
+        for (const int maker : segment_.storages[storage].makers) operators[maker] = true;
       }
     }
     return !given_up.empty();
@@ -166,13 +161,24 @@ class Share {
 
 namespace {
 
+/// `Segment::given_up` by number.
+std::vector<bool> operators_given_up(const Segment& segment) {
+  std::vector<bool> operators(segment.operators.size());
+  size_t next = 0;
+  for (size_t i = 0; i < operators.size(); ++i) {
+    if (!segment.operators[i].asked) continue;
+    operators[i] = next < segment.given_up.size() && segment.given_up[next];
+    ++next;
+  }
+  return operators;
+}
+
 std::vector<bool> may_be_kept(const Segment& segment) {
+  const std::vector<bool> operators = operators_given_up(segment);
   std::vector<bool> may_keep;
   for (const MetStorage& storage : segment.storages) {
-    const int maker = maker_of(storage);
-    const bool given_up = storage.asked && maker != kNone &&
-                          maker < static_cast<int>(segment.given_up.size()) &&
-                          segment.given_up[maker];
+    const bool given_up = storage.asked && std::any_of(storage.makers.begin(), storage.makers.end(),
+                                                       [&](int maker) { return operators[maker]; });
     const bool constant = storage.constant && storage.writes == 0;
     may_keep.push_back((storage.may_keep && !given_up) || constant);
   }
@@ -181,20 +187,32 @@ std::vector<bool> may_be_kept(const Segment& segment) {
 
 }  // namespace
 
+size_t asked_operators(const Segment& segment) {
+  return static_cast<size_t>(
+      std::count_if(segment.operators.begin(), segment.operators.end(),
+                    [](const OperatorRecord& record) { return record.asked; }));
+}
+
 std::vector<bool> find_given_up(const Segment& segment) {
   std::vector<bool> operators(segment.operators.size());
-  if (segment.keep_at_most >= 1) return operators;
   std::vector<bool> may_keep = may_be_kept(segment);
   const Share share(segment);
   while (true) {
     Needs needs(segment, may_keep);
     if (!needs.decide()) continue;
-    if (!share.give_up(needs, may_keep, operators)) return operators;
+    if (!share.give_up(needs, may_keep, operators)) break;
   }
+  std::vector<bool> of_asked;
+  for (size_t i = 0; i < operators.size(); ++i) {
+    if (segment.operators[i].asked) of_asked.push_back(operators[i]);
+  }
+  return of_asked;
 }
 
 void decide_needs(Segment& segment) {
-  if (segment.given_up.empty()) segment.given_up = find_given_up(segment);
+  if (segment.given_up.empty() && segment.keep_at_most < 1) {
+    segment.given_up = find_given_up(segment);
+  }
   std::vector<bool> may_keep = may_be_kept(segment);
   while (true) {
     Needs needs(segment, may_keep);

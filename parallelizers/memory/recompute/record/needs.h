@@ -24,6 +24,9 @@ namespace oslo::recompute {
 /// Throws where an operator that runs again read an input that the segment wrote afterwards.
 void decide_needs(Segment& segment);
 
+/// How many of its operators are of a kind to keep.
+size_t asked_operators(const Segment& segment);
+
 /// What `decide_needs` would find to give up, for `Segment::given_up`, with nothing let go of. By
 /// shapes alone where tensors are cut; but a rank whose part is one head, say, shares memory where
 /// others copy, so that ranks may find others and have to agree.

@@ -77,6 +77,7 @@ struct OperatorRecord {
   bool placed = false;                  ///< meets tensors that are cut, or on a pipeline stage
   bool rebuildable = true;  ///< its results are tensors and lists of them, or no tensors at all
   bool always = false;      ///< costs nothing, or content may come to its results by other means
+  bool asked = false;       ///< its kind is to be kept, on every rank
   bool to_keep = false;     ///< what it computes is asked to be kept
   double flops = 0;         ///< where somebody weighs it (operator_flops.h)
   bool makes_statistics = false;  ///< updates running statistics, which do not count as written

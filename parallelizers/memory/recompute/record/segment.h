@@ -27,7 +27,8 @@ struct Segment {
   bool weighs = false;      ///< notes how much all of its operators compute
   bool whole = false;       ///< operators that nobody needs run again, too
   double keep_at_most = 1;  ///< of what it would save, as a share (needs.h)
-  /// Operators whose results are given up for that, by number; empty: not decided yet.
+  /// Of the operators whose kind is to be kept, in order, those whose results are given up for
+  /// that; empty: not decided yet. Not by number: a rank may compute something for itself.
   std::vector<bool> given_up;
   bool ended = false;
   std::vector<bool> needed;  ///< operators that run again; of a segment that has ended
