@@ -38,6 +38,7 @@ def main():
     place = torch.arange(options.batch * positions) * 7
     tokens = place.remainder(vocabulary).view(options.batch, positions)
     targets = (place + 3).remainder(vocabulary)
+    at = torch.arange(tokens.shape[1])
     named = {"use_reentrant": False}
     if options.form == "whole":
         named["early_stop"] = False
@@ -51,7 +52,7 @@ def main():
 
     def forward():
         with precision():
-            x = model.wte(tokens) + model.wpe(torch.arange(tokens.shape[1]))
+            x = model.wte(tokens) + model.wpe(at)
             for block in model.h:
                 x = block(x) if options.form == "none" else checkpoint(block, x, **named)
             logits = torch.matmul(model.lnf(x), model.wte.weight.t())

@@ -1,7 +1,9 @@
 """Blocks that are computed again in backward, beside torch.utils.checkpoint, and autocast beside
-Python's."""
+Python's. Both sides with the memory that `oslo run` keeps: malloc's defaults give pages back to the
+system between steps, by chance more of one side's than of the other's."""
 import sys
 
+from allocator import KEPT as KEPT_MEMORY
 from launch import Job
 from row import Row, Sample
 from training import together
@@ -26,8 +28,9 @@ def recomputation(bin_folder: str, peers: list[str], rounds: int, quick: bool) -
     for hidden in (256,) if quick else (64, 256, 1024):
         print(f"  recomputation: C = {hidden}", file=sys.stderr)
         turns = {form: [] if form == "none" else ["--beside", "none"] for form in forms}
-        jobs = [Job(form, [program, *options_of(hidden, form), *turns[form]], 1) for form in forms]
-        jobs += [Job(f"peer {form}", [*peers, *options_of(hidden, form)], 1)
+        jobs = [Job(form, [program, *options_of(hidden, form), *turns[form]], 1, KEPT_MEMORY)
+                for form in forms]
+        jobs += [Job(f"peer {form}", [*peers, *options_of(hidden, form)], 1, KEPT_MEMORY)
                  for form in ("none", "whole", "selective")]
         found = together(jobs, rounds)
         plain = found["none"]
@@ -55,8 +58,9 @@ def autocast(bin_folder: str, peers: list[str], rounds: int, quick: bool) -> lis
     for hidden in (256,) if quick else (256, 1024):
         print(f"  autocast: C = {hidden}", file=sys.stderr)
         options = options_of(hidden, "none", "bfloat16")
-        found = together([Job("ours", [f"{bin_folder}/bench_recomputation", *options], 1),
-                          Job("peer", [*peers, *options], 1)], rounds)
+        found = together([Job("ours", [f"{bin_folder}/bench_recomputation", *options], 1,
+                              KEPT_MEMORY),
+                          Job("peer", [*peers, *options], 1, KEPT_MEMORY)], rounds)
         rows.append(Row("A step under autocast, bfloat16, one rank", f"C = {hidden}", "ms",
                         found["ours"].sample(), found["peer"].sample(), "Python's autocast",
                         note=found["ours"].failure or found["peer"].failure))
