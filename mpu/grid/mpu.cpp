@@ -68,7 +68,7 @@ const std::shared_ptr<Group>& MPU::State::group_of(const std::string& axis) {
 
 MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State>()) {
   state_->grid = options.grid(world.size());
-  state_->world = world;
+  state_->world = world.channel();
   state_->transport = options.backend();
   state_->random_mode = options.random_mode();
   // The one axis that cuts layers is the tensor group, whatever its name.

@@ -54,8 +54,9 @@ class MpuOptions {
 
 /// The model parallel unit (Megatron-LM, OSLO): the world's ranks as a grid of named axes, and a
 /// group along each. Making one is collective over the world; it is a cheap handle afterwards,
-/// which threads may share. What a name means, also of an axis that the grid lacks:
-/// mpu/grid/rank_grid.h.
+/// which threads may share. It decides in a channel of its own (World::channel), so that threads
+/// that work with one each, and save a model at a time, need not come in the same order on every
+/// rank. What a name means, also of an axis that the grid lacks: mpu/grid/rank_grid.h.
 class MPU {
  public:
   /// Throws on every rank, before any of them waits for another, when the sizes do not fit.

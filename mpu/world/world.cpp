@@ -26,6 +26,13 @@
 
 namespace oslo {
 
+/// A series of decisions.
+struct World::Channel {
+  /// Null: the world's own. The keys of a decision follow from its turn.
+  c10::intrusive_ptr<c10d::Store> store;
+  std::atomic<int64_t> decisions{0};
+};
+
 struct World::State {
   int rank = 0;
   int size = 1;
@@ -35,13 +42,23 @@ struct World::State {
   bool plan_only = false;
   bool launched = false;
   Rendezvous rendezvous;
-  std::atomic<int64_t> decisions{0};
   std::mutex mutex;
   std::map<std::string, int64_t> groups;  ///< made so far, by name and ranks
+  /// Made so far, the world's own first. Kept: who fails tells so in all of them.
+  std::vector<std::shared_ptr<Channel>> channels{std::make_shared<Channel>()};
 
-  Deciders deciders() const {
-    return {*rendezvous.store,        rank, size, rendezvous.timeout, c10::str("rank ", rank), {},
+  Deciders deciders(const Channel& channel) const {
+    c10d::Store& store = channel.store ? *channel.store : *rendezvous.store;
+    return {store,
+            rank,
+            size,
+            rendezvous.timeout,
+            c10::str("rank ", rank),
+            {},
             rendezvous.presence.get()};
+  }
+  c10::intrusive_ptr<c10d::Store> store_of_channel(size_t index) const {
+    return c10::make_intrusive<c10d::PrefixStore>(c10::str("channel/", index), rendezvous.store);
   }
   void join(bool launched, bool several_hosts) {
     if (size == 1) return;
@@ -175,6 +192,20 @@ World World::over_store(c10::intrusive_ptr<c10d::Store> store, int rank, int siz
   return World(state);
 }
 
+World::World(std::shared_ptr<State> state)
+    : state_(std::move(state)), channel_(state_->channels.front()) {}
+
+World World::channel() const {
+  state();
+  World other = *this;
+  if (size() == 1 || state_->rendezvous.transport == Transport::fake) return other;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  other.channel_ = std::make_shared<Channel>();
+  other.channel_->store = state_->store_of_channel(state_->channels.size());
+  state_->channels.push_back(other.channel_);
+  return other;
+}
+
 const World::State& World::state() const {
   OSLO_CHECK(state_, "this World is unset; use World::from_environment()");
   return *state_;
@@ -225,7 +256,7 @@ std::string World::decide(const std::string& topic, const std::string& text,
   if (size() == 1 || state_->rendezvous.transport == Transport::fake) {
     return decide(std::vector<std::string>(size(), text));
   }
-  return decide_together(state_->deciders(), state_->decisions++, topic, text, decide);
+  return decide_together(state_->deciders(*channel_), channel_->decisions++, topic, text, decide);
 }
 
 std::vector<std::string> World::exchange(const std::string& topic, const std::string& text) const {
@@ -234,7 +265,14 @@ std::vector<std::string> World::exchange(const std::string& topic, const std::st
 
 void World::report_failure(const std::string& what) const {
   if (size() == 1 || state_->rendezvous.transport == Transport::fake) return;
-  give_up(state_->deciders(), state_->decisions++, what);
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  for (const std::shared_ptr<Channel>& channel : state_->channels) {
+    give_up(state_->deciders(*channel), channel->decisions++, what);
+  }
+  // Others may have come to one more already.
+  Channel next;
+  next.store = state_->store_of_channel(state_->channels.size());
+  give_up(state_->deciders(next), 0, what);
 }
 
 std::string World::first_failure(const std::string& where, const std::string& what) const {

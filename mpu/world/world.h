@@ -76,7 +76,13 @@ class World {
   /// Every rank's `text`, by rank, in the same way.
   std::vector<std::string> exchange(const std::string& topic, const std::string& text) const;
 
+  /// The same ranks, whose decisions are counted apart from all others: a thread may decide here
+  /// while another one does elsewhere, which every rank need not do in the same order. Call it as
+  /// often, and in the same order, on every rank.
+  World channel() const;
+
   /// Tells the ranks that wait for this one in `decide`, or will, that it has failed: they throw.
+  /// In all channels.
   void report_failure(const std::string& what) const;
 
   /// What the first rank that failed in `where` said; `what`, if this is the first. Waits for
@@ -89,9 +95,11 @@ class World {
 
  private:
   struct State;
-  explicit World(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  struct Channel;
+  explicit World(std::shared_ptr<State> state);
   const State& state() const;
   std::shared_ptr<State> state_;
+  std::shared_ptr<Channel> channel_;
 };
 
 /// Runs `body` once per rank of a world of `size` threads of this process, and returns when all
