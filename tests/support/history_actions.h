@@ -217,7 +217,12 @@ inline const std::vector<Action>& actions() {
          }
          p.remove_hook(handle);
          s.device.note("threw", threw ? 1.0 : 0.0);
-         s.optimizer->zero_grad(n[1] % 2 == 0);
+         // Which of a GRU's parameters had a gradient by then is the order of independent nodes,
+         // which zeros in place of nothing would show.
+         const bool has_gru = std::ranges::any_of(
+             s.setting.net.blocks,
+             [](const BlockOptions& block) { return block.kind == BlockKind::gru; });
+         s.optimizer->zero_grad(has_gru || n[1] % 2 == 0);
        },
        true},
       {"a loss that nobody asks the gradient of", 2, [](S s, N) { s.loss_of(++s.steps, 0, 1); }},

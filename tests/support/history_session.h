@@ -219,7 +219,9 @@ struct Session {
         return (-(1 - p).pow(2) * torch::log(p + 1e-8)).mean();
       }
       case 6: {  // cosine of normalized rows
-        const Tensor unit = F::normalize(rows, F::NormalizeFuncOptions().dim(1));
+        // Rows of roundings alone (a norm of equal numbers) stay small.
+        const auto options = F::NormalizeFuncOptions().dim(1).eps(1e-3);
+        const Tensor unit = F::normalize(rows, options);
         return torch::mse_loss(unit, torch::one_hot(wanted, classes).to(rows.dtype())) +
                0.01 * rows.logsumexp(1).pow(2).mean();
       }
