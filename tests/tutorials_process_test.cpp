@@ -192,5 +192,61 @@ TEST(PipelineTutorials, Gpt2InThreeDimensionsTrainsAsAloneAndMerges) {
             contents(folder / "by_command/model.safetensors"));
 }
 
+/// The README's run in bf16 within a budget: what is refused tells what is enough, and the losses
+/// are those of the run that keeps everything.
+TEST(Gpt2Tutorial, InBf16WithinABudgetOfMemoryLearnsTheSame) {
+  const TemporaryDirectory folder;
+  const auto run = [&](const std::string& losses, const std::string& budget) {
+    Words words{"run",
+                "-n",
+                "2",
+                "--",
+                TUTORIALS "/train_gpt2",
+                "--layers",
+                "4",
+                "--hidden",
+                "24",
+                "--heads",
+                "3",
+                "--seq-len",
+                "23",
+                "--steps",
+                "3",
+                "--batch-size",
+                "6",
+                "--out",
+                folder / "run",
+                "--losses",
+                folder / losses,
+                "--set",
+                "amp.enabled=true",
+                "--set",
+                "master_weights=true"};
+    if (!budget.empty()) {
+      words.insert(words.end(), {"--set", "activation_checkpoint.memory=" + budget});
+    }
+    ToolProcess train(words);
+    const int code = train.finish();
+    return std::pair(code, train.error());
+  };
+  const auto [kept, trouble] = run("kept", "");
+  ASSERT_EQ(kept, 0) << trouble;
+  // The first number is of weights, gradients and states; the first step knows the activations.
+  std::string budget = "1000000";
+  int refusals = 0;
+  for (; refusals < 3; ++refusals) {
+    const auto [code, error] = run("within", budget);
+    if (code == 0) break;
+    const std::string before = "the least is ";
+    const size_t at = error.find(before);
+    ASSERT_NE(at, std::string::npos) << error;
+    budget = std::to_string(std::stoll(error.substr(at + before.size())));
+  }
+  EXPECT_EQ(refusals, 2);
+  const auto losses = numbers_in(folder / "within"), expected = numbers_in(folder / "kept");
+  ASSERT_EQ(expected.size(), 3u);
+  EXPECT_EQ(losses, expected);
+}
+
 }  // namespace
 }  // namespace oslo::test
