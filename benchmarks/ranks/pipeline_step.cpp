@@ -118,7 +118,7 @@ void run(const Options& options) {
   nlohmann::json result;
   result["loss"] = step(false).loss.item<double>();
   if (oslo::is_here(model->wte->weight)) {
-    result["gradient"] = model->wte->weight.grad().abs().sum().item<double>();
+    result["gradient"] = oslo::local_tensor(model->wte->weight.grad()).abs().sum().item<double>();
   }
   for (int i = 0; i < options.warm_up; ++i) step(false);
   const oslo::MPU everyone(world);

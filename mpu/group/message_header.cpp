@@ -51,12 +51,16 @@ int64_t TensorHeader::numel() const {
   return defined ? c10::multiply_integers(sizes) : 0;
 }
 
+int64_t TensorHeader::bytes() const {
+  return numel() * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
 std::string TensorHeader::to_text() const {
   return defined ? c10::str(dtype, c10::IntArrayRef(sizes)) : "no tensor";
 }
 
 std::vector<int64_t> MessageHeader::words() const {
-  std::vector<int64_t> words{kSignature, 0, device_tensors_before,
+  std::vector<int64_t> words{kSignature, 0, device_tensors_before, framed_bytes,
                              static_cast<int64_t>(tensors.size())};
   for (const TensorHeader& tensor : tensors) {
     words.push_back(tensor.defined ? static_cast<int64_t>(tensor.sizes.size()) : -1);
@@ -84,6 +88,7 @@ MessageHeader MessageHeader::from_words(const std::vector<int64_t>& words) {
   reader.next(kSignature, kSignature);
   reader.next(kWords, kMostWords);
   header.device_tensors_before = reader.next(0, kMost);
+  header.framed_bytes = reader.next(0, kMost);
   header.tensors.resize(reader.next(0, static_cast<int64_t>(words.size())));
   for (TensorHeader& tensor : header.tensors) {
     const int64_t dimensions = reader.next(-1, kMostDimensions);

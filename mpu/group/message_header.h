@@ -20,6 +20,9 @@ struct TensorHeader {
   explicit TensorHeader(const at::Tensor& tensor);
 
   int64_t numel() const;
+  /// Whether bytes of it travel.
+  bool has_bytes() const { return defined && device != c10::kMeta && numel() > 0; }
+  int64_t bytes() const;
   /// "Float[2, 3]", "no tensor".
   std::string to_text() const;
 };
@@ -32,6 +35,9 @@ struct MessageHeader {
   std::vector<TensorHeader> tensors;
   /// How many tensors on devices this rank has sent to that one before: they have no tags.
   int64_t device_tensors_before = 0;
+  /// How many bytes of tensors follow in the same piece (message_frame.h); 0: they come by
+  /// themselves.
+  int64_t framed_bytes = 0;
 
   std::vector<int64_t> words() const;
   /// How many words a header has that begins with `block`; a multiple of `kWords`. Throws when it

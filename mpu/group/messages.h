@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mpu/base/ledger.h"
+#include "mpu/group/message_frame.h"
 #include "mpu/group/message_header.h"
 #include "mpu/group/untagged_tensors.h"
 #include "mpu/transport/mover.h"
@@ -49,6 +50,9 @@ class PendingMessage {
   /// Returns when the message has begun to come, or cannot come any more: `wait` then only moves
   /// it, or throws. For those who tell waiting from communicating.
   void await_arrival();
+  /// Says that the sender and tag are used in rounds, once in each (a step of a pipeline): what is
+  /// used so is asked for when a round begins, and comes before this rank waits for it.
+  void in_rounds();
 
  private:
   friend class Messages;
@@ -76,7 +80,8 @@ struct MessageGroup {
 /// send to each other in any order: with sends that wait, 1F1B's schedule deadlocks. Messages of
 /// one sender and `tag` come in the order in which they were sent; tags keep apart what is received
 /// in another order. Tensors on devices come in one order, whatever their tags (NCCL has none): a
-/// receiver keeps those that come before the one it wants (untagged_tensors.h).
+/// receiver keeps those that come before the one it wants (untagged_tensors.h). Over Gloo a message
+/// may be one piece with its header (message_frame.h).
 ///
 /// A rank that has died, or sends nothing within the group's time limit, is named in an `Error`.
 /// Any thread may call this; a message's tensors belong together.
@@ -108,7 +113,12 @@ class Messages : public std::enable_shared_from_this<Messages> {
   void receive_until(Expected& expected, bool only_arrival);
   void receive_header_of(Expected& expected);
   void receive(Expected& expected);
-  MessageHeader receive_header(int from, int tag, int64_t& moved);
+  void receive_header(Expected& expected);
+  MessageFrames::Coming ask_for(MessageFrames::From from);
+  MessageFrames::Coming frame_of(const Expected& expected);
+  bool frames(const MessageHeader& header, int to, int tag) const;
+  c10::intrusive_ptr<c10d::Work> send_frame(MessageHeader header, c10::ArrayRef<at::Tensor> tensors,
+                                            int to, int tag);
   at::Tensor place_of(const TensorHeader& header, int from) const;
   void receive_from_device(const at::Tensor& bytes, int from, int64_t number);
   void move(const at::Tensor& bytes, int from, int tag);
@@ -122,6 +132,8 @@ class Messages : public std::enable_shared_from_this<Messages> {
   std::mutex mutex_;                            ///< of what follows, and of what queues hold
   std::map<std::pair<int, int>, std::shared_ptr<Queue>> queues_;  ///< by sender and tag
   std::map<int, UntaggedTensors> from_devices_;                   ///< by sender
+  MessageFrames sent_frames_, coming_frames_;
+  std::mutex asking_;  ///< whoever asks for frames: they come in the order in which they were
 };
 
 }  // namespace oslo

@@ -303,10 +303,10 @@ TEST(MessageHeader, DamagedOnesAreRefused) {
   const std::vector<int64_t> words = header.words();
   EXPECT_EQ(MessageHeader::count_words(words), MessageHeader::kWords);
   EXPECT_EQ(MessageHeader::from_words(words).tensors[0].to_text(), "Float[2, 3]");
-  // Signature, length, device tensors, tensors, dimensions, dtype, device, sizes.
-  for (const size_t at : {0, 3, 4, 5, 6, 7}) {
+  // Signature, length, device tensors, frame, tensors, dimensions, dtype, device, sizes.
+  for (const size_t at : {0, 3, 4, 5, 6, 7, 8}) {
     std::vector<int64_t> damaged = words;
-    damaged[at] = at == 3 ? 1'000 : -7;
+    damaged[at] = at == 4 ? 1'000 : -7;
     EXPECT_THROW(MessageHeader::from_words(damaged), Error) << "word " << at;
   }
   std::vector<int64_t> other = words;

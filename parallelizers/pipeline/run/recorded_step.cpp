@@ -69,6 +69,7 @@ std::vector<at::Tensor> receive_recorded(Group& group, int from, int tag,
                                          c10::ArrayRef<at::Tensor> like,
                                          pipeline::Recorder* recorder) {
   PendingMessage message = group.start_receive(from, tag, like);
+  message.in_rounds();  // a step has each tag once
   if (recorder != nullptr) {
     const pipeline::Recorder::During waits(recorder, Doing::wait);
     message.await_arrival();
