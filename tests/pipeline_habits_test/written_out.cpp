@@ -85,5 +85,39 @@ TEST(PipelineWrittenOut, AFunctionOfTheProgramIsTheFirstOfItsStage) {
   }
 }
 
+/// What it is given of a later stage's parameter is a view.
+TEST(PipelineWrittenOut, AFunctionOfTheProgramTakesAViewOfALaterStagesParameter) {
+  for (const bool example : {true, false}) {
+    HabitTrial how = on_few();
+    how.example = example;
+    expect_habit(
+        [](HabitNetImpl& net, const Tensors& micro) {
+          Tensor h = torch::tanh(net.layer(0, micro[0]));
+          h = OwnLinear::apply(h, net.layers[3]->weight.t());
+          return error_of_rows(net.layer(3, h), micro[1]);
+        },
+        how);
+  }
+}
+
+/// Terms over all parameters, in one tensor, before the forward: a V-shaped schedule refuses them
+/// by name, as its first rank would wait for the last stage before its first.
+TEST(PipelineWrittenOut, NormsOfAllParametersAreStackedBeforeTheForward) {
+  HabitTrial how;
+  how.runs = {
+      {{1, 1, 2}, "1f1b"}, {{1, 2, 2}, "gpipe"}, {{1, 1, 4}, "zero_bubble"}, {{1, 1, 2}, "zbv"}};
+  how.refused_by = {"zbv"};
+  expect_habit(
+      [](HabitNetImpl& net, const Tensors& micro) {
+        Tensors norms;
+        for (const Tensor& parameter : net.parameters()) norms.push_back(parameter.norm());
+        const Tensor penalty = torch::stack(norms).square().sum();
+        Tensor h = micro[0];
+        for (int i = 0; i < kLayers; ++i) h = torch::tanh(net.layer(i, h));
+        return error_of_rows(h, micro[1]) + 1e-3 * penalty;
+      },
+      how);
+}
+
 }  // namespace
 }  // namespace oslo::test

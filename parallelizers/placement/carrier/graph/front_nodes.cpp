@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "mpu/base/error.h"
 #include "mpu/base/node_ptr.h"
@@ -52,19 +53,41 @@ LayoutPtr layout_at(const Edge& place) {
   return found == noted->by_result.end() ? nullptr : found->second;
 }
 
-/// Parameters that a function took on stages that `taken` is not of, in a run that finds out who
-/// uses what: they are wanted there as well, where the function then runs. False: there are none.
+/// The parameters that a value is a view of, or computed from in a few steps; none where it leads
+/// to anything else.
+std::vector<at::Tensor> parameters_behind(const Edge& value) {
+  constexpr size_t kMostSteps = 8;
+  std::vector<at::Tensor> found;
+  std::vector<const Node*> open{value.function.get()};
+  for (size_t step = 0; step < open.size(); ++step) {
+    const at::Tensor parameter = accumulated_parameter(*open[step]);
+    if (parameter.defined()) {
+      found.push_back(parameter);
+      continue;
+    }
+    if (open[step]->num_outputs() == 0 || step == kMostSteps) return {};
+    for (const Edge& next : open[step]->next_edges()) {
+      if (next.function) open.push_back(next.function.get());
+    }
+  }
+  return found;
+}
+
+/// Parameters that a function took, or views of them, on stages that `taken` is not of, in a run
+/// that finds out who uses what: they are wanted there as well, where the function then runs.
+/// False: there are none.
 bool lend_parameters(const Node& function, StageSet taken) {
   StageCarrier* const carrier = StageCarrier::current();
   UseFollower* const follower = carrier == nullptr ? nullptr : carrier->follower();
   bool lent = false;
   for (const Edge& edge : function.next_edges()) {
     if (follower == nullptr || !edge.function) continue;
-    const at::Tensor parameter = accumulated_parameter(*edge.function);
-    const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
-    if (mark == nullptr || !mark->layout->resident()) continue;
-    if (!(mark->layout->stages() & taken).empty()) continue;
-    lent |= follower->lends(parameter, taken.first());
+    for (const at::Tensor& parameter : parameters_behind(edge)) {
+      const Mark* const mark = mark_of(parameter);
+      if (mark == nullptr || !mark->layout->resident()) continue;
+      if (!(mark->layout->stages() & taken).empty()) continue;
+      lent |= follower->lends(parameter, taken.first());
+    }
   }
   return lent;
 }
