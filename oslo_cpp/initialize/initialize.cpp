@@ -32,6 +32,7 @@
 #include "oslo_cpp/initialize/plan_only.h"
 #include "oslo_cpp/model/initialized_tag.h"
 #include "oslo_cpp/model/model_chunks.h"
+#include "oslo_cpp/zero/shard_weights.h"
 #include "parallelizers/deferred/deferred_init.h"
 #include "parallelizers/deferred/fill.h"
 #include "parallelizers/placement/operators/user_rule_registry.h"
@@ -81,6 +82,10 @@ class Initialization {
   bool has_example() const { return static_cast<bool>(options_.example_inputs); }
   bool in_stages() const { return mpu_->size("pipeline") > 1; }
   bool strict() const { return options_.strict || config_.values().strict; }
+  /// Whether data ranks keep a part of each weight.
+  bool shards_weights() const {
+    return config_.values().zero_optimization && config_.values().zero_stage == 3;
+  }
   bool cuts_layers() const { return axes_->ranks() > 1; }
   /// Whether any rank has less than all of the model.
   bool divides() const { return cuts_layers() || in_stages(); }
@@ -208,6 +213,7 @@ void Initialization::explain() {
 
 void Initialization::plan_together(const Rates& rates) {
   check_decided_over(view_, context_);
+  if (shards_weights()) check_shards_weights(view_, *mpu_, config_.values());
   layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);
   stages_ = stages_of(view_, config_, assigned_, mpu_->size("pipeline"));
   if (saves_memory(config_.values())) check_markable(view_);
@@ -270,6 +276,7 @@ void Initialization::cut() {
     place_on_stages(view_, context_, stages_.tensors);
   }
   if (saves_memory(config_.values())) mark_whole(view_, context_);
+  if (shards_weights()) shard_weights(view_, *mpu_, config_.values(), context_);
   if (marks) keep_gradients_whole(view_);
 }
 

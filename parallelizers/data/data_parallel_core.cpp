@@ -13,6 +13,7 @@
 #include "parallelizers/data/counted_gradients.h"
 #include "parallelizers/data/exchange/pass_exchange.h"
 #include "parallelizers/data/replicas.h"
+#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/data/sparse_gradients.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -26,6 +27,7 @@ struct ReducedParameter {
   at::Tensor tensor;
   bool trained;
   bool marked;
+  bool sharded;  ///< replicas keep parts of it, whose gradients they average by themselves
   c10::ScalarType dtype;
   c10::Device device;
 };
@@ -34,7 +36,9 @@ namespace {
 
 std::string describe(const ReducedParameter& parameter) {
   const LayoutPtr layout = oslo::layout(parameter.tensor);
-  return c10::str(parameter.name, " ", parameter.tensor.sizes(), " ", parameter.dtype,
+  const c10::IntArrayRef own = parameter.tensor.sizes();
+  const auto sizes = parameter.sharded ? layout->global_sizes(own) : decltype(layout->global_sizes(own))(own);
+  return c10::str(parameter.name, " ", c10::IntArrayRef(sizes), " ", parameter.dtype,
                   parameter.trained ? "" : " frozen", layout ? " cut " + layout->to_string() : "");
 }
 
@@ -44,7 +48,7 @@ std::vector<ReducedParameter> parameters_of(const ModelView& model) {
     if (computed || !is_here(tensor)) continue;  // never gets a gradient
     const bool marked = mark_of(tensor) != nullptr;
     parameters.push_back({std::move(name), tensor, tensor.requires_grad(), marked,
-                          tensor.scalar_type(), tensor.device()});
+                          is_sharded(tensor), tensor.scalar_type(), tensor.device()});
   }
   return parameters;
 }
@@ -73,7 +77,8 @@ struct DataParallelCore::State {
   Group& group;
   DDPOptions options;
   std::vector<ReducedParameter> parameters;
-  std::optional<PassExchange> exchange = std::nullopt;
+  std::optional<PassExchange> exchange = std::nullopt;  ///< of those that are not sharded
+  std::vector<std::shared_ptr<ShardBuckets>> shards = {};
   bool buffers_due = true;
 };
 
@@ -92,9 +97,12 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   std::vector<std::string> lines;
   std::vector<at::Tensor> tensors;
   std::vector<NamedTensor> trained;
+  bool trains = false;
   for (const ReducedParameter& parameter : state->parameters) {
-    if (parameter.trained) trained.push_back({parameter.name, parameter.tensor});
     lines.push_back("parameter " + describe(parameter));
+    trains = trains || parameter.trained;
+    if (parameter.sharded) continue;
+    if (parameter.trained) trained.push_back({parameter.name, parameter.tensor});
     tensors.push_back(parameter.tensor);
   }
   for (const auto& [path, buffer] : model.buffers()) {
@@ -104,11 +112,14 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   }
   check_replicas_agree(*group_, "the model", lines);
   refuse_sparse_gradients(model);
-  OSLO_CHECK(!trained.empty(),
+  OSLO_CHECK(trains,
              "no parameter of the model requires a gradient, so there is nothing for "
              "DistributedDataParallel to average; use the model itself");
   broadcast_from_first(*group_, tensors);
-  state->exchange.emplace(group_, std::move(trained), options);
+  if (!trained.empty()) state->exchange.emplace(group_, std::move(trained), options);
+  std::vector<at::Tensor> all;
+  for (const ReducedParameter& parameter : state->parameters) all.push_back(parameter.tensor);
+  state->shards = buckets_of(all);
   state_ = std::move(state);
 }
 
@@ -157,21 +168,25 @@ void DataParallelCore::check_divided() {
 
 bool DataParallelCore::finds_unused() const {
   const DDPOptions& options = state_->options;
-  return options.find_unused_parameters() && !options.static_graph() && c10::GradMode::is_enabled();
+  return state_->exchange && options.find_unused_parameters() && !options.static_graph() && c10::GradMode::is_enabled();
 }
 
 void DataParallelCore::before_forward() {
   State& state = *state_;
   const RuleScope scope("ddp");
   state.check_parameters();
-  if (c10::GradMode::is_enabled()) state.exchange->forward_begins(synchronizes_);
+  if (state.exchange && c10::GradMode::is_enabled()) {
+    state.exchange->forward_begins(synchronizes_);
+  }
   if (state.buffers_due && state.options.broadcast_buffers()) state.broadcast_buffers();
   state.buffers_due = false;
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
+  for (const auto& shards : state_->shards) shards->forward_ended();
   if (!c10::GradMode::is_enabled()) return;
-  exchanges_ = state_->exchange->forward_ends(synchronizes_, outputs);
+  exchanges_ = state_->exchange ? state_->exchange->forward_ends(synchronizes_, outputs)
+                                : synchronizes_;
   state_->buffers_due |= exchanges_;
 }
 
@@ -187,7 +202,7 @@ const std::shared_ptr<CountedGradients>& DataParallelCore::counted_gradients() {
 }
 
 std::vector<int64_t> DataParallelCore::bucket_sizes() const {
-  return active() ? state_->exchange->bucket_sizes() : std::vector<int64_t>();
+  return active() && state_->exchange ? state_->exchange->bucket_sizes() : std::vector<int64_t>();
 }
 
 }  // namespace oslo

@@ -7,6 +7,7 @@
 #include <optional>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/autograd_engine.h"
@@ -22,6 +23,28 @@ using torch::autograd::SavedVariableHooks;
 thread_local const SavedTensorScope* innermost = nullptr;
 thread_local PackSavedTensor without_scope;
 thread_local std::function<void()> to_call;
+
+/// Memory that can be filled again.
+struct Regained {
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory;
+  PackSavedTensor pack;
+};
+thread_local std::vector<std::weak_ptr<const Regained>> regained;
+
+UnpackSavedTensor regain(const at::Tensor& saved) {
+  if (regained.empty() || !saved.has_storage()) return {};
+  for (const auto& entry : regained) {
+    const auto one = entry.lock();
+    if (!one || one->memory.lock().get() != saved.storage().unsafeGetStorageImpl()) continue;
+    return one->pack(saved);
+  }
+  return {};
+}
+
+bool some_regained() {
+  std::erase_if(regained, [](const auto& entry) { return entry.expired(); });
+  return !regained.empty();
+}
 
 /// What `detach` gives: the same memory and version counter. Of a plain tensor not by the
 /// dispatcher, which would take as long as all else that is done with a saved one.
@@ -49,7 +72,8 @@ class PackedTensor final : public SavedVariableHooks {
       writes_ = saved.unsafeGetTensorImpl()->version_counter();
       writes_when_saved_ = writes_->current_version();
     }
-    unpack_ = pack_(saved);
+    unpack_ = regain(saved);
+    if (!unpack_ && pack_) unpack_ = pack_(saved);
     if (!unpack_) kept_ = saved;
   }
 
@@ -95,7 +119,8 @@ void before_pass(const torch::autograd::edge_list& roots) {
 
 std::unique_ptr<SavedVariableHooks> pack_by_scope() {
   if (innermost != nullptr) return std::make_unique<PackedTensor>(innermost->pack());
-  return without_scope ? std::make_unique<PackedTensor>(without_scope) : nullptr;
+  if (without_scope || some_regained()) return std::make_unique<PackedTensor>(without_scope);
+  return nullptr;
 }
 
 /// A scope says so where there is an engine already.
@@ -131,6 +156,14 @@ SavedTensorScope::~SavedTensorScope() {
 void pack_until_backward(PackSavedTensor pack) {
   if (pack) check_seen();
   without_scope = std::move(pack);
+}
+
+std::shared_ptr<void> regain_memory(const at::Tensor& memory, PackSavedTensor pack) {
+  check_seen();
+  auto entry = std::make_shared<const Regained>(
+      Regained{memory.storage().getWeakStorageImpl(), std::move(pack)});
+  regained.emplace_back(entry);
+  return std::const_pointer_cast<Regained>(entry);
 }
 
 void before_next_backward(std::function<void()> call) {

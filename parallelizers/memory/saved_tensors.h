@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 
 namespace oslo {
 
@@ -49,6 +50,11 @@ class SavedTensorScope {
 /// that back. One a thread. For what begins somewhere within a program's forward, and so cannot end
 /// before scopes that the program has begun. Throws as SavedTensorScope does.
 void pack_until_backward(PackSavedTensor pack);
+
+/// While the result lives: what operators of this thread save over the memory of `memory`, which
+/// its owner can fill again, is not kept but handed to `pack`, whatever scope there is. Throws as
+/// SavedTensorScope does.
+std::shared_ptr<void> regain_memory(const at::Tensor& memory, PackSavedTensor pack);
 
 /// Has `call` called before the next backward pass that this thread starts, once; null takes that
 /// back. One a thread.

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "parallelizers/libtorch/tensor_tag.h"
+#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/sharded_weight.h"
 
 namespace oslo {
 namespace {
@@ -50,7 +52,9 @@ class AccumulateMarked final : public Node {
     if (!layout_->here()) return {};  // in the planner's runs: a shape
     const at::Tensor parameter(std::move(impl));
     if (!parameter.requires_grad()) return {};
-    at::Tensor local = local_in(std::move(gradients[0]), layout_);
+    at::Tensor local = is_of_one_replica(gradients[0])
+                           ? mark_of(parameter)->sharded->averaged(gradients[0])
+                           : local_in(std::move(gradients[0]), layout_);
     // Zeros without memory (sgn's gradient) could not be averaged over ranks, nor added to.
     if (local._is_zerotensor()) local = local.clone();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -92,6 +96,14 @@ class AccumulateMarked final : public Node {
   }
 
  private:
+  /// Of a weight that replicas have parts of: whether the gradient has not come by its bucket, which
+  /// averages it.
+  bool is_of_one_replica(const at::Tensor& gradient) const {
+    if (layout_->context()->replica_axis < 0) return false;
+    const PlacedTensorImpl* const impl = placed_impl(gradient);
+    return impl == nullptr || impl->layout()->context() != layout_->context();
+  }
+
   /// Whether what runs now is ordered with what this node writes: the engine orders streams where
   /// it hands a gradient on, and here it hands on none.
   bool on_current_stream() {

@@ -146,6 +146,44 @@ void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std:
   tensor.unsafeGetTensorImpl()->shallow_copy_from(impl);
 }
 
+void lay_parameter(const at::Tensor& parameter, const at::Tensor& part, const LayoutPtr& layout,
+                   const std::string& name, std::shared_ptr<ShardedWeight> sharded) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const Mark* const before = mark_of(parameter);
+  auto mark = c10::make_intrusive<Mark>(name, layout, part.sizes());
+  if (before != nullptr) mark->padding_row = before->padding_row;
+  if (before != nullptr) mark->uses = before->uses;
+  mark->sharded = std::move(sharded);
+  const auto impl = marked_implementation(part, *layout, part.device());
+  set_mark(*impl, mark);
+  parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
+  end_tag_with(parameter);
+  set_accumulator(parameter, *mark);
+}
+
+ShardedWeight* sharded_weight(const at::Tensor& tensor, const Mark& mark) {
+  if (!mark.sharded || !mark.accumulator || !accumulates_for(*mark.accumulator, tensor)) {
+    return nullptr;
+  }
+  return mark.sharded.get();
+}
+
+at::Tensor marked_in(const at::Tensor& local, const at::Tensor& like, const LayoutPtr& layout) {
+  auto mark = c10::make_intrusive<Mark>(*mark_of(like));
+  mark->layout = layout;
+  mark->layouts = ParameterLayouts(layout);
+  mark->local_sizes.assign(local.sizes().begin(), local.sizes().end());
+  mark->sharded = nullptr;
+  mark->accumulator = nullptr;
+  at::Tensor marked = over_part(local, *layout, local.device());
+  set_mark(*marked.unsafeGetTensorImpl(), std::move(mark));
+  if (local.grad_fn()) {
+    torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(local));
+  }
+  return marked;
+}
+
 void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tensor& part) {
   const Mark* const before = mark_of(parameter);
   const LayoutPtr lay = before->layout;

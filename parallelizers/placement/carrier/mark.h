@@ -19,6 +19,8 @@ struct Node;
 
 namespace oslo {
 
+class ShardedWeight;
+
 /// What a marked tensor (a parameter, its gradient, an optimizer's state) carries: it is this
 /// rank's part of something larger. A marked tensor is an ordinary tensor of the local shape, with
 /// storage; operators treat it as the whole it is a part of.
@@ -43,6 +45,8 @@ struct Mark final : TagPart {
   /// Of a new tensor that the program made like a parameter of pipeline stages, on every rank, and
   /// wrote no gradient into: what is drawn or read of it is no rank's own.
   bool made_like = false;
+  /// Of a parameter whose parts lie with data replicas between its uses; null: it does not.
+  std::shared_ptr<ShardedWeight> sharded;
   /// Where the gradients of the marked parameter itself arrive (accumulate_marked.h).
   mutable NodePtr accumulator;
 };
@@ -58,6 +62,24 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
 /// Marks an ordinary tensor that is all this rank's already, or elsewhere: here it keeps its
 /// memory, elsewhere it has none.
 void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std::string& name);
+
+/// Lays a parameter otherwise: `part`, an ordinary tensor, is what this rank has of it from now on,
+/// in `layout`, which its gradient and states share. What else its mark says stays. The parameter
+/// is here, marked or an ordinary one. `sharded`: for the mark.
+void lay_parameter(const at::Tensor& parameter, const at::Tensor& part, const LayoutPtr& layout,
+                   const std::string& name, std::shared_ptr<ShardedWeight> sharded);
+
+/// Gives a parameter its accumulator again: LibTorch drops it when `module.to()` changes the
+/// parameter's type or device.
+void keep_accumulator(const at::Tensor& tensor, const Mark& mark);
+
+/// The weight that `tensor` is, where it is one that data replicas keep parts of: not for its
+/// gradient, or a copy, which have such a mark too. Null for any other.
+ShardedWeight* sharded_weight(const at::Tensor& tensor, const Mark& mark);
+
+/// A tensor with the mark of `like` but for how it lies, and with the history of `local`, which is
+/// this rank's part in `layout`.
+at::Tensor marked_in(const at::Tensor& local, const at::Tensor& like, const LayoutPtr& layout);
 
 /// More pipeline stages hold a marked parameter or buffer from now on. `part`: this rank's part on
 /// a rank that holds it now, as before where it did; unused elsewhere.

@@ -14,6 +14,7 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/autocast_of_shapes.h"
+#include "parallelizers/placement/door/beside_replicas.h"
 #include "parallelizers/placement/door/fallback.h"
 #include "parallelizers/placement/door/fused_optimizer.h"
 #include "parallelizers/placement/door/out_variant.h"
@@ -111,6 +112,7 @@ void check_plain_operands(const Call& call) {
                   [&](const at::Tensor& tensor) {
                     if (look_at(tensor) != Met::nothing) return;
                     for (int axis = 0; axis < mesh.axes(); ++axis) {
+                      if (axis == call.context()->replica_axis) continue;
                       check_same_on_ranks(tensor, *mesh.axis(axis), "an operand");
                     }
                   });
@@ -217,7 +219,9 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   const auto run_it = [&] {
     if (run_fused_optimizer(op, stack)) return;
+    if (cast_beside_replicas(op, stack, [&] { door(op, stack); })) return;
     if (met == Met::marked && (take_kept_cast(op, stack) || run_on_parts(op, stack))) return;
+    if (gather_beside_replicas(op, stack)) return door(op, stack);
     if (met == Met::marked && run_alone(op, stack)) return;
     run(op, stack);
   };

@@ -45,6 +45,7 @@ class Alike {
 
   bool take_placed(const PlacedTensorImpl* impl) {
     if (impl->partial() || impl->gathered_view() || is_left_behind(*impl)) return false;
+    if (impl->layout()->context()->replica_axis >= 0) return false;
     const GraphPlace* const place = GraphPlace::find(*impl);
     if (place != nullptr && !place->at_local()) return false;
     take_order(impl->is_contiguous());

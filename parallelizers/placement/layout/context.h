@@ -96,6 +96,11 @@ class ModelContext {
   /// kept.
   std::shared_ptr<WeightCasts> weight_casts;
 
+  /// The axis of the mesh whose ranks are data replicas, which compute with other values: a value
+  /// that is cut over it (a weight of which each keeps a part, its gradient, a state of it) meets
+  /// theirs whole (door/beside_replicas.h). -1: there is none. Said before there are values.
+  int replica_axis = -1;
+
   /// Whether the model's values are followed (`Layout::followed`): its parameters are marked on
   /// every grid, on one rank too.
   bool follows() const { return precision.autocast || precision.master_weights; }

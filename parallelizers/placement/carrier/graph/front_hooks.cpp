@@ -12,6 +12,7 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/graph/set_data.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/carrier/weight_casts.h"
 
 namespace oslo {
@@ -87,6 +88,7 @@ class FrontHooks final : public VariableHooks {
     const at::OptionalTensorRef held(self);
     const Tensor& tensor = *held;
     const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+    if (mark != nullptr && mark->sharded) mark->sharded->count_writes_of(Tensor(data));
     if (mark == nullptr || !mark->layout->followed()) return;
     WeightCasts* const casts = mark->layout->context()->weight_casts.get();
     if (casts != nullptr) casts->count_writes_of(Tensor(data), tensor);

@@ -84,14 +84,6 @@ class UnmarkNode final : public WeightHalfNode {
   LayoutPtr layout_;
 };
 
-/// LibTorch drops it when `module.to()` changes the parameter's type or device.
-void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
-  if (!mark.accumulator || torch::autograd::impl::try_get_grad_accumulator(tensor)) return;
-  if (!tensor.is_leaf() || !accumulates_for(*mark.accumulator, tensor)) return;
-  mark.accumulator = make_accumulator(tensor, mark.layout, &set_gradient_mark);
-  torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(mark.accumulator));
-}
-
 /// Whether the gradient of a parameter that no rank holds is a shape: in the planner's runs.
 bool imagines_gradient(const at::Tensor& tensor, const Mark& mark) {
   return mark.layout->context()->imagined() != nullptr && c10::GradMode::is_enabled() &&
@@ -100,6 +92,13 @@ bool imagines_gradient(const at::Tensor& tensor, const Mark& mark) {
 }
 
 }  // namespace
+
+void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
+  if (!mark.accumulator || torch::autograd::impl::try_get_grad_accumulator(tensor)) return;
+  if (!tensor.is_leaf() || !accumulates_for(*mark.accumulator, tensor)) return;
+  mark.accumulator = make_accumulator(tensor, mark.layout, &set_gradient_mark);
+  torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(mark.accumulator));
+}
 
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark) {
   if (!mark.accumulator) check_not_left_behind(*tensor.unsafeGetTensorImpl());

@@ -1,0 +1,41 @@
+#include "oslo_cpp/zero/shard_weights.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mpu/base/error.h"
+#include "parallelizers/data/sharded/shard_parameters.h"
+#include "parallelizers/modules/path_components.h"
+#include "parallelizers/stages/model_layers.h"
+
+namespace oslo {
+
+void check_shards_weights(const ModelView& /*model*/, const MPU& mpu, const ConfigValues& values) {
+  const char* const other = mpu.size("pipeline") > 1         ? "pipeline stages"
+                            : values.master_weights          ? "master_weights"
+                            : values.amp                     ? "amp"
+                            : nullptr;
+  OSLO_CHECK_AS(config, other == nullptr, "'zero_optimization.stage' = 3 beside ", other ? other : "",
+                " is not there yet: set it to 1, which shares out the optimizer's states (a program's "
+                "own at::autocast works at stage 3)");
+}
+
+void shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
+                   const ContextPtr& context) {
+  std::vector<ShardedLayer> layers;
+  for (const std::string& path : pipeline_layers(model)) layers.push_back({path});
+  ShardedLayer outside{"what lies outside of layers", false};
+  for (const NamedTensor& parameter : model.in_use()) {
+    if (parameter.computed) continue;
+    ShardedLayer* its = &outside;
+    for (ShardedLayer& layer : layers) {
+      if (lies_in(parameter.name, layer.name)) its = &layer;
+    }
+    its->parameters.push_back(parameter);
+  }
+  layers.push_back(std::move(outside));
+  shard_parameters(layers, mpu.group("data"), context, values.zero_reshard);
+}
+
+}  // namespace oslo

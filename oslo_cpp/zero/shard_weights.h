@@ -1,0 +1,19 @@
+#pragma once
+
+#include "mpu/grid/mpu.h"
+#include "oslo_cpp/config/config_values.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/placement/layout/context.h"
+
+namespace oslo {
+
+/// Throws where the model, on `mpu`, cannot be trained with its weights shared out over data ranks
+/// ("zero_optimization", stage 3) as `values` ask.
+void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values);
+
+/// Leaves each data rank its part of the model's weights: the layers of a repeated stack one by one,
+/// what lies outside of them together (parallelizers/data/sharded/).
+void shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
+                   const ContextPtr& context);
+
+}  // namespace oslo

@@ -1,0 +1,300 @@
+#include "parallelizers/data/sharded/shard_bucket.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "mpu/base/error.h"
+#include "mpu/base/ledger.h"
+#include "parallelizers/data/sharded/shard_buckets.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/memory/saved_geometry.h"
+#include "parallelizers/memory/saved_tensors.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+constexpr char kRule[] = "zero";
+
+/// Where the gradients of a bucket's whole weights arrive: what it hands on are this rank's parts
+/// of their averages. As early as it can run, as LibTorch's accumulators do.
+class AverageShards final : public Node {
+ public:
+  using Average = std::function<variable_list(const variable_list& gradients)>;
+  explicit AverageShards(Average average)
+      : Node(/*sequence_nr=*/UINT64_MAX), average_(std::move(average)) {}
+
+  std::string name() const override { return "OsloAverageShards"; }
+  variable_list apply(variable_list&& gradients) override { return average_(gradients); }
+
+ private:
+  const Average average_;
+};
+
+/// Another tensor over the same memory, without history.
+at::Tensor alias_of(const at::Tensor& plain) {
+  const c10::TensorImpl* const impl = plain.unsafeGetTensorImpl();
+  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
+                                                  /*allow_tensor_metadata_change=*/true));
+}
+
+uint32_t version_of(c10::TensorImpl& impl) {
+  return impl.is_inference() ? 0 : impl.version_counter().current_version();
+}
+
+c10::weak_intrusive_ptr<c10::TensorImpl> weak(const at::Tensor& tensor) {
+  return c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr());
+}
+
+}  // namespace
+
+size_t ShardBucket::add(const at::Tensor& own, const LayoutPtr& layout, LayoutPtr used) {
+  weights_.push_back({ShardPieces(own, *layout), layout, std::move(used), weak(own)});
+  return weights_.size() - 1;
+}
+
+void ShardBucket::belongs_to(size_t number, const at::Tensor& parameter) {
+  weights_[number].parameter = weak(parameter);
+}
+
+std::vector<at::Tensor> ShardBucket::parts() const {
+  std::vector<at::Tensor> parts;
+  for (const Weight& weight : weights_) {
+    auto impl = weight.parameter.lock();
+    OSLO_CHECK(impl, "a weight of ", name_, ", of which data replicas keep parts, is gone");
+    parts.emplace_back(std::move(impl));
+  }
+  return parts;
+}
+
+bool ShardBucket::is_current(const std::vector<at::Tensor>& parts) const {
+  if (!memory_.defined()) return false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (version_of(*parts[i].unsafeGetTensorImpl()) != weights_[i].version) return false;
+  }
+  return std::all_of(handed_.begin(), handed_.end(), [](const Handed& one) {
+    const auto impl = one.data.lock();
+    return !impl || version_of(*impl) == one.version;
+  });
+}
+
+void ShardBucket::count_writes_of(const at::Tensor& data) {
+  let_go();  // what it writes before the next use is seen there
+  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
+  handed_.push_back({weak(data), version_of(*data.unsafeGetTensorImpl())});
+}
+
+int64_t ShardBucket::gathered_bytes() const {
+  return memory_.defined() ? static_cast<int64_t>(memory_.nbytes()) : 0;
+}
+
+void ShardBucket::let_go() {
+  memory_.reset();
+  wholes_.clear();
+  regained_.clear();
+}
+
+void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope(kRule);
+  let_go();
+  all_->about_to_gather(*this);
+  std::vector<at::Tensor> own;
+  std::vector<const ShardPieces*> pieces;
+  int64_t elements = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    OSLO_CHECK(parts[i].scalar_type() == parts[0].scalar_type(), "weights of ", name_,
+               ", of which data replicas keep parts, are ", parts[0].scalar_type(), " and ",
+               parts[i].scalar_type(), "; give those of a layer one type");
+    own.push_back(unmarked_alias(parts[i]).reshape(-1));
+    pieces.push_back(&weights_[i].pieces);
+    elements += weights_[i].pieces.elements();
+  }
+  JoinedShards shards(pieces, replicas_->size());
+  const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
+  memory_ = joined.new_empty(elements);
+  int64_t begin = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int64_t size = pieces[i]->elements();
+    const at::Tensor whole = memory_.as_strided(pieces[i]->sizes, pieces[i]->strides, begin);
+    begin += size;
+    shards.read(joined, whole);
+    wholes_.push_back(alias_of(whole));
+    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
+  }
+  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
+  for (Handed& one : handed_) {
+    if (const auto impl = one.data.lock()) one.version = version_of(*impl);
+  }
+  regained_.push_back(regain_memory(memory_, [own = weak_from_this()](const at::Tensor& saved) {
+    const auto bucket = own.lock();
+    if (!bucket) return UnpackSavedTensor();
+    return UnpackSavedTensor([bucket, versions = bucket->versions(), lies = geometry_of(saved)] {
+      bucket->check_not_written(versions);
+      return lay(lies, bucket->memory().storage());
+    });
+  }));
+}
+
+const at::Tensor& ShardBucket::memory() {
+  if (const std::vector<at::Tensor> now = parts(); !is_current(now)) gather(now);
+  return memory_;
+}
+
+void ShardBucket::cast_made(size_t number, const at::Tensor& cast) {
+  if (!memory_.defined() || cast.is_alias_of(memory_)) return;
+  const at::ScalarType type = cast.scalar_type();
+  regained_.push_back(
+      regain_memory(cast, [own = weak_from_this(), number, type](const at::Tensor& saved) {
+        const auto bucket = own.lock();
+        if (!bucket) return UnpackSavedTensor();
+        return UnpackSavedTensor(
+            [bucket, number, type, versions = bucket->versions(), lies = geometry_of(saved)] {
+              const c10::AutoGradMode no_grad(false);
+              bucket->check_not_written(versions);
+              bucket->memory();
+              return lay(lies, bucket->wholes_[number].to(type).storage());
+            });
+      }));
+}
+
+std::vector<uint32_t> ShardBucket::versions() const {
+  std::vector<uint32_t> versions;
+  for (const Weight& weight : weights_) versions.push_back(weight.version);
+  return versions;
+}
+
+void ShardBucket::check_not_written(const std::vector<uint32_t>& versions) const {
+  const std::vector<at::Tensor> now = parts();
+  for (size_t i = 0; i < now.size(); ++i) {
+    const uint32_t version = version_of(*now[i].unsafeGetTensorImpl());
+    OSLO_CHECK(version == versions[i],
+               "one of the variables needed for gradient computation has been modified by an "
+               "inplace operation: weight ",
+               mark_of(now[i])->name, " is at version ", version, ", it was used at version ",
+               versions[i]);
+  }
+}
+
+void ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
+  const auto node = oslo::make_node<AverageShards>(
+      [own = weak_from_this()](const variable_list& gradients) {
+        const auto bucket = own.lock();
+        return bucket ? bucket->average(gradients) : variable_list(gradients.size());
+      });
+  torch::autograd::edge_list edges;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    node->add_input_metadata(wholes_[i]);
+    weights_[i].trained = parts[i].requires_grad();
+    if (weights_[i].trained) {
+      keep_accumulator(parts[i], *mark_of(parts[i]));
+      edges.push_back(torch::autograd::impl::gradient_edge(parts[i]));
+    } else {
+      edges.emplace_back();
+    }
+  }
+  node->set_next_edges(std::move(edges));
+  node_ = node;
+  node_type_ = wholes_[0].scalar_type();
+}
+
+at::Tensor ShardBucket::whole(size_t number) {
+  const std::vector<at::Tensor> parts = this->parts();
+  if (!is_current(parts)) gather(parts);
+  at::Tensor whole = alias_of(wholes_[number]);
+  const at::Tensor& parameter = parts[number];
+  if (c10::GradMode::is_enabled() && parameter.requires_grad()) {
+    const bool known =
+        node_ && node_type_ == whole.scalar_type() &&
+        std::equal(parts.begin(), parts.end(), weights_.begin(),
+                   [](const at::Tensor& part, const Weight& weight) {
+                     return part.requires_grad() == weight.trained;
+                   });
+    if (!known) make_node(parts);
+    torch::autograd::impl::set_gradient_edge(whole, {node_, static_cast<uint32_t>(number)});
+  }
+  const LayoutPtr& used = weights_[number].used;
+  return used ? marked_in(whole, parameter, used) : whole;
+}
+
+/// As far as tensor ranks leave it to this one.
+at::Tensor ShardBucket::ordinary(const Weight& weight, const at::Tensor& gradient) const {
+  return local_in(gradient, weight.used).expand(weight.pieces.sizes);
+}
+
+/// A weight that this replica did not use counts as zeros; one that none did has no gradient: how
+/// many did comes behind the parts.
+std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& gradients) {
+  OSLO_CHECK(!c10::GradMode::is_enabled(),
+             "a backward pass with create_graph over weights that data replicas keep parts of "
+             "(zero_optimization, stage 3): what is averaged over replicas has no graph; take "
+             "stage 1, or torch::autograd::grad with respect to the inputs alone");
+  const BelowDoor below;
+  const RuleScope scope(kRule);
+  std::vector<size_t> trained;
+  std::vector<const ShardPieces*> pieces;
+  at::TensorOptions options;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (!weights_[i].trained) continue;
+    trained.push_back(i);
+    pieces.push_back(&weights_[i].pieces);
+    if (gradients[i].defined()) options = gradients[i].options();
+  }
+  const int ranks = replicas_->size(), rank = replicas_->rank();
+  const auto flags = static_cast<int64_t>(trained.size());
+  JoinedShards shards(pieces, ranks, flags);
+  const at::Tensor joined = at::empty(shards.elements(), options);
+  std::vector<float> used;
+  for (const size_t i : trained) {
+    used.push_back(gradients[i].defined() ? 1 : 0);
+    if (gradients[i].defined()) {
+      shards.write(joined, ordinary(weights_[i], gradients[i]));
+    } else {
+      shards.write_zeros(joined);
+    }
+  }
+  const at::Tensor flag = at::tensor(used).to(joined.options());
+  for (int replica = 0; replica < ranks; ++replica) shards.beside(joined, replica).copy_(flag);
+  joined.div_(ranks);  // before the sum, as LibTorch's DDP does: a half type would overflow
+  const at::Tensor own = replicas_->reduce_scatter(joined, 0, shards.sizes());
+  const at::Tensor uses = own.narrow(0, own.numel() - flags, flags).to(at::kCPU, at::kFloat);
+  std::vector<at::Tensor> parts(weights_.size());
+  int64_t begin = 0;
+  for (size_t n = 0; n < trained.size(); ++n) {
+    const Weight& weight = weights_[trained[n]];
+    const int64_t elements = weight.pieces.elements_on(rank);
+    const at::Tensor part = own.narrow(0, begin, elements).view(weight.pieces.sizes_on(rank));
+    begin += elements;
+    if (uses.const_data_ptr<float>()[n] > 0) {
+      parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
+    }
+  }
+  all_->used_in_backward(*this);
+  return parts;
+}
+
+at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope(kRule);
+  const Weight& weight = weights_[number];
+  const at::Tensor own = ordinary(weight, gradient);
+  JoinedShards shards({&weight.pieces}, replicas_->size());
+  const at::Tensor joined = own.new_empty(shards.elements());
+  shards.write(joined, own);
+  joined.div_(replicas_->size());
+  const at::Tensor part = replicas_->reduce_scatter(joined, 0, shards.sizes());
+  return alias_of(part.view(weight.pieces.sizes_on(replicas_->rank())));
+}
+
+}  // namespace oslo

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mpu/base/node_ptr.h"
+#include "mpu/group/group.h"
+#include "parallelizers/data/sharded/shard_pieces.h"
+#include "parallelizers/placement/layout/layout.h"
+
+namespace oslo {
+
+class ShardBuckets;
+
+/// Weights of which each data replica keeps a part, and that are gathered together (ZeRO 3,
+/// Rajbhandari et al. 2020, arXiv 1910.02054): those of one layer, or what lies outside of layers.
+/// Whole they are there from the first use of one of them until they are let go, or until one of
+/// their parts is written.
+///
+/// Gathering is one all-gather; a backward pass that reaches them is one reduce-scatter, when all
+/// gradients of the whole weights are there. What operators save of the whole weights, or of what
+/// autocast makes of them, is not kept: backward gathers them again.
+///
+/// One thread at a time, of which the backward pass may be another. Collectives are those of the
+/// replicas, which must use the same buckets in the same order.
+class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
+ public:
+  ShardBucket(std::string name, std::shared_ptr<Group> replicas,
+              std::shared_ptr<ShardBuckets> all)
+      : name_(std::move(name)), replicas_(std::move(replicas)), all_(std::move(all)) {}
+  ShardBucket(const ShardBucket&) = delete;
+  ShardBucket& operator=(const ShardBucket&) = delete;
+
+  /// One more weight, of which `own` is what tensor ranks leave to this one. `layout`: of its part;
+  /// `used`: of `own`, null where the model is an ordinary one. Returns its number here.
+  size_t add(const at::Tensor& own, const LayoutPtr& layout, LayoutPtr used);
+  /// The same weight's tensor, whose mark keeps this bucket.
+  void belongs_to(size_t number, const at::Tensor& parameter);
+
+  /// What operators compute with in the place of weight `number`: with a history where gradients
+  /// are recorded and it is trained.
+  at::Tensor whole(size_t number);
+  /// This rank's part of the replicas' average of one whole gradient.
+  at::Tensor averaged(size_t number, const at::Tensor& gradient);
+  /// Autocast has made `cast` of weight `number`.
+  void cast_made(size_t number, const at::Tensor& cast);
+  /// The program has got a tensor over the memory of a part that counts its writes apart.
+  void count_writes_of(const at::Tensor& data);
+
+  const std::string& name() const { return name_; }
+  const std::shared_ptr<ShardBuckets>& all() const { return all_; }
+  /// Bytes of the whole weights, where they are there.
+  int64_t gathered_bytes() const;
+  /// Gives them back, but for what somebody still holds.
+  void let_go();
+
+ private:
+  struct Weight {
+    ShardPieces pieces;
+    LayoutPtr layout, used;
+    c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+    uint32_t version = 0;  ///< of the part, when it was gathered
+    bool trained = false;  ///< when the node was made
+  };
+  struct Handed {
+    c10::weak_intrusive_ptr<c10::TensorImpl> data;
+    uint32_t version;
+  };
+
+  std::vector<at::Tensor> parts() const;
+  bool is_current(const std::vector<at::Tensor>& parts) const;
+  void gather(const std::vector<at::Tensor>& parts);
+  const at::Tensor& memory();
+  void make_node(const std::vector<at::Tensor>& parts);
+  std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
+  at::Tensor ordinary(const Weight& weight, const at::Tensor& gradient) const;
+  std::vector<uint32_t> versions() const;
+  void check_not_written(const std::vector<uint32_t>& versions) const;
+
+  const std::string name_;
+  const std::shared_ptr<Group> replicas_;
+  const std::shared_ptr<ShardBuckets> all_;
+  std::vector<Weight> weights_;
+  at::Tensor memory_;                             ///< of all whole weights, one behind the other
+  std::vector<at::Tensor> wholes_;                ///< over it
+  std::vector<std::shared_ptr<void>> regained_;  ///< what is saved of it is not kept
+  NodePtr node_;                                  ///< where their gradients arrive
+  at::ScalarType node_type_ = at::kFloat;
+  std::vector<Handed> handed_;
+};
+
+}  // namespace oslo

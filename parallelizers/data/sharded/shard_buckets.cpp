@@ -1,0 +1,38 @@
+#include "parallelizers/data/sharded/shard_buckets.h"
+
+#include "parallelizers/data/sharded/shard_bucket.h"
+
+namespace oslo {
+
+void ShardBuckets::add(const std::shared_ptr<ShardBucket>& bucket, bool of_layer) {
+  buckets_.push_back({bucket, of_layer});
+}
+
+void ShardBuckets::about_to_gather(const ShardBucket& bucket) {
+  if (!reshard_) return;
+  for (const Entry& entry : buckets_) {
+    const auto other = entry.bucket.lock();
+    if (other && other.get() != &bucket && entry.of_layer) other->let_go();
+  }
+}
+
+void ShardBuckets::forward_ended() {
+  if (!reshard_) return;
+  for (const Entry& entry : buckets_) {
+    if (const auto bucket = entry.bucket.lock()) bucket->let_go();
+  }
+}
+
+void ShardBuckets::used_in_backward(ShardBucket& bucket) {
+  bucket.let_go();
+}
+
+int64_t ShardBuckets::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (const Entry& entry : buckets_) {
+    if (const auto bucket = entry.bucket.lock()) bytes += bucket->gathered_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace oslo

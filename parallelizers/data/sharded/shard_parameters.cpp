@@ -1,0 +1,156 @@
+#include "parallelizers/data/sharded/shard_parameters.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "parallelizers/data/replicas.h"
+#include "parallelizers/data/sharded/shard_bucket.h"
+#include "parallelizers/deferred/content.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/sharded_weight.h"
+#include "parallelizers/placement/layout/placement.h"
+
+namespace oslo {
+namespace {
+
+/// One weight of a bucket.
+class WeightOfBucket final : public ShardedWeight {
+ public:
+  WeightOfBucket(std::shared_ptr<ShardBucket> bucket, size_t number)
+      : bucket_(std::move(bucket)), number_(number) {}
+
+  at::Tensor gathered() override { return bucket_->whole(number_); }
+  at::Tensor averaged(const at::Tensor& gradient) override {
+    return bucket_->averaged(number_, gradient);
+  }
+  void cast_made(const at::Tensor& cast) override { bucket_->cast_made(number_, cast); }
+  void count_writes_of(const at::Tensor& data) override { bucket_->count_writes_of(data); }
+
+  const ShardBucket& bucket() const { return *bucket_; }
+
+ private:
+  const std::shared_ptr<ShardBucket> bucket_;
+  const size_t number_;
+};
+
+/// The tensor axes that have several ranks, and inside them the replicas.
+ContextPtr with_replicas(const ModelContext& tensor, const std::shared_ptr<Group>& replicas) {
+  std::vector<std::shared_ptr<Group>> axes;
+  for (int axis = 0; axis < tensor.mesh().axes(); ++axis) {
+    if (tensor.mesh().axis(axis)->size() > 1) axes.push_back(tensor.mesh().axis(axis));
+  }
+  axes.push_back(replicas);
+  const auto context =
+      context_of(std::make_shared<const Mesh>(std::move(axes), tensor.mesh().random()));
+  context->replica_axis = context->mesh().axes() - 1;
+  return context;
+}
+
+/// The dimension that gives the ranks nearly as much as each other: the first one, if it does; where
+/// tensor ranks cut all, the first one. Sizes that no tensor axis cuts are the same on all ranks.
+int64_t dimension_to_cut(c10::IntArrayRef sizes, const Layout* layout, int64_t ranks) {
+  constexpr double kNearly = 1.05;
+  int64_t best = -1;
+  double least = 0;
+  for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
+    if (layout != nullptr && layout->cuts(d)) continue;
+    const int64_t most = (sizes[d] + ranks - 1) / ranks;
+    const double waste = static_cast<double>(most * ranks) / static_cast<double>(sizes[d]);
+    if (waste <= kNearly) return d;
+    if (best < 0 || waste < least) {
+      best = d;
+      least = waste;
+    }
+  }
+  return std::max<int64_t>(best, 0);
+}
+
+/// How the part of a parameter lies that is `own` on this rank of the tensor axes now.
+LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& own, const LayoutPtr& used) {
+  auto layout = std::make_shared<Layout>(context);
+  const int replicas = context->replica_axis;
+  for (int axis = 0, to = 0; used && axis < used->axes(); ++axis) {
+    if (used->group(axis)->size() > 1) (*layout)[to++] = (*used)[axis];
+  }
+  const int ranks = context->mesh().axis(replicas)->size();
+  const int64_t dim = dimension_to_cut(own.sizes(), used.get(), ranks);
+  CutPtr cut = cut_inside(layout.get(), Placement::shard(dim), own.size(dim), ranks);
+  (*layout)[replicas] = {dim, std::move(cut)};
+  return layout;
+}
+
+void shard(const at::Tensor& parameter, const std::string& name, const ContextPtr& context,
+           const std::shared_ptr<ShardBucket>& bucket) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const Mark* const mark = mark_of(parameter);
+  const LayoutPtr used = mark != nullptr ? mark->layout : nullptr;
+  const at::Tensor own = mark != nullptr ? unmarked_alias(parameter) : parameter.detach();
+  const LayoutPtr layout = cut_over(context, own, used);
+  const auto& [dim, cut] = (*layout)[context->replica_axis];
+  const int rank = context->mesh().axis(context->replica_axis)->rank();
+  int64_t begin = 0;
+  for (int before = 0; before < rank; ++before) begin += cut->local_size(before);
+  const at::Tensor part =
+      own.narrow(dim, begin, cut->local_size(rank)).clone(at::MemoryFormat::Contiguous);
+  const size_t number = bucket->add(own, layout, used);
+  lay_parameter(parameter, part, layout, name, std::make_shared<WeightOfBucket>(bucket, number));
+  bucket->belongs_to(number, parameter);
+}
+
+const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
+  const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
+  return mark == nullptr ? nullptr : dynamic_cast<const WeightOfBucket*>(mark->sharded.get());
+}
+
+}  // namespace
+
+void shard_parameters(const std::vector<ShardedLayer>& layers,
+                      const std::shared_ptr<Group>& replicas, const ContextPtr& tensor,
+                      bool reshard) {
+  if (replicas->size() == 1) return;
+  std::vector<at::Tensor> known;
+  for (const ShardedLayer& layer : layers) {
+    for (const NamedTensor& parameter : layer.parameters) {
+      OSLO_CHECK(!parameter.tensor.grad().defined(), "parameter ", parameter.name,
+                 " has a gradient before initialize, which zero_optimization of stage 3 has no "
+                 "part of; call zero_grad() first");
+      if (!is_deferred(parameter.tensor)) known.push_back(parameter.tensor);
+    }
+  }
+  broadcast_from_first(*replicas, known);
+  const ContextPtr context = with_replicas(*tensor, replicas);
+  const auto all = std::make_shared<ShardBuckets>(reshard);
+  for (const ShardedLayer& layer : layers) {
+    const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
+    bool some = false;
+    for (const NamedTensor& parameter : layer.parameters) {
+      if (parameter.tensor.dim() == 0 || parameter.tensor.numel() == 0) continue;
+      shard(parameter.tensor, parameter.name, context, bucket);
+      some = true;
+    }
+    if (some) all->add(bucket, layer.of_layer);
+  }
+}
+
+std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::shared_ptr<ShardBuckets>> all;
+  for (const at::Tensor& parameter : parameters) {
+    const WeightOfBucket* const weight = weight_of_bucket(parameter);
+    if (weight == nullptr) continue;
+    const auto& own = weight->bucket().all();
+    if (std::find(all.begin(), all.end(), own) == all.end()) all.push_back(own);
+  }
+  return all;
+}
+
+bool is_sharded(const at::Tensor& parameter) {
+  return weight_of_bucket(parameter) != nullptr;
+}
+
+}  // namespace oslo

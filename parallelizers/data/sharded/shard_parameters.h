@@ -1,0 +1,37 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mpu/group/group.h"
+#include "parallelizers/data/sharded/shard_buckets.h"
+#include "parallelizers/modules/model_view.h"
+#include "parallelizers/placement/layout/context.h"
+
+namespace oslo {
+
+/// Parameters that are gathered together.
+struct ShardedLayer {
+  std::string name;                    ///< "h.0"; of what lies outside of layers: "outside of layers"
+  bool of_layer = true;
+  std::vector<NamedTensor> parameters = {};
+};
+
+/// Leaves each of the `replicas` a part of these parameters: along one dimension, which no tensor
+/// axis cuts where there is one. Parameters of no dimensions, or of no elements, stay as they are.
+/// The values of all replicas are those of the first; collective over them, but for parameters
+/// whose content is still to come (deferred). `tensor`: what the model's values share.
+void shard_parameters(const std::vector<ShardedLayer>& layers,
+                      const std::shared_ptr<Group>& replicas, const ContextPtr& tensor,
+                      bool reshard);
+
+/// The buckets of the parameters among these that replicas keep parts of; each model's once.
+std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters);
+
+/// Whether replicas keep parts of `parameter`.
+bool is_sharded(const at::Tensor& parameter);
+
+}  // namespace oslo

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace oslo {
+
+/// A parameter of which each data replica keeps a part between its uses (ZeRO 3, Rajbhandari et al.
+/// 2020, arXiv 1910.02054). Its mark says how the part lies, and has this.
+class ShardedWeight {
+ public:
+  virtual ~ShardedWeight() = default;
+
+  /// What operators of a forward compute with: an ordinary tensor, or where tensor ranks cut the
+  /// weight a marked one. Its gradient becomes this rank's part of the average over replicas.
+  /// Collective over the replicas where it is not there yet.
+  virtual at::Tensor gathered() = 0;
+
+  /// This rank's part of the average over replicas of a gradient of the whole weight that came by
+  /// another way (of a user's autograd::Function). Collective over the replicas.
+  virtual at::Tensor averaged(const at::Tensor& gradient) = 0;
+
+  /// Autocast has made `cast` of what was gathered.
+  virtual void cast_made(const at::Tensor& cast) = 0;
+
+  /// The program has got `data`, whose writes are counted apart, over the memory of the part
+  /// (`p.data()`, by which LibTorch's SGD writes): they are writes to the weight.
+  virtual void count_writes_of(const at::Tensor& data) = 0;
+};
+
+}  // namespace oslo

@@ -1,0 +1,111 @@
+#include "parallelizers/placement/door/beside_replicas.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <string>
+
+#include "mpu/base/error.h"
+#include "mpu/base/ledger.h"
+#include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/sharded_weight.h"
+#include "parallelizers/placement/door/autocast.h"
+
+namespace oslo {
+namespace {
+
+/// The context of a value that replicas have parts of; null for any other tensor.
+const ModelContext* over_replicas(const at::Tensor& tensor) {
+  if (!tensor.key_set().has(kPlacedKey)) return nullptr;
+  const PlacedTensorImpl* const impl = placed_impl(tensor);
+  const Layout* const layout = impl != nullptr ? impl->layout().get() : mark_of(tensor)->layout.get();
+  return layout->context()->replica_axis >= 0 ? layout->context().get() : nullptr;
+}
+
+bool is_number(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->is_wrapped_number();
+}
+
+struct Operands {
+  bool parts = false;     ///< one at least is cut over replicas
+  bool recorded = false;  ///< and its use is recorded
+  bool others = false;    ///< there are tensors of this replica
+};
+
+Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
+  Operands seen;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    if (over_replicas(tensor) == nullptr) {
+      seen.others = seen.others || !is_number(tensor);
+    } else {
+      seen.parts = true;
+      seen.recorded = seen.recorded || (c10::GradMode::is_enabled() && tensor.requires_grad());
+    }
+  });
+  return seen;
+}
+
+/// Of what is no weight: a gradient, an optimizer's state, what was computed from such.
+at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op) {
+  Value value = value_of(tensor);
+  const ModelContext& context = *value.layout->context();
+  const int axis = context.replica_axis;
+  const int replicas = context.mesh().axis(axis)->size();
+  const bool recorded = c10::GradMode::is_enabled() && tensor.requires_grad();
+  if (recorded) value = gather_axis(std::move(value), axis, /*then_copy=*/true);
+  at::Tensor whole =
+      gather_reported(value, op.name.c_str(), "it met what one data replica computes");
+  if (recorded) {  // replicas' gradients are averaged, what was gathered adds them up
+    whole.register_hook([replicas](const at::Tensor& gradient) { return gradient / replicas; });
+  }
+  return whole;
+}
+
+}  // namespace
+
+bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
+                          c10::function_ref<void()> run) {
+  if (!op.to_type || !is_inside_autocast()) return false;
+  c10::IValue& argument = stack[stack.size() - op.arguments];
+  const at::Tensor tensor = argument.toTensor();
+  if (over_replicas(tensor) == nullptr || placed_impl(tensor) != nullptr) return false;
+  ShardedWeight* const weight = sharded_weight(tensor, *mark_of(tensor));
+  if (weight == nullptr) return false;
+  argument = weight->gathered();
+  run();
+  weight->cast_made(stack.back().toTensor());
+  return true;
+}
+
+bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const size_t base = stack.size() - op.arguments;
+  const auto arguments = c10::ArrayRef<c10::IValue>(stack).slice(base);
+  const Operands seen = look_at(arguments);
+  if (!seen.parts || !(seen.recorded || seen.others)) return false;
+  if (op.in_place && arguments[0].isTensor() && over_replicas(arguments[0].toTensor())) {
+    const bool recorded = c10::GradMode::is_enabled() && [&] {
+      bool any = false;
+      for_each_tensor(arguments, [&](const at::Tensor& tensor) { any |= tensor.requires_grad(); });
+      return any;
+    }();
+    OSLO_CHECK(!recorded || arguments[0].toTensor().is_leaf(), op.name,
+               " into a copy of a weight that data replicas keep parts of (zero_optimization, "
+               "stage 3), with gradients recorded; compute a new tensor instead");
+    return false;
+  }
+  const RuleScope scope(op.name.c_str());
+  for (size_t i = base; i < stack.size(); ++i) {
+    stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
+      if (over_replicas(tensor) == nullptr) return tensor;
+      const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+      ShardedWeight* const weight = mark != nullptr ? sharded_weight(tensor, *mark) : nullptr;
+      return weight != nullptr ? weight->gathered() : whole_of(tensor, op);
+    });
+  }
+  return true;
+}
+
+}  // namespace oslo

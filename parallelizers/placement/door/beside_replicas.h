@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/util/FunctionRef.h>
+
+#include "parallelizers/placement/operators/operator_entry.h"
+
+namespace oslo {
+
+/// Data replicas compute with other values, so that what is cut over them (a weight of which each
+/// keeps a part, ModelContext::replica_axis) has no place among these. Alone, without gradients
+/// recorded, its parts are computed with as any cut value's: an optimizer's step, a norm. Beside
+/// other tensors, and where its use is recorded, it takes part whole.
+
+/// Gathers, in place, the operands of the call on the stack that are to take part whole; such a
+/// weight by its bucket (carrier/sharded_weight.h). Whether there was one: the call then is another
+/// one, which knows nothing of the replicas. Throws where one would be written.
+bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack);
+
+/// The same for what autocast casts a weight by, which is a use of it, in gradient mode or not.
+/// Whether it was one; `run` then has run the call.
+bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
+                          c10::function_ref<void()> run);
+
+}  // namespace oslo
