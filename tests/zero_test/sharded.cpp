@@ -17,8 +17,8 @@ int64_t gathered_bytes(const Net& net) {
   return bytes;
 }
 
-class Sharded : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Sharded, ::testing::Values(2, 3));
+class ShardedRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedRanks, ::testing::Values(2, 3));
 
 void expect_as_ddp(const Tensor& seen, const Tensor& plain, int ranks, const std::string& what) {
   const Tensor whole = full_tensor(seen);
@@ -26,7 +26,7 @@ void expect_as_ddp(const Tensor& seen, const Tensor& plain, int ranks, const std
       << what;
 }
 
-TEST_P(Sharded, TrainsAsDdp) {
+TEST_P(ShardedRanks, TrainsAsDdp) {
   const int ranks = GetParam();
   run_as_threads(ranks, [&](World world) {
     at::set_num_threads(1);
@@ -60,6 +60,216 @@ TEST_P(Sharded, TrainsAsDdp) {
       }
     }
   });
+}
+
+
+/// Autocast on this thread while alive.
+struct HalfForward {
+  HalfForward() { at::autocast::set_autocast_enabled(at::kCPU, true); }
+  ~HalfForward() {
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+};
+
+struct MlpImpl : torch::nn::Module {
+  explicit MlpImpl(int layers = 3) {
+    for (int i = 0; i < layers; ++i) blocks->push_back(torch::nn::Linear(7, 7));
+    register_module("blocks", blocks);
+    bias = register_parameter("bias", torch::ones({7}));
+  }
+  Tensor forward(Tensor x) {
+    for (const int i : order) x = torch::tanh(blocks[i]->as<torch::nn::Linear>()->forward(x));
+    return x + bias;
+  }
+  torch::nn::ModuleList blocks;
+  Tensor bias;
+  std::vector<int> order{0, 1, 2};
+};
+TORCH_MODULE(Mlp);
+
+Mlp make_mlp(int layers = 3) {
+  return test::make_seeded(3, [&] { return Mlp(layers); });
+}
+
+Tensor rows_of(int step, int rank) {
+  return torch::sin(torch::arange(5 * 7, torch::kFloat).view({5, 7}) * 0.3 + step + 10 * rank);
+}
+
+/// `bits`: where sums come in the same order.
+void expect_same(const Mlp& net, const Mlp& plain, bool bits, const std::string& what) {
+  const auto equal = [&](const Tensor& a, const Tensor& b) {
+    return bits ? torch::equal(a, b) : torch::allclose(a, b, 1e-4, 1e-6);
+  };
+  const auto others = plain->named_parameters();
+  for (const auto& each : net->named_parameters()) {
+    const Tensor& other = others[each.key()];
+    EXPECT_TRUE(equal(full_tensor(each.value()), other)) << what << ": " << each.key();
+    ASSERT_EQ(each.value().grad().defined(), other.grad().defined()) << what << ": " << each.key();
+    if (!other.grad().defined()) continue;
+    EXPECT_TRUE(equal(full_tensor(each.value().grad()), other.grad()))
+        << what << ": gradient of " << each.key();
+  }
+}
+
+/// `step(i, ddp, x)`: one step's forwards and backwards, the same for both.
+template <typename Step>
+void expect_steps_as_ddp(const Step& step, const std::string& more = "",
+                         const std::function<void(Mlp&)>& prepare = {}, bool bits = true) {
+  run_as_threads(2, [&](World world) {
+    at::set_num_threads(1);
+    Mlp plain = make_mlp(), net = make_mlp();
+    if (prepare) prepare(plain);
+    if (prepare) prepare(net);
+    ParallelModel parallel = initialize(net, sharded_config(more), in(world));
+    const auto group = parallel.mpu().data_group();
+    torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
+        optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    const auto options = DDPOptions().find_unused_parameters(true);
+    DistributedDataParallel<Mlp> plain_ddp(plain, group, options), ddp(net, group, options);
+    for (int i = 0; i < 6; ++i) {
+      reference.zero_grad();
+      optimizer.zero_grad();
+      step(i, plain_ddp, plain, rows_of(i, world.rank()));
+      step(i, ddp, net, rows_of(i, world.rank()));
+      expect_same(net, plain, bits, c10::str("before step ", i));
+      reference.step();
+      optimizer.step();
+      expect_same(net, plain, bits, c10::str("after step ", i));
+    }
+  });
+}
+
+TEST(Sharded, UnderAutocast) {
+  expect_steps_as_ddp([](int, auto& ddp, Mlp& net, const Tensor& x) {
+    Tensor loss;
+    {
+      const HalfForward half;
+      loss = ddp.forward(x).square().mean();
+    }
+    for (const auto& buckets : buckets_of(net->parameters())) {
+      EXPECT_EQ(buckets->gathered_bytes(), 0);
+    }
+    loss.backward();
+  });
+}
+
+TEST(Sharded, LayersInAnyOrder) {  // acceptance Z5
+  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
+    net->order = i % 2 == 1 ? std::vector<int>{0, 2, 0} : std::vector<int>{0, 2, 1};
+    if (i == 4) net->order = {1, 0, 0, 2};
+    ddp.forward(x).square().mean().backward();
+  });
+}
+
+TEST(Sharded, KeptUntilBackward) {
+  expect_steps_as_ddp(
+      [](int, auto& ddp, Mlp&, const Tensor& x) { ddp.forward(x).square().mean().backward(); },
+      R"(, "reshard": false)");
+}
+
+TEST(Sharded, SeveralBackwardsAStep) {  // acceptance Z11
+  const auto step = [](int i, auto& ddp, Mlp&, const Tensor& x) {
+    for (int k = 0; k <= i % 3; ++k) ddp.forward(x * (k + 1)).backward(torch::full({5, 7}, 0.25));
+  };
+  expect_steps_as_ddp(step, "", {}, /*bits=*/false);
+}
+
+TEST(Sharded, EvaluationBetween) {
+  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      net->forward(x);
+    }
+    ddp.forward(x).square().mean().backward();
+    const torch::NoGradGuard no_grad;
+    if (i % 2 == 0) net->blocks[1]->as<torch::nn::Linear>()->weight.mul_(0.5);
+    net->forward(x);
+  });
+}
+
+TEST(Sharded, FrozenInBetween) {
+  expect_steps_as_ddp(
+      [](int, auto& ddp, Mlp&, const Tensor& x) { ddp.forward(x).square().mean().backward(); }, "",
+      [](Mlp& net) {
+        net->blocks[1]->as<torch::nn::Linear>()->weight.set_requires_grad(false);
+        net->blocks[2]->as<torch::nn::Linear>()->bias.set_requires_grad(false);
+      });
+}
+
+TEST(Sharded, BackwardThatThrows) {  // acceptance Z7
+  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
+    if (i == 2) {
+      Tensor out = ddp.forward(x);
+      const auto handle = [](const Tensor&) -> Tensor { throw std::runtime_error("stop"); };
+      Tensor middle = out * 1;
+      middle.register_hook(handle);
+      EXPECT_THROW(middle.sum().backward(), std::exception);
+      for (Tensor& each : net->parameters()) each.mutable_grad().reset();
+    }
+    ddp.forward(x).square().mean().backward();
+  });
+}
+
+TEST(Sharded, ClippedByLibTorch) {
+  const auto step = [](int, auto& ddp, Mlp& net, const Tensor& x) {
+    ddp.forward(x).square().sum().backward();
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 0.05);
+  };
+  expect_steps_as_ddp(step, "", {}, /*bits=*/false);
+}
+
+TEST(Sharded, WeightsInTheLoss) {
+  expect_steps_as_ddp([](int, auto& ddp, Mlp& net, const Tensor& x) {
+    const Tensor out = ddp.forward(x);
+    Tensor loss = out.square().mean();
+    for (const Tensor& each : net->parameters()) loss = loss + each.square().sum() * out.mean();
+    loss.backward();
+  });
+}
+
+/// A user's own.
+struct Scaled : torch::autograd::Function<Scaled> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
+                        const Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x * weight;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0] * saved[1], (gradients[0] * saved[0]).sum(0)};
+  }
+};
+
+TEST(Sharded, OwnFunction) {
+  const auto step = [](int, auto& ddp, Mlp& net, const Tensor& x) {
+    (ddp.forward(x) + Scaled::apply(x, net->bias)).square().mean().backward();
+  };
+  expect_steps_as_ddp(step, "", {}, /*bits=*/false);
+}
+
+TEST(Sharded, GathersOncePerLayerAndDirection) {  // acceptance K11
+  for (const bool reshard : {true, false}) {
+    run_as_threads(2, [&](World world) {
+      Mlp net = make_mlp();
+      ParallelModel parallel =
+          initialize(net, sharded_config(reshard ? "" : R"(, "reshard": false)"), in(world));
+      const auto group = parallel.mpu().data_group();
+      DistributedDataParallel<Mlp> ddp(net, group);
+      for (int step = 0; step < 2; ++step) {
+        group->ledger().clear();
+        const Tensor loss = ddp.forward(rows_of(step, world.rank())).sum();
+        EXPECT_EQ(group->ledger().total("all_gather").calls, 4);
+        group->ledger().clear();
+        loss.backward();
+        // Nobody asks for the first layer's input gradient, and a bias is added: backward needs
+        // neither.
+        EXPECT_EQ(group->ledger().total("all_gather").calls, reshard ? 2 : 0);
+        EXPECT_EQ(group->ledger().total("reduce_scatter").calls, 4);
+      }
+    });
+  }
 }
 
 }  // namespace
