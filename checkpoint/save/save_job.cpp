@@ -15,6 +15,7 @@
 #include "checkpoint/resume/optimizer_state.h"
 #include "checkpoint/resume/random_record.h"
 #include "checkpoint/resume/scheduler_steps.h"
+#include "checkpoint/save/joined_replicas.h"
 #include "checkpoint/save/part_files.h"
 #include "checkpoint/storage/file_io.h"
 #include "checkpoint/storage/hash.h"
@@ -71,6 +72,7 @@ uint64_t bytes_of(const std::vector<at::Tensor>& values) {
 bool all_inside_model(const ModelState& state, const RankGrid& grid, bool merge) {
   bool inside = true;
   for (const ModelState::Tensor& tensor : state.tensors) {
+    if (!merge && is_over_replicas(tensor)) continue;  // they are joined
     inside = inside && cut_inside_model(tensor, grid);
     OSLO_CHECK(inside || merge, "'", tensor.name,
                "' is cut over ranks outside the tensor group, "
@@ -129,6 +131,10 @@ SaveJob::SaveJob(const ModelView& model, const MPU& mpu, const std::string& dire
   }
   agree_on_success(world, "save_parallelized: gathering", [&] {
     if (optimizer) states = optimizer->tensors();
+    if (merge) return;
+    const bool keeps = mpu.get_data_parallel_rank() == 0;
+    join_replicas(state->tensors, keeps);
+    join_replicas(states, keeps);
   });
   if (!merge) {
     index_.mesh = grid_;

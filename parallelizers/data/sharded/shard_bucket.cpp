@@ -14,6 +14,7 @@
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/memory/saved_geometry.h"
 #include "parallelizers/memory/saved_tensors.h"
+#include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
@@ -227,11 +228,6 @@ at::Tensor ShardBucket::whole(size_t number) {
   return used ? marked_in(whole, parameter, used) : whole;
 }
 
-/// As far as tensor ranks leave it to this one.
-at::Tensor ShardBucket::ordinary(const Weight& weight, const at::Tensor& gradient) const {
-  return local_in(gradient, weight.used).expand(weight.pieces.sizes);
-}
-
 /// A weight that this replica did not use counts as zeros; one that none did has no gradient: how
 /// many did comes behind the parts.
 std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& gradients) {
@@ -258,7 +254,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   for (const size_t i : trained) {
     used.push_back(gradients[i].defined() ? 1 : 0);
     if (gradients[i].defined()) {
-      shards.write(joined, ordinary(weights_[i], gradients[i]));
+      shards.write(joined, local_of(gradients[i]).expand(weights_[i].pieces.sizes));
     } else {
       shards.write_zeros(joined);
     }
@@ -288,7 +284,7 @@ at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kRule);
   const Weight& weight = weights_[number];
-  const at::Tensor own = ordinary(weight, gradient);
+  const at::Tensor own = local_in(gradient, weight.used).expand(weight.pieces.sizes);
   JoinedShards shards({&weight.pieces}, replicas_->size());
   const at::Tensor joined = own.new_empty(shards.elements());
   shards.write(joined, own);

@@ -78,7 +78,6 @@ class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
   const at::Tensor& memory();
   void make_node(const std::vector<at::Tensor>& parts);
   std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
-  at::Tensor ordinary(const Weight& weight, const at::Tensor& gradient) const;
   std::vector<uint32_t> versions() const;
   void check_not_written(const std::vector<uint32_t>& versions) const;
 
