@@ -119,6 +119,7 @@ class Initialization {
   TakenFromFirst taken_;
   std::optional<MPU> mpu_;
   ContextPtr context_;
+  std::shared_ptr<ModelContext> sharded_;  ///< of weights' parts; null: replicas have none
 
   // Planned.
   std::optional<PlanAxes> axes_;
@@ -276,7 +277,7 @@ void Initialization::cut() {
     place_on_stages(view_, context_, stages_.tensors);
   }
   if (saves_memory(config_.values())) mark_whole(view_, context_);
-  if (shards_weights()) shard_weights(view_, *mpu_, config_.values(), context_);
+  if (shards_weights()) sharded_ = shard_weights(view_, *mpu_, config_.values(), context_);
   if (marks) keep_gradients_whole(view_);
 }
 
@@ -304,8 +305,10 @@ ParallelModel Initialization::tell() {
     agree_on_success(world_, "initialize", [&] { seen = surveys(); });
   }
   if (enabled() && saves_memory(config_.values())) {
-    context_of(mpu_->tensor_mesh())->observer =
+    const auto observer =
         memory_observer(view_, config_.values(), options_.memory_limit, device_of(view_));
+    context_of(mpu_->tensor_mesh())->observer = observer;
+    if (sharded_) sharded_->observer = observer;
     const std::string word = saves_nothing(config_.values(), device_of(view_));
     if (leads() && !world_.plan_only() && !word.empty()) std::cerr << word << std::endl;
   }

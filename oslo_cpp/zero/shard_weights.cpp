@@ -21,7 +21,7 @@ void check_shards_weights(const ModelView& /*model*/, const MPU& mpu, const Conf
                 "own at::autocast works at stage 3)");
 }
 
-void shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
+std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
                    const ContextPtr& context) {
   std::vector<ShardedLayer> layers;
   for (const std::string& path : pipeline_layers(model)) layers.push_back({path});
@@ -35,7 +35,7 @@ void shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& v
     its->parameters.push_back(parameter);
   }
   layers.push_back(std::move(outside));
-  shard_parameters(layers, mpu.group("data"), context, values.zero_reshard);
+  return shard_parameters(layers, mpu.group("data"), context, values.zero_reshard);
 }
 
 }  // namespace oslo

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+
 #include "mpu/grid/mpu.h"
 #include "oslo_cpp/config/config_values.h"
 #include "parallelizers/modules/model_view.h"
@@ -12,8 +14,9 @@ namespace oslo {
 void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values);
 
 /// Leaves each data rank its part of the model's weights: the layers of a repeated stack one by one,
-/// what lies outside of them together (parallelizers/data/sharded/).
-void shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
+/// what lies outside of them together (parallelizers/data/sharded/). What the parts share; null where
+/// there is one data rank.
+std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
                    const ContextPtr& context);
 
 }  // namespace oslo

@@ -15,6 +15,7 @@
 #include "oslo_cpp/zero/gather_states.h"
 #include "parallelizers/data/gradient_elements.h"
 #include "parallelizers/data/replicas.h"
+#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 
@@ -87,6 +88,17 @@ class StateSharing::Swapped {
   std::vector<std::vector<at::Tensor>> whole_;
 };
 
+namespace {
+
+/// Then their states are parts already (stage 3), and what is whole has a gradient on all replicas.
+bool keep_parts_of_weights(const StateSharing::Groups& groups) {
+  return std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+    return std::any_of(group.params().begin(), group.params().end(), is_sharded);
+  });
+}
+
+}  // namespace
+
 StateSharing::StateSharing(ParallelModel parallel, ShareUnit unit)
     : parallel_(std::move(parallel)), unit_(unit) {}
 
@@ -94,7 +106,7 @@ void StateSharing::step(torch::optim::Optimizer& optimizer, const std::function<
   const std::shared_ptr<Group>& replicas = parallel_.mpu().data_group();
   check_replicas(*replicas);
   group_ = replicas;
-  if (group_->size() == 1) return base();
+  if (group_->size() == 1 || keep_parts_of_weights(optimizer.param_groups())) return base();
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kRule);
   for (const Shared& shared : shared_) check_layout(shared);

@@ -1,6 +1,7 @@
 // Stage 3 beside tensor ranks, checkpoints, loss scaling, recomputation and deferred construction.
 #include <limits>
 
+#include "parallelizers/memory/recompute/layer_segments.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/zero_test/net.h"
 
@@ -66,8 +67,15 @@ TEST(ShardedWeights, ByOtherOptimizers) {
 }
 
 TEST(ShardedWeights, ComputedAgainInBackward) {
-  expect_one_device<AdamW>(2, R"(, "activation_checkpoint": {"enabled": true})", adamw());
-  expect_one_device<AdamW>(4, kTwoTensorRanks + R"(, "activation_checkpoint": {"enabled": true})", adamw());
+  const auto expect_used = [](ParallelModel& parallel) {
+    const auto observer = context_of(parallel.mpu().tensor_mesh())->observer;
+    for (const SegmentReport& each : dynamic_cast<const LayerSegments&>(*observer).report()) {
+      EXPECT_TRUE(each.used && each.not_cut.empty()) << each.name << ": " << each.not_cut;
+    }
+  };
+  const std::string again = R"(, "activation_checkpoint": {"enabled": true})";
+  expect_one_device<AdamW>(2, again, adamw(), expect_used);
+  expect_one_device<AdamW>(4, kTwoTensorRanks + again, adamw(), expect_used);
 }
 
 TEST(ShardedWeights, AreWholeAgainByDeparallelize) {

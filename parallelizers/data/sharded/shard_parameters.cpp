@@ -39,7 +39,7 @@ class WeightOfBucket final : public ShardedWeight {
 };
 
 /// The tensor axes that have several ranks, and inside them the replicas.
-ContextPtr with_replicas(const ModelContext& tensor, const std::shared_ptr<Group>& replicas) {
+std::shared_ptr<ModelContext> with_replicas(const ModelContext& tensor, const std::shared_ptr<Group>& replicas) {
   std::vector<std::shared_ptr<Group>> axes;
   for (int axis = 0; axis < tensor.mesh().axes(); ++axis) {
     if (tensor.mesh().axis(axis)->size() > 1) axes.push_back(tensor.mesh().axis(axis));
@@ -110,10 +110,10 @@ const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
 
 }  // namespace
 
-void shard_parameters(const std::vector<ShardedLayer>& layers,
+std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
                       const std::shared_ptr<Group>& replicas, const ContextPtr& tensor,
                       bool reshard) {
-  if (replicas->size() == 1) return;
+  if (replicas->size() == 1) return nullptr;
   std::vector<at::Tensor> known;
   for (const ShardedLayer& layer : layers) {
     for (const NamedTensor& parameter : layer.parameters) {
@@ -124,7 +124,7 @@ void shard_parameters(const std::vector<ShardedLayer>& layers,
     }
   }
   broadcast_from_first(*replicas, known);
-  const ContextPtr context = with_replicas(*tensor, replicas);
+  const std::shared_ptr<ModelContext> context = with_replicas(*tensor, replicas);
   const auto all = std::make_shared<ShardBuckets>(reshard);
   for (const ShardedLayer& layer : layers) {
     const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
@@ -136,6 +136,7 @@ void shard_parameters(const std::vector<ShardedLayer>& layers,
     }
     if (some) all->add(bucket, layer.of_layer);
   }
+  return context;
 }
 
 std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters) {
