@@ -11,14 +11,18 @@
 
 namespace oslo {
 
-void check_shards_weights(const ModelView& /*model*/, const MPU& mpu, const ConfigValues& values) {
-  const char* const other = mpu.size("pipeline") > 1         ? "pipeline stages"
-                            : values.master_weights          ? "master_weights"
-                            : values.amp                     ? "amp"
-                            : nullptr;
-  OSLO_CHECK_AS(config, other == nullptr, "'zero_optimization.stage' = 3 beside ", other ? other : "",
-                " is not there yet: set it to 1, which shares out the optimizer's states (a program's "
-                "own at::autocast works at stage 3)");
+void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
+  OSLO_CHECK_AS(config, mpu.size("pipeline") == 1,
+                "'zero_optimization.stage' = 3 beside pipeline stages is not there yet: set it to 1, "
+                "which shares out the optimizer's states");
+  if (!values.master_weights) return;
+  for (const NamedTensor& parameter : model.in_use()) {
+    OSLO_CHECK_AS(config, parameter.tensor.scalar_type() != at::kHalf &&
+                              parameter.tensor.scalar_type() != at::kBFloat16,
+                  "'zero_optimization.stage' = 3 beside \"master_weights\" of a model in half: ",
+                  parameter.name, " is ", parameter.tensor.scalar_type(),
+                  "; keep the model in fp32 and let \"amp\" compute in half, or set the stage to 1");
+  }
 }
 
 std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,

@@ -154,6 +154,56 @@ TEST(Sharded, UnderAutocast) {
   });
 }
 
+TEST(Sharded, InHalfByTheConfig) {
+  for (const std::string& more : {std::string(), std::string(R"(, "master_weights": true)")}) {
+    run_as_threads(2, [&](World world) {
+      at::set_num_threads(1);
+      Mlp other = make_mlp(), net = make_mlp();
+      const std::string amp = R"(, "amp": {"enabled": true})" + more + "}";
+      ParallelModel plain = initialize(other, Config::parse("{" + amp.substr(2)), in(world));
+      ParallelModel parallel =
+          initialize(net, Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3})" + amp),
+                     in(world));
+      torch::optim::SGD reference(other->parameters(), torch::optim::SGDOptions(0.1)),
+          optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+      DistributedDataParallel<Mlp> plain_ddp(other, plain.mpu().data_group()),
+          ddp(net, parallel.mpu().data_group());
+      for (int step = 0; step < 4; ++step) {
+        reference.zero_grad();
+        optimizer.zero_grad();
+        plain_ddp.forward(rows_of(step, world.rank())).square().mean().backward();
+        const Tensor out = ddp.forward(rows_of(step, world.rank()));
+        EXPECT_EQ(buckets_of(net->parameters()).at(0)->gathered_bytes(), 0);
+        out.square().mean().backward();
+        expect_same(net, other, true, c10::str(more, " before step ", step));
+        reference.step();
+        optimizer.step();
+      }
+    });
+  }
+}
+
+TEST(Sharded, HalfGradientsAddUpInFull) {  // acceptance Z3
+  run_as_threads(2, [](World world) {
+    struct WeightImpl : torch::nn::Module {
+      WeightImpl() { w = register_parameter("w", torch::ones({3}, torch::kBFloat16)); }
+      Tensor forward(const Tensor& x) { return x * w; }
+      Tensor w;
+    };
+    struct Weight : torch::nn::ModuleHolder<WeightImpl> {
+      using ModuleHolder::ModuleHolder;
+    };
+    Weight net;
+    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    DistributedDataParallel<Weight> ddp(net, parallel.mpu().data_group());
+    for (int micro = 0; micro < 512; ++micro) {
+      ddp.forward(torch::ones({3}, torch::kBFloat16)).sum().backward();
+    }
+    EXPECT_TRUE(full_tensor(net->w.grad()).to(torch::kFloat).eq(512).all().item<bool>())
+        << full_tensor(net->w.grad());
+  });
+}
+
 TEST(Sharded, LayersInAnyOrder) {  // acceptance Z5
   expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
     net->order = i % 2 == 1 ? std::vector<int>{0, 2, 0} : std::vector<int>{0, 2, 1};

@@ -15,15 +15,11 @@
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
-namespace {
-
-/// The type that the config has gradients exchanged in; unset: their own.
-std::optional<c10::ScalarType> travel_type(Group& group) {
+c10::ScalarType travel_type(Group& group, c10::ScalarType type) {
   const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.process_group().get());
-  return counted == nullptr ? std::nullopt : counted->gradients_travel_in();
+  const auto asked = counted == nullptr ? std::nullopt : counted->gradients_travel_in();
+  return asked && c10::elementSize(*asked) < c10::elementSize(type) ? *asked : type;
 }
-
-}  // namespace
 
 Pending GradientExchange::start(const GradientBucket& bucket, bool awaited) const {
   // Parts of more ranks than rows; Gloo takes no empty tensor.
@@ -35,11 +31,9 @@ Pending GradientExchange::start(const GradientBucket& bucket, bool awaited) cons
   addends.div_(
       group_.size());  // before the sum, as LibTorch's DDP does: a half type would overflow
   const c10::ScalarType type = addends.scalar_type();
-  const auto travels_in = travel_type(group_);
-  if (!travels_in || c10::elementSize(*travels_in) >= c10::elementSize(type)) {
-    return strategy_.start(group_, bucket, awaited);
-  }
-  return strategy_.start(group_, {addends.to(*travels_in), bucket.parameters}, awaited)
+  const c10::ScalarType travels_in = travel_type(group_, type);
+  if (travels_in == type) return strategy_.start(group_, bucket, awaited);
+  return strategy_.start(group_, {addends.to(travels_in), bucket.parameters}, awaited)
       .then([type](at::Tensor sum) { return sum.to(type); });
 }
 

@@ -37,6 +37,10 @@ class GradientExchange {
   const char* rule_;
 };
 
+/// The type that the config has gradients of `type` travel in over `group`: its own, or a narrower
+/// one.
+c10::ScalarType travel_type(Group& group, c10::ScalarType type);
+
 /// Which of `parameters` travel together, by their numbers: of one type and device, the last ones
 /// first, which is about the order in which their gradients come. A bucket is full at `bytes` or
 /// more, the first of each kind at `first_bytes`.

@@ -10,7 +10,9 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
+#include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/sharded/shard_buckets.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/memory/saved_geometry.h"
 #include "parallelizers/memory/saved_tensors.h"
@@ -240,16 +242,19 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   std::vector<size_t> trained;
   std::vector<const ShardPieces*> pieces;
   at::TensorOptions options;
+  c10::ScalarType type = at::kFloat;
+  const std::vector<at::Tensor> own_parts = this->parts();
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained) continue;
     trained.push_back(i);
     pieces.push_back(&weights_[i].pieces);
-    if (gradients[i].defined()) options = gradients[i].options();
+    if (gradients[i].defined()) options = local_of(gradients[i]).options();
+    type = gradient_type(own_parts[i]);
   }
   const int ranks = replicas_->size(), rank = replicas_->rank();
   const auto flags = static_cast<int64_t>(trained.size());
   JoinedShards shards(pieces, ranks, flags);
-  const at::Tensor joined = at::empty(shards.elements(), options);
+  const at::Tensor joined = at::empty(shards.elements(), options.dtype(type));
   std::vector<float> used;
   for (const size_t i : trained) {
     used.push_back(gradients[i].defined() ? 1 : 0);
@@ -262,7 +267,9 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   const at::Tensor flag = at::tensor(used).to(joined.options());
   for (int replica = 0; replica < ranks; ++replica) shards.beside(joined, replica).copy_(flag);
   joined.div_(ranks);  // before the sum, as LibTorch's DDP does: a half type would overflow
-  const at::Tensor own = replicas_->reduce_scatter(joined, 0, shards.sizes());
+  const c10::ScalarType travels_in = travel_type(*replicas_, type);
+  const at::Tensor own =
+      replicas_->reduce_scatter(joined.to(travels_in), 0, shards.sizes()).to(type);
   const at::Tensor uses = own.narrow(0, own.numel() - flags, flags).to(at::kCPU, at::kFloat);
   std::vector<at::Tensor> parts(weights_.size());
   int64_t begin = 0;

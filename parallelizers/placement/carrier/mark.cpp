@@ -174,7 +174,6 @@ at::Tensor marked_in(const at::Tensor& local, const at::Tensor& like, const Layo
   mark->layout = layout;
   mark->layouts = ParameterLayouts(layout);
   mark->local_sizes.assign(local.sizes().begin(), local.sizes().end());
-  mark->sharded = nullptr;
   mark->accumulator = nullptr;
   at::Tensor marked = over_part(local, *layout, local.device());
   set_mark(*marked.unsafeGetTensorImpl(), std::move(mark));

@@ -78,7 +78,7 @@ void keep_accumulator(const at::Tensor& tensor, const Mark& mark);
 ShardedWeight* sharded_weight(const at::Tensor& tensor, const Mark& mark);
 
 /// A tensor with the mark of `like` but for how it lies, and with the history of `local`, which is
-/// this rank's part in `layout`.
+/// this rank's part in `layout`: a gathered weight.
 at::Tensor marked_in(const at::Tensor& local, const at::Tensor& like, const LayoutPtr& layout);
 
 /// More pipeline stages hold a marked parameter or buffer from now on. `part`: this rank's part on

@@ -13,6 +13,7 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/door/autocast.h"
+#include "parallelizers/placement/door/door.h"
 
 namespace oslo {
 namespace {
@@ -71,11 +72,18 @@ bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
   if (!op.to_type || !is_inside_autocast()) return false;
   c10::IValue& argument = stack[stack.size() - op.arguments];
   const at::Tensor tensor = argument.toTensor();
-  if (over_replicas(tensor) == nullptr || placed_impl(tensor) != nullptr) return false;
-  ShardedWeight* const weight = sharded_weight(tensor, *mark_of(tensor));
-  if (weight == nullptr) return false;
-  argument = weight->gathered();
-  run();
+  if (!tensor.key_set().has(kPlacedKey) || placed_impl(tensor) != nullptr) return false;
+  const Mark& mark = *mark_of(tensor);
+  const std::shared_ptr<ShardedWeight> weight = mark.sharded;
+  if (!weight) return false;
+  if (mark.layout->context()->replica_axis < 0) {  // gathered
+    run();
+  } else if (sharded_weight(tensor, mark) == nullptr) {
+    return false;
+  } else {
+    argument = weight->gathered();
+    door(op, stack);
+  }
   weight->cast_made(stack.back().toTensor());
   return true;
 }

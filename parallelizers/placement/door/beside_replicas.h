@@ -17,8 +17,8 @@ namespace oslo {
 /// one, which knows nothing of the replicas. Throws where one would be written.
 bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack);
 
-/// The same for what autocast casts a weight by, which is a use of it, in gradient mode or not.
-/// Whether it was one; `run` then has run the call.
+/// Runs what autocast casts such a weight by, which is a use of it: what it gives is not kept for
+/// backward either. `run`: how any call goes on. False, with nothing done, for other calls.
 bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
                           c10::function_ref<void()> run);
 

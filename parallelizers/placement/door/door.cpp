@@ -217,13 +217,15 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
     op.handle.callBoxed(stack);
     return;
   }
-  const auto run_it = [&] {
-    if (run_fused_optimizer(op, stack)) return;
-    if (cast_beside_replicas(op, stack, [&] { door(op, stack); })) return;
+  const auto run_met = [&] {
     if (met == Met::marked && (take_kept_cast(op, stack) || run_on_parts(op, stack))) return;
     if (gather_beside_replicas(op, stack)) return door(op, stack);
     if (met == Met::marked && run_alone(op, stack)) return;
     run(op, stack);
+  };
+  const auto run_it = [&] {
+    if (run_fused_optimizer(op, stack)) return;
+    if (!cast_beside_replicas(op, stack, run_met)) run_met();
   };
   UseFollower* const uses = follower();
   if (uses == nullptr) return run_it();
