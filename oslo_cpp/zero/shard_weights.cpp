@@ -12,21 +12,24 @@
 namespace oslo {
 
 void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
-  OSLO_CHECK_AS(config, mpu.size("pipeline") == 1,
-                "'zero_optimization.stage' = 3 beside pipeline stages is not there yet: set it to 1, "
-                "which shares out the optimizer's states");
+  OSLO_CHECK_AS(
+      config, mpu.size("pipeline") == 1,
+      "'zero_optimization.stage' = 3 beside pipeline stages is not there yet: set it to 1, "
+      "which shares out the optimizer's states");
   if (!values.master_weights) return;
   for (const NamedTensor& parameter : model.in_use()) {
-    OSLO_CHECK_AS(config, parameter.tensor.scalar_type() != at::kHalf &&
-                              parameter.tensor.scalar_type() != at::kBFloat16,
-                  "'zero_optimization.stage' = 3 beside \"master_weights\" of a model in half: ",
-                  parameter.name, " is ", parameter.tensor.scalar_type(),
-                  "; keep the model in fp32 and let \"amp\" compute in half, or set the stage to 1");
+    OSLO_CHECK_AS(
+        config,
+        parameter.tensor.scalar_type() != at::kHalf &&
+            parameter.tensor.scalar_type() != at::kBFloat16,
+        "'zero_optimization.stage' = 3 beside \"master_weights\" of a model in half: ",
+        parameter.name, " is ", parameter.tensor.scalar_type(),
+        "; keep the model in fp32 and let \"amp\" compute in half, or set the stage to 1");
   }
 }
 
-std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
-                   const ContextPtr& context) {
+std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu,
+                                            const ConfigValues& values, const ContextPtr& context) {
   std::vector<ShardedLayer> layers;
   for (const std::string& path : pipeline_layers(model)) layers.push_back({path});
   ShardedLayer outside{"what lies outside of layers", false};

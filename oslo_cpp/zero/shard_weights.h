@@ -13,10 +13,10 @@ namespace oslo {
 /// ("zero_optimization", stage 3) as `values` ask.
 void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values);
 
-/// Leaves each data rank its part of the model's weights: the layers of a repeated stack one by one,
-/// what lies outside of them together (parallelizers/data/sharded/). What the parts share; null where
-/// there is one data rank.
-std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values,
-                   const ContextPtr& context);
+/// Leaves each data rank its part of the model's weights: the layers of a repeated stack one by
+/// one, what lies outside of them together (parallelizers/data/sharded/). What the parts share;
+/// null where there is one data rank.
+std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu,
+                                            const ConfigValues& values, const ContextPtr& context);
 
 }  // namespace oslo

@@ -37,7 +37,8 @@ namespace {
 std::string describe(const ReducedParameter& parameter) {
   const LayoutPtr layout = oslo::layout(parameter.tensor);
   const c10::IntArrayRef own = parameter.tensor.sizes();
-  const auto sizes = parameter.sharded ? layout->global_sizes(own) : decltype(layout->global_sizes(own))(own);
+  const auto sizes =
+      parameter.sharded ? layout->global_sizes(own) : decltype(layout->global_sizes(own))(own);
   return c10::str(parameter.name, " ", c10::IntArrayRef(sizes), " ", parameter.dtype,
                   parameter.trained ? "" : " frozen", layout ? " cut " + layout->to_string() : "");
 }
@@ -168,7 +169,8 @@ void DataParallelCore::check_divided() {
 
 bool DataParallelCore::finds_unused() const {
   const DDPOptions& options = state_->options;
-  return state_->exchange && options.find_unused_parameters() && !options.static_graph() && c10::GradMode::is_enabled();
+  return state_->exchange && options.find_unused_parameters() && !options.static_graph() &&
+         c10::GradMode::is_enabled();
 }
 
 void DataParallelCore::before_forward() {
@@ -185,8 +187,8 @@ void DataParallelCore::before_forward() {
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
   for (const auto& shards : state_->shards) shards->forward_ended();
   if (!c10::GradMode::is_enabled()) return;
-  exchanges_ = state_->exchange ? state_->exchange->forward_ends(synchronizes_, outputs)
-                                : synchronizes_;
+  exchanges_ =
+      state_->exchange ? state_->exchange->forward_ends(synchronizes_, outputs) : synchronizes_;
   state_->buffers_due |= exchanges_;
 }
 

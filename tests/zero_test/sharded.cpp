@@ -62,7 +62,6 @@ TEST_P(ShardedRanks, TrainsAsDdp) {
   });
 }
 
-
 /// Autocast on this thread while alive.
 struct HalfForward {
   HalfForward() { at::autocast::set_autocast_enabled(at::kCPU, true); }
@@ -161,9 +160,9 @@ TEST(Sharded, InHalfByTheConfig) {
       Mlp other = make_mlp(), net = make_mlp();
       const std::string amp = R"(, "amp": {"enabled": true})" + more + "}";
       ParallelModel plain = initialize(other, Config::parse("{" + amp.substr(2)), in(world));
-      ParallelModel parallel =
-          initialize(net, Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3})" + amp),
-                     in(world));
+      ParallelModel parallel = initialize(
+          net, Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3})" + amp),
+          in(world));
       torch::optim::SGD reference(other->parameters(), torch::optim::SGDOptions(0.1)),
           optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
       DistributedDataParallel<Mlp> plain_ddp(other, plain.mpu().data_group()),

@@ -11,8 +11,9 @@ namespace {
 const std::string kTwoTensorRanks = R"(, "model_parallelism": {"tensor_parallel_size": 2})";
 
 Config config_of_stage(int stage, const std::string& more = "") {
-  return Config::parse(c10::str(R"({"zero_optimization": {"enabled": )", stage > 0 ? "true" : "false",
-                                R"(, "stage": )", std::max(stage, 1), "}", more, "}"));
+  return Config::parse(c10::str(R"({"zero_optimization": {"enabled": )",
+                                stage > 0 ? "true" : "false", R"(, "stage": )", std::max(stage, 1),
+                                "}", more, "}"));
 }
 
 /// Steps of one device, and of ranks with their rows of each batch.
@@ -142,12 +143,13 @@ TEST_P(ShardedCheckpoints, GoOnInAnyOtherGrid) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Pairs, ShardedCheckpoints,
-                         ::testing::Values(std::tuple(OnGrid{2, 3, ""}, OnGrid{3, 3, ""}),
-                                           std::tuple(OnGrid{3, 3, ""}, OnGrid{1, 0, ""}),
-                                           std::tuple(OnGrid{2, 0, ""}, OnGrid{2, 3, ""}),
-                                           std::tuple(OnGrid{4, 3, kTwoTensorRanks}, OnGrid{2, 3, ""}),
-                                           std::tuple(OnGrid{3, 3, ""}, OnGrid{4, 3, kTwoTensorRanks})));
+INSTANTIATE_TEST_SUITE_P(
+    Pairs, ShardedCheckpoints,
+    ::testing::Values(std::tuple(OnGrid{2, 3, ""}, OnGrid{3, 3, ""}),
+                      std::tuple(OnGrid{3, 3, ""}, OnGrid{1, 0, ""}),
+                      std::tuple(OnGrid{2, 0, ""}, OnGrid{2, 3, ""}),
+                      std::tuple(OnGrid{4, 3, kTwoTensorRanks}, OnGrid{2, 3, ""}),
+                      std::tuple(OnGrid{3, 3, ""}, OnGrid{4, 3, kTwoTensorRanks})));
 
 TEST(ShardedWeights, AScalerSkipsTheStepOnAllReplicas) {
   run_as_threads(2, [](World world) {

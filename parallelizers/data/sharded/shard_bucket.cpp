@@ -190,8 +190,8 @@ void ShardBucket::check_not_written(const std::vector<uint32_t>& versions) const
 }
 
 void ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
-  const auto node = oslo::make_node<AverageShards>(
-      [own = weak_from_this()](const variable_list& gradients) {
+  const auto node =
+      oslo::make_node<AverageShards>([own = weak_from_this()](const variable_list& gradients) {
         const auto bucket = own.lock();
         return bucket ? bucket->average(gradients) : variable_list(gradients.size());
       });
@@ -217,12 +217,11 @@ at::Tensor ShardBucket::whole(size_t number) {
   at::Tensor whole = alias_of(wholes_[number]);
   const at::Tensor& parameter = parts[number];
   if (c10::GradMode::is_enabled() && parameter.requires_grad()) {
-    const bool known =
-        node_ && node_type_ == whole.scalar_type() &&
-        std::equal(parts.begin(), parts.end(), weights_.begin(),
-                   [](const at::Tensor& part, const Weight& weight) {
-                     return part.requires_grad() == weight.trained;
-                   });
+    const bool known = node_ && node_type_ == whole.scalar_type() &&
+                       std::equal(parts.begin(), parts.end(), weights_.begin(),
+                                  [](const at::Tensor& part, const Weight& weight) {
+                                    return part.requires_grad() == weight.trained;
+                                  });
     if (!known) make_node(parts);
     torch::autograd::impl::set_gradient_edge(whole, {node_, static_cast<uint32_t>(number)});
   }

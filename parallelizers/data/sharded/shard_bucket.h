@@ -30,8 +30,7 @@ class ShardBuckets;
 /// replicas, which must use the same buckets in the same order.
 class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
  public:
-  ShardBucket(std::string name, std::shared_ptr<Group> replicas,
-              std::shared_ptr<ShardBuckets> all)
+  ShardBucket(std::string name, std::shared_ptr<Group> replicas, std::shared_ptr<ShardBuckets> all)
       : name_(std::move(name)), replicas_(std::move(replicas)), all_(std::move(all)) {}
   ShardBucket(const ShardBucket&) = delete;
   ShardBucket& operator=(const ShardBucket&) = delete;
@@ -85,10 +84,10 @@ class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
   const std::shared_ptr<Group> replicas_;
   const std::shared_ptr<ShardBuckets> all_;
   std::vector<Weight> weights_;
-  at::Tensor memory_;                             ///< of all whole weights, one behind the other
-  std::vector<at::Tensor> wholes_;                ///< over it
+  at::Tensor memory_;                            ///< of all whole weights, one behind the other
+  std::vector<at::Tensor> wholes_;               ///< over it
   std::vector<std::shared_ptr<void>> regained_;  ///< what is saved of it is not kept
-  NodePtr node_;                                  ///< where their gradients arrive
+  NodePtr node_;                                 ///< where their gradients arrive
   at::ScalarType node_type_ = at::kFloat;
   std::vector<Handed> handed_;
 };

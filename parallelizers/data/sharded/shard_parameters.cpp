@@ -39,7 +39,8 @@ class WeightOfBucket final : public ShardedWeight {
 };
 
 /// The tensor axes that have several ranks, and inside them the replicas.
-std::shared_ptr<ModelContext> with_replicas(const ModelContext& tensor, const std::shared_ptr<Group>& replicas) {
+std::shared_ptr<ModelContext> with_replicas(const ModelContext& tensor,
+                                            const std::shared_ptr<Group>& replicas) {
   std::vector<std::shared_ptr<Group>> axes;
   for (int axis = 0; axis < tensor.mesh().axes(); ++axis) {
     if (tensor.mesh().axis(axis)->size() > 1) axes.push_back(tensor.mesh().axis(axis));
@@ -51,8 +52,9 @@ std::shared_ptr<ModelContext> with_replicas(const ModelContext& tensor, const st
   return context;
 }
 
-/// The dimension that gives the ranks nearly as much as each other: the first one, if it does; where
-/// tensor ranks cut all, the first one. Sizes that no tensor axis cuts are the same on all ranks.
+/// The dimension that gives the ranks nearly as much as each other: the first one, if it does;
+/// where tensor ranks cut all, the first one. Sizes that no tensor axis cuts are the same on all
+/// ranks.
 int64_t dimension_to_cut(c10::IntArrayRef sizes, const Layout* layout, int64_t ranks) {
   constexpr double kNearly = 1.05;
   int64_t best = -1;
@@ -111,8 +113,8 @@ const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
 }  // namespace
 
 std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
-                      const std::shared_ptr<Group>& replicas, const ContextPtr& tensor,
-                      bool reshard) {
+                                               const std::shared_ptr<Group>& replicas,
+                                               const ContextPtr& tensor, bool reshard) {
   if (replicas->size() == 1) return nullptr;
   std::vector<at::Tensor> known;
   for (const ShardedLayer& layer : layers) {

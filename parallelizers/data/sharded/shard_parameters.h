@@ -15,7 +15,7 @@ namespace oslo {
 
 /// Parameters that are gathered together.
 struct ShardedLayer {
-  std::string name;                    ///< "h.0"; of what lies outside of layers: "outside of layers"
+  std::string name;  ///< "h.0"; of what lies outside of layers: "outside of layers"
   bool of_layer = true;
   std::vector<NamedTensor> parameters = {};
 };
@@ -26,8 +26,8 @@ struct ShardedLayer {
 /// whose content is still to come (deferred). `tensor`: what the model's values share. Returns what
 /// the parts share; null, with nothing done, where there is one replica.
 std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
-                      const std::shared_ptr<Group>& replicas, const ContextPtr& tensor,
-                      bool reshard);
+                                               const std::shared_ptr<Group>& replicas,
+                                               const ContextPtr& tensor, bool reshard);
 
 /// The buckets of the parameters among these that replicas keep parts of; each model's once.
 std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters);

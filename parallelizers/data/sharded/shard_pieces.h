@@ -17,7 +17,7 @@ struct ShardPieces {
   ShardPieces(const at::Tensor& own, const Layout& layout);
 
   int64_t dim;
-  CutPtr cut;            ///< of it, over the replicas
+  CutPtr cut;              ///< of it, over the replicas
   c10::DimVector sizes;    ///< of the whole, as far as tensor ranks leave it to this one
   c10::DimVector strides;  ///< in the order of the author's (channels-last); without gaps
 

@@ -96,8 +96,8 @@ class AccumulateMarked final : public Node {
   }
 
  private:
-  /// Of a weight that replicas have parts of: whether the gradient has not come by its bucket, which
-  /// averages it.
+  /// Of a weight that replicas have parts of: whether the gradient has not come by its bucket,
+  /// which averages it.
   bool is_of_one_replica(const at::Tensor& gradient) const {
     if (layout_->context()->replica_axis < 0) return false;
     const PlacedTensorImpl* const impl = placed_impl(gradient);

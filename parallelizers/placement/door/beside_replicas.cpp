@@ -22,7 +22,8 @@ namespace {
 const ModelContext* over_replicas(const at::Tensor& tensor) {
   if (!tensor.key_set().has(kPlacedKey)) return nullptr;
   const PlacedTensorImpl* const impl = placed_impl(tensor);
-  const Layout* const layout = impl != nullptr ? impl->layout().get() : mark_of(tensor)->layout.get();
+  const Layout* const layout =
+      impl != nullptr ? impl->layout().get() : mark_of(tensor)->layout.get();
   return layout->context()->replica_axis >= 0 ? layout->context().get() : nullptr;
 }
 
