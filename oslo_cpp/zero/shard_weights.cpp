@@ -5,17 +5,15 @@
 #include <vector>
 
 #include "mpu/base/error.h"
+#include "oslo_cpp/config/config_dialects.h"
+#include "oslo_cpp/initialize/initialize_stages.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/modules/path_components.h"
 #include "parallelizers/stages/model_layers.h"
 
 namespace oslo {
 
-void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
-  OSLO_CHECK_AS(
-      config, mpu.size("pipeline") == 1,
-      "'zero_optimization.stage' = 3 beside pipeline stages is not there yet: set it to 1, "
-      "which shares out the optimizer's states");
+void check_shards_weights(const ModelView& model, const ConfigValues& values) {
   if (!values.master_weights) return;
   for (const NamedTensor& parameter : model.in_use()) {
     OSLO_CHECK_AS(
@@ -42,7 +40,13 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
     its->parameters.push_back(parameter);
   }
   layers.push_back(std::move(outside));
-  return shard_parameters(layers, mpu.group("data"), context, values.zero_reshard);
+  const bool in_stages = mpu.size("pipeline") > 1;
+  const KeepGathered keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
+                            : in_stages                              ? KeepGathered::until_written
+                                                                     : KeepGathered::until_backward;
+  return shard_parameters(layers, mpu.group("data"), context, keep, [&](ModelContext& shared) {
+    put_on_stages(shared, mpu.pipeline_group(), context->device(), pipeline_shape(values));
+  });
 }
 
 }  // namespace oslo

@@ -102,6 +102,46 @@ TEST(ShardedWeights, Verified) {
   });
 }
 
+class ShardedGrid : public ::testing::TestWithParam<std::tuple<int, int, std::string>> {};
+INSTANTIATE_TEST_SUITE_P(
+    TensorAndPipeline, ShardedGrid,
+    ::testing::Values(std::tuple(1, 1, "1f1b"), std::tuple(1, 2, "1f1b"), std::tuple(1, 2, "gpipe"),
+                      std::tuple(1, 2, "zero_bubble"), std::tuple(2, 1, "1f1b"),
+                      std::tuple(2, 2, "1f1b"), std::tuple(1, 2, "zbv")));
+
+TEST_P(ShardedGrid, OfASchedule) {
+  const auto& [tensor, pipeline, kind] = GetParam();
+  const std::string more =
+      c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )", tensor,
+               R"(, "pipeline_parallel_size": )", pipeline, R"(, "pipeline_schedule": ")", kind,
+               "\"}");
+  run_as_threads(2 * tensor * pipeline, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, config_of_stage(3, more), in(world));
+    AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+    const auto loss_of = [](Net& model, const Tensors& rows) {
+      return torch::mse_loss(model->forward(rows[0]), rows[1]);
+    };
+    for (int step = 0; step < 4; ++step) {
+      reference.zero_grad();
+      loss_of(plain, batch(step, 0, 1)).backward();
+      torch::nn::utils::clip_grad_norm_(trained(plain), 0.1);
+      reference.step();
+      optimizer.zero_grad();
+      schedule.forward_backward_step(batch(step, parallel.mpu().rank("data"), 2),
+                                     [&](const Tensors& micro) { return loss_of(net, micro); });
+      parallel.clip_grad_norm_(0.1);
+      optimizer.step();
+    }
+    const Tensors mine = trained(net), theirs = trained(plain);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(full_tensor(mine[i]), theirs[i], 1e-7, 1e-9)) << i;
+    }
+  });
+}
+
 struct OnGrid {
   int ranks;
   int stage;  ///< 0: plain

@@ -11,6 +11,7 @@
 #include "mpu/transport/presence/pending.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/exchange/gradient_watch.h"
+#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -75,7 +76,8 @@ void unpack(const std::vector<at::Tensor>& parameters, const at::Tensor& all) {
 
 std::vector<at::Tensor> trained_here(std::vector<at::Tensor> parameters) {
   std::erase_if(parameters, [](const at::Tensor& parameter) {
-    return !parameter.defined() || !parameter.requires_grad() || !is_here(parameter);
+    return !parameter.defined() || !parameter.requires_grad() || !is_here(parameter) ||
+           is_sharded(parameter);
   });
   return parameters;
 }

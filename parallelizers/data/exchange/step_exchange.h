@@ -18,7 +18,8 @@ namespace oslo {
 ///
 /// A replica whose gradient is undefined counts as zeros; where it is undefined on all it stays so.
 /// A sparse gradient becomes a dense one: replicas looked up other rows. Parameters that require no
-/// gradient, and those that another pipeline stage holds, are passed over. Ranks of the group have
+/// gradient, those that another pipeline stage holds, and those that replicas keep parts of, which
+/// average themselves, are passed over. Ranks of the group have
 /// copies of the parameters (or the same parts), in one order. In a group of one rank nothing
 /// happens.
 ///

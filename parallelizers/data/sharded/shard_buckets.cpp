@@ -9,7 +9,7 @@ void ShardBuckets::add(const std::shared_ptr<ShardBucket>& bucket, bool of_layer
 }
 
 void ShardBuckets::about_to_gather(const ShardBucket& bucket) {
-  if (!reshard_) return;
+  if (keep_ != KeepGathered::until_next) return;
   for (const Entry& entry : buckets_) {
     const auto other = entry.bucket.lock();
     if (other && other.get() != &bucket && entry.of_layer) other->let_go();
@@ -17,14 +17,17 @@ void ShardBuckets::about_to_gather(const ShardBucket& bucket) {
 }
 
 void ShardBuckets::forward_ended() {
-  if (!reshard_) return;
+  if (keep_ == KeepGathered::until_next) let_all_go();
+}
+
+void ShardBuckets::let_all_go() {
   for (const Entry& entry : buckets_) {
     if (const auto bucket = entry.bucket.lock()) bucket->let_go();
   }
 }
 
 void ShardBuckets::used_in_backward(ShardBucket& bucket) {
-  bucket.let_go();
+  if (keep_ != KeepGathered::until_written) bucket.let_go();
 }
 
 int64_t ShardBuckets::gathered_bytes() const {

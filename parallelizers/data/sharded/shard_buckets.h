@@ -9,12 +9,17 @@ namespace oslo {
 
 class ShardBucket;
 
-/// The buckets of one model, and which of them stay gathered: with `reshard` those of layers until
-/// the next one is gathered, what lies outside of layers until the forward has ended; without it
-/// all, until the backward pass has used them.
+/// Until when whole weights stay there.
+enum class KeepGathered {
+  until_next,      ///< of a layer until the next is gathered; what lies outside: a forward's end
+  until_backward,  ///< until a backward pass has used them
+  until_written,   ///< until their parts are written, or `let_all_go`: for several micro-batches
+};
+
+/// The buckets of one model, and which of them stay gathered.
 class ShardBuckets {
  public:
-  explicit ShardBuckets(bool reshard) : reshard_(reshard) {}
+  explicit ShardBuckets(KeepGathered keep) : keep_(keep) {}
 
   /// `of_layer`: its weights are one layer's.
   void add(const std::shared_ptr<ShardBucket>& bucket, bool of_layer);
@@ -24,6 +29,7 @@ class ShardBuckets {
   void forward_ended();
   /// A backward pass has no more use for them.
   void used_in_backward(ShardBucket& bucket);
+  void let_all_go();
 
   /// Bytes of whole weights that are there now.
   int64_t gathered_bytes() const;
@@ -33,7 +39,7 @@ class ShardBuckets {
     std::weak_ptr<ShardBucket> bucket;
     bool of_layer;
   };
-  const bool reshard_;
+  const KeepGathered keep_;
   std::vector<Entry> buckets_;
 };
 

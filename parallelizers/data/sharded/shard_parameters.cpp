@@ -11,6 +11,7 @@
 #include "parallelizers/data/sharded/shard_bucket.h"
 #include "parallelizers/deferred/content.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/layout/placement.h"
@@ -36,6 +37,28 @@ class WeightOfBucket final : public ShardedWeight {
  private:
   const std::shared_ptr<ShardBucket> bucket_;
   const size_t number_;
+};
+
+/// One that another pipeline stage holds.
+class WeightElsewhere final : public ShardedWeight {
+ public:
+  WeightElsewhere(const at::Tensor& parameter, at::Tensor shape, LayoutPtr used)
+      : parameter_(parameter.getIntrusivePtr()), shape_(std::move(shape)), used_(std::move(used)) {}
+
+  at::Tensor gathered() override {
+    const at::Tensor parameter(parameter_.lock());
+    at::Tensor whole = marked_in(shape_, parameter, used_);
+    whole.set_requires_grad(parameter.requires_grad());
+    return whole;
+  }
+  at::Tensor averaged(const at::Tensor& gradient) override { return gradient; }
+  void cast_made(const at::Tensor& /*cast*/) override {}
+  void count_writes_of(const at::Tensor& /*data*/) override {}
+
+ private:
+  const c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+  const at::Tensor shape_;
+  const LayoutPtr used_;
 };
 
 /// The tensor axes that have several ranks, and inside them the replicas.
@@ -79,6 +102,7 @@ LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& own, const Layou
   for (int axis = 0, to = 0; used && axis < used->axes(); ++axis) {
     if (used->group(axis)->size() > 1) (*layout)[to++] = (*used)[axis];
   }
+  if (used) layout->set_stages(used->stages());
   const int ranks = context->mesh().axis(replicas)->size();
   const int64_t dim = dimension_to_cut(own.sizes(), used.get(), ranks);
   CutPtr cut = cut_inside(layout.get(), Placement::shard(dim), own.size(dim), ranks);
@@ -100,6 +124,10 @@ void shard(const at::Tensor& parameter, const std::string& name, const ContextPt
   for (int before = 0; before < rank; ++before) begin += cut->local_size(before);
   const at::Tensor part =
       own.narrow(dim, begin, cut->local_size(rank)).clone(at::MemoryFormat::Contiguous);
+  if (!layout->here()) {
+    return lay_parameter(parameter, part, layout, name,
+                         std::make_shared<WeightElsewhere>(parameter, own, used));
+  }
   const size_t number = bucket->add(own, layout, used);
   lay_parameter(parameter, part, layout, name, std::make_shared<WeightOfBucket>(bucket, number));
   bucket->belongs_to(number, parameter);
@@ -114,7 +142,7 @@ const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
 
 std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
                                                const std::shared_ptr<Group>& replicas,
-                                               const ContextPtr& tensor, bool reshard) {
+                                               const ContextPtr& tensor, KeepGathered keep, const std::function<void(ModelContext&)>& on_stages) {
   if (replicas->size() == 1) return nullptr;
   std::vector<at::Tensor> known;
   for (const ShardedLayer& layer : layers) {
@@ -122,19 +150,21 @@ std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& 
       OSLO_CHECK(!parameter.tensor.grad().defined(), "parameter ", parameter.name,
                  " has a gradient before initialize, which zero_optimization of stage 3 has no "
                  "part of; call zero_grad() first");
-      if (!is_deferred(parameter.tensor)) known.push_back(parameter.tensor);
+      const bool here = is_here(parameter.tensor);
+      if (here && !is_deferred(parameter.tensor)) known.push_back(parameter.tensor);
     }
   }
   broadcast_from_first(*replicas, known);
   const std::shared_ptr<ModelContext> context = with_replicas(*tensor, replicas);
-  const auto all = std::make_shared<ShardBuckets>(reshard);
+  if (on_stages) on_stages(*context);
+  const auto all = std::make_shared<ShardBuckets>(keep);
   for (const ShardedLayer& layer : layers) {
     const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
     bool some = false;
     for (const NamedTensor& parameter : layer.parameters) {
       if (parameter.tensor.dim() == 0 || parameter.tensor.numel() == 0) continue;
+      some = some || is_here(parameter.tensor);
       shard(parameter.tensor, parameter.name, context, bucket);
-      some = true;
     }
     if (some) all->add(bucket, layer.of_layer);
   }
@@ -153,7 +183,8 @@ std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tens
 }
 
 bool is_sharded(const at::Tensor& parameter) {
-  return weight_of_bucket(parameter) != nullptr;
+  const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
+  return mark != nullptr && mark->sharded && mark->layout->context()->replica_axis >= 0;
 }
 
 }  // namespace oslo

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,11 +24,12 @@ struct ShardedLayer {
 /// Leaves each of the `replicas` a part of these parameters: along one dimension, which no tensor
 /// axis cuts where there is one. Parameters of no dimensions, or of no elements, stay as they are.
 /// The values of all replicas are those of the first; collective over them, but for parameters
-/// whose content is still to come (deferred). `tensor`: what the model's values share. Returns what
+/// whose content is still to come (deferred). `tensor`: what the model's values share; `on_stages`:
+/// puts what the parts share on pipeline stages, where there are such. Returns what
 /// the parts share; null, with nothing done, where there is one replica.
 std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
                                                const std::shared_ptr<Group>& replicas,
-                                               const ContextPtr& tensor, bool reshard);
+                                               const ContextPtr& tensor, KeepGathered keep, const std::function<void(ModelContext&)>& on_stages = {});
 
 /// The buckets of the parameters among these that replicas keep parts of; each model's once.
 std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters);

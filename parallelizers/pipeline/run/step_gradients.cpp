@@ -36,6 +36,7 @@ StepGradients::StepGradients(ContextPtr context, Group& replicas,
       own_(known(parameters)),
       copied_(context_, parameters),
       exchange_(replicas, parameters),
+      shards_(buckets_of(parameters)),
       strays_(own_, context_->stage_ranks(), averages()),
       last_(last_gradients(list, context_->pipeline() != nullptr)) {}
 
@@ -57,6 +58,7 @@ void StepGradients::finish(pipeline::Recorder* recorder) {
     const pipeline::Recorder::During reduces(recorder, Doing::reduce);
     exchange_.finish();
   }
+  for (const auto& shards : shards_) shards->let_all_go();
   if (copied_.empty()) return;
   const pipeline::Recorder::During reduces(recorder, Doing::reduce);
   copied_.add_up();

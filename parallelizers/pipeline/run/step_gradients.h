@@ -7,6 +7,7 @@
 
 #include "mpu/group/group.h"
 #include "parallelizers/data/exchange/step_exchange.h"
+#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/pipeline/run/copied_gradients.h"
 #include "parallelizers/pipeline/run/stray_gradients.h"
 #include "parallelizers/pipeline/schedule/order/schedule.h"
@@ -44,6 +45,8 @@ class StepGradients {
   StrayGradients::Parameters own_;
   CopiedGradients copied_;
   StepExchange exchange_;
+  /// Of weights that replicas keep parts of.
+  std::vector<std::shared_ptr<ShardBuckets>> shards_;
   StrayGradients strays_;
   std::optional<pipeline::Action> last_;  ///< of this rank in which parameters get gradients
 };

@@ -155,11 +155,15 @@ void lay_parameter(const at::Tensor& parameter, const at::Tensor& part, const La
   if (before != nullptr) mark->padding_row = before->padding_row;
   if (before != nullptr) mark->uses = before->uses;
   mark->sharded = std::move(sharded);
-  const auto impl = marked_implementation(part, *layout, part.device());
+  const auto impl = marked_implementation(part, *layout, parameter.device());
   set_mark(*impl, mark);
   parameter.unsafeGetTensorImpl()->shallow_copy_from(impl);
   end_tag_with(parameter);
-  set_accumulator(parameter, *mark);
+  if (layout->here()) {
+    set_accumulator(parameter, *mark);
+  } else {
+    mark->accumulator = make_accumulator(parameter, layout, &set_gradient_mark);
+  }
 }
 
 ShardedWeight* sharded_weight(const at::Tensor& tensor, const Mark& mark) {
@@ -175,7 +179,7 @@ at::Tensor marked_in(const at::Tensor& local, const at::Tensor& like, const Layo
   mark->layouts = ParameterLayouts(layout);
   mark->local_sizes.assign(local.sizes().begin(), local.sizes().end());
   mark->accumulator = nullptr;
-  at::Tensor marked = over_part(local, *layout, local.device());
+  at::Tensor marked = over_part(local, *layout, like.device());
   set_mark(*marked.unsafeGetTensorImpl(), std::move(mark));
   if (local.grad_fn()) {
     torch::autograd::impl::set_gradient_edge(marked, torch::autograd::impl::gradient_edge(local));

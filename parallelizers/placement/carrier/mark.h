@@ -64,8 +64,8 @@ void mark_parameter(const at::Tensor& parameter, const LayoutPtr& layout, const 
 void mark_in_place(const at::Tensor& tensor, const LayoutPtr& layout, const std::string& name);
 
 /// Lays a parameter otherwise: `part`, an ordinary tensor, is what this rank has of it from now on,
-/// in `layout`, which its gradient and states share. What else its mark says stays. The parameter
-/// is here, marked or an ordinary one. `sharded`: for the mark.
+/// in `layout`, which its gradient and states share (elsewhere: its shape). What else its mark says
+/// stays. The parameter is marked or an ordinary one. `sharded`: for the mark.
 void lay_parameter(const at::Tensor& parameter, const at::Tensor& part, const LayoutPtr& layout,
                    const std::string& name, std::shared_ptr<ShardedWeight> sharded);
 
