@@ -60,13 +60,20 @@ c10::weak_intrusive_ptr<c10::TensorImpl> weak(const at::Tensor& tensor) {
 
 }  // namespace
 
-size_t ShardBucket::add(const at::Tensor& own, const LayoutPtr& layout, LayoutPtr used) {
-  weights_.push_back({ShardPieces(own, *layout), layout, std::move(used), weak(own)});
+size_t ShardBucket::add(const at::Tensor& shape) {
+  weights_.push_back({shape, std::nullopt, nullptr, nullptr, weak(shape)});
   return weights_.size() - 1;
 }
 
-void ShardBucket::belongs_to(size_t number, const at::Tensor& parameter) {
-  weights_[number].parameter = weak(parameter);
+void ShardBucket::lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
+                      LayoutPtr used) {
+  let_go();
+  node_ = nullptr;
+  Weight& weight = weights_[number];
+  weight.pieces.emplace(weight.shape, *layout);
+  weight.layout = layout;
+  weight.used = std::move(used);
+  weight.parameter = weak(parameter);
 }
 
 std::vector<at::Tensor> ShardBucket::parts() const {
@@ -120,8 +127,8 @@ void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
                ", of which data replicas keep parts, are ", parts[0].scalar_type(), " and ",
                parts[i].scalar_type(), "; give those of a layer one type");
     own.push_back(unmarked_alias(parts[i]).reshape(-1));
-    pieces.push_back(&weights_[i].pieces);
-    elements += weights_[i].pieces.elements();
+    pieces.push_back(&*weights_[i].pieces);
+    elements += weights_[i].pieces->elements();
   }
   JoinedShards shards(pieces, replicas_->size());
   const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
@@ -246,7 +253,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained) continue;
     trained.push_back(i);
-    pieces.push_back(&weights_[i].pieces);
+    pieces.push_back(&*weights_[i].pieces);
     if (gradients[i].defined()) options = local_of(gradients[i]).options();
     type = gradient_type(own_parts[i]);
   }
@@ -258,7 +265,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   for (const size_t i : trained) {
     used.push_back(gradients[i].defined() ? 1 : 0);
     if (gradients[i].defined()) {
-      shards.write(joined, local_of(gradients[i]).expand(weights_[i].pieces.sizes));
+      shards.write(joined, local_of(gradients[i]).expand(weights_[i].pieces->sizes));
     } else {
       shards.write_zeros(joined);
     }
@@ -274,8 +281,8 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   int64_t begin = 0;
   for (size_t n = 0; n < trained.size(); ++n) {
     const Weight& weight = weights_[trained[n]];
-    const int64_t elements = weight.pieces.elements_on(rank);
-    const at::Tensor part = own.narrow(0, begin, elements).view(weight.pieces.sizes_on(rank));
+    const int64_t elements = weight.pieces->elements_on(rank);
+    const at::Tensor part = own.narrow(0, begin, elements).view(weight.pieces->sizes_on(rank));
     begin += elements;
     if (uses.const_data_ptr<float>()[n] > 0) {
       parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
@@ -290,13 +297,13 @@ at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kRule);
   const Weight& weight = weights_[number];
-  const at::Tensor own = local_in(gradient, weight.used).expand(weight.pieces.sizes);
-  JoinedShards shards({&weight.pieces}, replicas_->size());
+  const at::Tensor own = local_in(gradient, weight.used).expand(weight.pieces->sizes);
+  JoinedShards shards({&*weight.pieces}, replicas_->size());
   const at::Tensor joined = own.new_empty(shards.elements());
   shards.write(joined, own);
   joined.div_(replicas_->size());
   const at::Tensor part = replicas_->reduce_scatter(joined, 0, shards.sizes());
-  return alias_of(part.view(weight.pieces.sizes_on(replicas_->rank())));
+  return alias_of(part.view(weight.pieces->sizes_on(replicas_->rank())));
 }
 
 }  // namespace oslo

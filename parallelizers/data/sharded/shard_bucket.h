@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,11 +36,12 @@ class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
   ShardBucket(const ShardBucket&) = delete;
   ShardBucket& operator=(const ShardBucket&) = delete;
 
-  /// One more weight, of which `own` is what tensor ranks leave to this one. `layout`: of its part;
-  /// `used`: of `own`, null where the model is an ordinary one. Returns its number here.
-  size_t add(const at::Tensor& own, const LayoutPtr& layout, LayoutPtr used);
-  /// The same weight's tensor, whose mark keeps this bucket.
-  void belongs_to(size_t number, const at::Tensor& parameter);
+  /// One more weight; `shape` is that of what tensor ranks leave of it to this one. Returns its
+  /// number here, by which it is then laid.
+  size_t add(const at::Tensor& shape);
+  /// `layout`: of the part in `parameter`, whose mark keeps this bucket; `used`: of the whole weight
+  /// over tensor ranks and stages, null where the model is an ordinary one.
+  void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout, LayoutPtr used);
 
   /// What operators compute with in the place of weight `number`: with a history where gradients
   /// are recorded and it is trained.
@@ -60,7 +62,8 @@ class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
 
  private:
   struct Weight {
-    ShardPieces pieces;
+    at::Tensor shape;
+    std::optional<ShardPieces> pieces;  ///< of one that is laid
     LayoutPtr layout, used;
     c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
     uint32_t version = 0;  ///< of the part, when it was gathered

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "mpu/base/error.h"
@@ -19,46 +20,49 @@
 namespace oslo {
 namespace {
 
-/// One weight of a bucket.
+/// One weight of a bucket, which has those alone that are on this rank's stages.
 class WeightOfBucket final : public ShardedWeight {
  public:
-  WeightOfBucket(std::shared_ptr<ShardBucket> bucket, size_t number)
-      : bucket_(std::move(bucket)), number_(number) {}
-
-  at::Tensor gathered() override { return bucket_->whole(number_); }
-  at::Tensor averaged(const at::Tensor& gradient) override {
-    return bucket_->averaged(number_, gradient);
-  }
-  void cast_made(const at::Tensor& cast) override { bucket_->cast_made(number_, cast); }
-  void count_writes_of(const at::Tensor& data) override { bucket_->count_writes_of(data); }
-
-  const ShardBucket& bucket() const { return *bucket_; }
-
- private:
-  const std::shared_ptr<ShardBucket> bucket_;
-  const size_t number_;
-};
-
-/// One that another pipeline stage holds.
-class WeightElsewhere final : public ShardedWeight {
- public:
-  WeightElsewhere(const at::Tensor& parameter, at::Tensor shape, LayoutPtr used)
-      : parameter_(parameter.getIntrusivePtr()), shape_(std::move(shape)), used_(std::move(used)) {}
+  /// `shape`: of what tensor ranks leave of it to this one, without content.
+  WeightOfBucket(std::shared_ptr<ShardBucket> bucket, at::Tensor shape, LayoutPtr used)
+      : bucket_(std::move(bucket)), shape_(std::move(shape)), used_(std::move(used)) {}
 
   at::Tensor gathered() override {
+    if (number_) return bucket_->whole(*number_);
     const at::Tensor parameter(parameter_.lock());
     at::Tensor whole = marked_in(shape_, parameter, used_);
     whole.set_requires_grad(parameter.requires_grad());
     return whole;
   }
-  at::Tensor averaged(const at::Tensor& gradient) override { return gradient; }
-  void cast_made(const at::Tensor& /*cast*/) override {}
-  void count_writes_of(const at::Tensor& /*data*/) override {}
+  at::Tensor averaged(const at::Tensor& gradient) override {
+    return bucket_->averaged(number_.value(), gradient);
+  }
+  void cast_made(const at::Tensor& cast) override {
+    if (number_) bucket_->cast_made(*number_, cast);
+  }
+  void count_writes_of(const at::Tensor& data) override { bucket_->count_writes_of(data); }
+
+  const LayoutPtr& used() const override { return used_; }
+  void lies_in(const at::Tensor& parameter, const LayoutPtr& layout) override {
+    parameter_ = c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr());
+    if (used_ && used_->stages() != layout->stages()) {
+      auto there = std::make_shared<Layout>(*used_);
+      there->set_stages(layout->stages());
+      used_ = std::move(there);
+    }
+    if (!layout->here()) return;
+    if (!number_) number_ = bucket_->add(shape_);
+    bucket_->lay_weight(*number_, parameter, layout, used_);
+  }
+
+  const ShardBucket& bucket() const { return *bucket_; }
 
  private:
-  const c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
+  const std::shared_ptr<ShardBucket> bucket_;
   const at::Tensor shape_;
-  const LayoutPtr used_;
+  LayoutPtr used_;
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter_{c10::intrusive_ptr<c10::TensorImpl>()};
+  std::optional<size_t> number_;
 };
 
 /// The tensor axes that have several ranks, and inside them the replicas.
@@ -124,13 +128,10 @@ void shard(const at::Tensor& parameter, const std::string& name, const ContextPt
   for (int before = 0; before < rank; ++before) begin += cut->local_size(before);
   const at::Tensor part =
       own.narrow(dim, begin, cut->local_size(rank)).clone(at::MemoryFormat::Contiguous);
-  if (!layout->here()) {
-    return lay_parameter(parameter, part, layout, name,
-                         std::make_shared<WeightElsewhere>(parameter, own, used));
-  }
-  const size_t number = bucket->add(own, layout, used);
-  lay_parameter(parameter, part, layout, name, std::make_shared<WeightOfBucket>(bucket, number));
-  bucket->belongs_to(number, parameter);
+  const auto weight = std::make_shared<WeightOfBucket>(
+      bucket, at::empty_strided(own.sizes(), own.strides(), own.options().device(at::kMeta)), used);
+  lay_parameter(parameter, part, layout, name, weight);
+  weight->lies_in(parameter, layout);
 }
 
 const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
@@ -160,13 +161,11 @@ std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& 
   const auto all = std::make_shared<ShardBuckets>(keep);
   for (const ShardedLayer& layer : layers) {
     const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
-    bool some = false;
     for (const NamedTensor& parameter : layer.parameters) {
       if (parameter.tensor.dim() == 0 || parameter.tensor.numel() == 0) continue;
-      some = some || is_here(parameter.tensor);
       shard(parameter.tensor, parameter.name, context, bucket);
     }
-    if (some) all->add(bucket, layer.of_layer);
+    all->add(bucket, layer.of_layer);
   }
   return context;
 }

@@ -9,6 +9,7 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/carrier/sharded_weight.h"
 
 namespace oslo {
 namespace {
@@ -206,6 +207,7 @@ void set_stages_of(const at::Tensor& parameter, StageSet stages, const at::Tenso
     set_mark(*parameter.unsafeGetTensorImpl(), changed);
   }
   if (layout->here()) set_accumulator(parameter, *changed);
+  if (changed->sharded) changed->sharded->lies_in(parameter, layout);
   if (!gradient.defined()) return;
   const Mark* const own = mark_of(gradient);
   const at::Tensor local = unmarked_alias(gradient);

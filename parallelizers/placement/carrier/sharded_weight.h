@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "parallelizers/placement/layout/layout.h"
+
 namespace oslo {
 
 /// A parameter of which each data replica keeps a part between its uses (ZeRO 3, Rajbhandari et al.
@@ -18,6 +20,11 @@ class ShardedWeight {
   /// This rank's part of the average over replicas of a gradient of the whole weight that came by
   /// another way (of a user's autograd::Function). Collective over the replicas.
   virtual at::Tensor averaged(const at::Tensor& gradient) = 0;
+
+  /// How what is gathered lies over tensor ranks and stages; null: as an ordinary tensor.
+  virtual const LayoutPtr& used() const = 0;
+  /// Other pipeline stages have `parameter` from now on, whose part lies in `layout`.
+  virtual void lies_in(const at::Tensor& parameter, const LayoutPtr& layout) = 0;
 
   /// Autocast has made `cast` of what was gathered.
   virtual void cast_made(const at::Tensor& cast) = 0;

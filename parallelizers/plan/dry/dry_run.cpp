@@ -17,6 +17,7 @@
 #include "parallelizers/libtorch/tensor_tag.h"
 #include "parallelizers/modules/unsaved_buffers.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/elsewhere/shape_call.h"
 #include "parallelizers/placement/elsewhere/shape_kernels.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -96,7 +97,9 @@ void DryRun::hold(const at::Tensor& tensor) {
     held.original = marked_like(unmarked_alias(tensor), tensor);
     held.shape = at::empty(mark->layout->global_sizes(tensor.sizes()), shape);
     Layout layout(context_, kElsewhere);
-    for (int axis = 0; axis < layout.axes(); ++axis) layout[axis] = (*mark->layout)[axis];
+    // Of a weight that data replicas have parts of, what a forward computes with.
+    const LayoutPtr& lies = mark->sharded ? mark->sharded->used() : mark->layout;
+    for (int axis = 0; lies && axis < layout.axes(); ++axis) layout[axis] = (*lies)[axis];
     held.decided = std::make_shared<Layout>(std::move(layout));
     return;
   }
