@@ -49,6 +49,7 @@ std::string History::to_string() const {
       (setting.groups ? " in two groups" : "") + (setting.schedule ? " with StepLR" : "") + ";\n";
   if (setting.optimizer_first) text << optimizer;
   if (setting.zero) text << "// states are shared out over data ranks\n";
+  if (setting.sharded) text << "zero_optimization = {enabled: true, stage: 3};\n";
   text << "initialize(model" << (setting.example ? ", example" : "")
        << (setting.cut_own ? ", cut_own_parameters" : "") << ");\n";
   if (!setting.optimizer_first) text << optimizer;
@@ -98,6 +99,8 @@ class Generator {
     s.loss = std::max<int64_t>(0, below(14) - 5);
     // Drawn from nothing, so that a seed's history is what it was.
     s.zero = mesh_.data > 1 && history_.seed % 3 == 0 && s.rule != Rule::lbfgs;
+    s.sharded = mesh_.data > 1 && history_.seed % 3 == 1;
+    if (s.sharded) s.averaging = history::Averaging::ddp;  // nobody averages parts by hand
     if (asked_ != Asked::nothing) ask();
     const int64_t count = 2 + below(6);
     while (static_cast<int64_t>(history_.events.size()) < count) add_event();
@@ -278,7 +281,10 @@ std::string shrunk(History history, const Mesh& mesh, std::string what) {
   try_setting([](Setting& s) { s.optimizer_first = true; });
   try_setting([](Setting& s) { s.cut_own = false; });
   try_setting([](Setting& s) { s.example = true; });
-  try_setting([](Setting& s) { s.averaging = history::Averaging::own_group; });
+  try_setting([](Setting& s) { s.sharded = false; });
+  try_setting([](Setting& s) {
+    if (!s.sharded) s.averaging = history::Averaging::own_group;
+  });
   return history.to_string() + what;
 }
 

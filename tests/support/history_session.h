@@ -28,6 +28,7 @@ struct Setting {
   bool optimizer_first = false, groups = false, schedule = false, example = true, cut_own = false;
   bool average_model = false;  ///< a second model follows the first
   bool zero = false;           ///< data ranks share out the states; the optimizer is made last then
+  bool sharded = false;        ///< data ranks keep parts of the weights
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
   std::string recomputed;           ///< the value of "activation_checkpoint"; empty: nothing is
@@ -76,6 +77,7 @@ struct Session {
   std::string keys() const {
     std::string keys;
     if (!setting.recomputed.empty()) keys += R"(, "activation_checkpoint": )" + setting.recomputed;
+    if (setting.sharded) keys += R"(, "zero_optimization": {"enabled": true, "stage": 3})";
     if (setting.fusion) keys += R"(, "kernel_fusion": true)";
     if (setting.amp) {
       keys += c10::str(R"(, "amp": {"enabled": true, "dtype": ")",

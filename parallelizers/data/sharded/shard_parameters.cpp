@@ -134,6 +134,14 @@ void shard(const at::Tensor& parameter, const std::string& name, const ContextPt
   weight->lies_in(parameter, layout);
 }
 
+/// By what all ranks know: a part may be empty on some.
+bool can_be_cut(const at::Tensor& parameter) {
+  const LayoutPtr lies = layout(parameter);
+  const c10::IntArrayRef own = parameter.sizes();
+  return !own.empty() &&
+         c10::multiply_integers(lies ? lies->global_sizes(own) : c10::SmallVector<int64_t, 6>(own)) > 0;
+}
+
 const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
   const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
   return mark == nullptr ? nullptr : dynamic_cast<const WeightOfBucket*>(mark->sharded.get());
@@ -162,7 +170,7 @@ std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& 
   for (const ShardedLayer& layer : layers) {
     const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
     for (const NamedTensor& parameter : layer.parameters) {
-      if (parameter.tensor.dim() == 0 || parameter.tensor.numel() == 0) continue;
+      if (!can_be_cut(parameter.tensor)) continue;
       shard(parameter.tensor, parameter.name, context, bucket);
     }
     all->add(bucket, layer.of_layer);
