@@ -128,9 +128,8 @@ void StepModels::take_from_first_replica(bool buffers_only) const {
   std::vector<at::Tensor> tensors = buffers_only ? std::vector<at::Tensor>() : parameters();
   const ModelView all = view();
   for (const BufferView& buffer : all.buffers()) tensors.push_back(buffer.tensor);
-  std::erase_if(tensors, [](const at::Tensor& tensor) {
-    return !is_here(tensor) || is_sharded(tensor);
-  });
+  std::erase_if(tensors,
+                [](const at::Tensor& tensor) { return !is_here(tensor) || is_sharded(tensor); });
   if (!tensors.empty()) broadcast_from_first(data, tensors);
 }
 

@@ -321,5 +321,68 @@ TEST(Sharded, GathersOncePerLayerAndDirection) {  // acceptance K11
   }
 }
 
+TEST(Sharded, RanksThatPartWaysAreTold) {  // acceptance Z6
+  const std::string error = error_of([] {
+    run_as_threads(2, [&](World world) {
+      Mlp net = make_mlp();
+      ParallelModel parallel = initialize(net, sharded_config(), in(world));
+      DistributedDataParallel<Mlp> ddp(net, parallel.mpu().data_group());
+      net->blocks[1]->as<torch::nn::Linear>()->weight.square().sum();
+      if (world.rank() == 1) net->order = {0, 2};
+      ddp.forward(rows_of(0, world.rank())).sum().backward();
+    });
+  });
+  EXPECT_THAT(error, ::testing::HasSubstr("in group data"));
+}
+
+TEST(Sharded, AGraphOfGradientsIsRefused) {
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    const Tensor x = rows_of(0, world.rank()).requires_grad_();
+    // Of inputs alone there is one.
+    const Tensor slope = torch::autograd::grad({net->forward(x).sum()}, {x}, {}, true, true)[0];
+    slope.square().sum().backward();
+    EXPECT_TRUE(net->blocks[1]->as<torch::nn::Linear>()->weight.grad().defined());
+    EXPECT_THAT(error_of([&] { net->forward(x).square().sum().backward({}, true, true); }),
+                ::testing::HasSubstr("create_graph"));
+  });
+}
+
+TEST(Sharded, OnlyWhatIsTrainedIsAveraged) {  // acceptance Z8
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp();
+    for (int i : {0, 1}) {
+      net->blocks[i]->as<torch::nn::Linear>()->weight.set_requires_grad(false);
+      net->blocks[i]->as<torch::nn::Linear>()->bias.set_requires_grad(false);
+    }
+    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    const auto group = parallel.mpu().data_group();
+    DistributedDataParallel<Mlp> ddp(net, group);
+    ddp.forward(rows_of(0, world.rank())).sum().backward();
+    const Traffic moved = group->ledger().total("reduce_scatter");
+    EXPECT_EQ(moved.calls, 2);  // of the last layer, and of the bias
+    // Beside the gradients travels one element a weight, to each rank.
+    const int rank = world.rank();
+    const int64_t rows = rank == 0 ? 4 : 3;
+    EXPECT_EQ(moved.elements, rows * 7 + rows + 2 + rows + 1);
+    EXPECT_FALSE(net->blocks[0]->as<torch::nn::Linear>()->weight.grad().defined());
+  });
+}
+
+TEST(Sharded, OneReplicaIsAnOrdinaryProgram) {  // acceptance Z4
+  run_as_threads(1, [](World world) {
+    Mlp plain = make_mlp(), net = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    DistributedDataParallel<Mlp> ddp(net, parallel.mpu().data_group());
+    for (int micro = 0; micro < 16; ++micro) {
+      ddp.forward(rows_of(micro, 0)).square().mean().backward();
+      plain->forward(rows_of(micro, 0)).square().mean().backward();
+    }
+    expect_same(net, plain, true, "16 micro-batches");
+    EXPECT_EQ(parallel.mpu().data_group()->ledger().total().calls, 0);
+  });
+}
+
 }  // namespace
 }  // namespace oslo::zero_test

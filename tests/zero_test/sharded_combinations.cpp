@@ -103,18 +103,18 @@ TEST(ShardedWeights, Verified) {
 }
 
 class ShardedGrid : public ::testing::TestWithParam<std::tuple<int, int, std::string>> {};
-INSTANTIATE_TEST_SUITE_P(
-    TensorAndPipeline, ShardedGrid,
-    ::testing::Values(std::tuple(1, 1, "1f1b"), std::tuple(1, 2, "1f1b"), std::tuple(1, 2, "gpipe"),
-                      std::tuple(1, 2, "zero_bubble"), std::tuple(2, 1, "1f1b"),
-                      std::tuple(2, 2, "1f1b"), std::tuple(1, 2, "zbv")));
+INSTANTIATE_TEST_SUITE_P(TensorAndPipeline, ShardedGrid,
+                         ::testing::Values(std::tuple(1, 1, "1f1b"), std::tuple(1, 2, "1f1b"),
+                                           std::tuple(1, 2, "gpipe"),
+                                           std::tuple(1, 2, "zero_bubble"),
+                                           std::tuple(2, 1, "1f1b"), std::tuple(2, 2, "1f1b"),
+                                           std::tuple(1, 2, "zbv")));
 
 TEST_P(ShardedGrid, OfASchedule) {
   const auto& [tensor, pipeline, kind] = GetParam();
-  const std::string more =
-      c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )", tensor,
-               R"(, "pipeline_parallel_size": )", pipeline, R"(, "pipeline_schedule": ")", kind,
-               "\"}");
+  const std::string more = c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )", tensor,
+                                    R"(, "pipeline_parallel_size": )", pipeline,
+                                    R"(, "pipeline_schedule": ")", kind, "\"}");
   run_as_threads(2 * tensor * pipeline, [&](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();

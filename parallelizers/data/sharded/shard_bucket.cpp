@@ -66,7 +66,7 @@ size_t ShardBucket::add(const at::Tensor& shape) {
 }
 
 void ShardBucket::lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
-                      LayoutPtr used) {
+                             LayoutPtr used) {
   let_go();
   node_ = nullptr;
   Weight& weight = weights_[number];

@@ -39,9 +39,10 @@ class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
   /// One more weight; `shape` is that of what tensor ranks leave of it to this one. Returns its
   /// number here, by which it is then laid.
   size_t add(const at::Tensor& shape);
-  /// `layout`: of the part in `parameter`, whose mark keeps this bucket; `used`: of the whole weight
-  /// over tensor ranks and stages, null where the model is an ordinary one.
-  void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout, LayoutPtr used);
+  /// `layout`: of the part in `parameter`, whose mark keeps this bucket; `used`: of the whole
+  /// weight over tensor ranks and stages, null where the model is an ordinary one.
+  void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
+                  LayoutPtr used);
 
   /// What operators compute with in the place of weight `number`: with a history where gradients
   /// are recorded and it is trained.

@@ -138,8 +138,8 @@ void shard(const at::Tensor& parameter, const std::string& name, const ContextPt
 bool can_be_cut(const at::Tensor& parameter) {
   const LayoutPtr lies = layout(parameter);
   const c10::IntArrayRef own = parameter.sizes();
-  return !own.empty() &&
-         c10::multiply_integers(lies ? lies->global_sizes(own) : c10::SmallVector<int64_t, 6>(own)) > 0;
+  return !own.empty() && c10::multiply_integers(lies ? lies->global_sizes(own)
+                                                     : c10::SmallVector<int64_t, 6>(own)) > 0;
 }
 
 const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
@@ -149,9 +149,10 @@ const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
 
 }  // namespace
 
-std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
-                                               const std::shared_ptr<Group>& replicas,
-                                               const ContextPtr& tensor, KeepGathered keep, const std::function<void(ModelContext&)>& on_stages) {
+std::shared_ptr<ModelContext> shard_parameters(
+    const std::vector<ShardedLayer>& layers, const std::shared_ptr<Group>& replicas,
+    const ContextPtr& tensor, KeepGathered keep,
+    const std::function<void(ModelContext&)>& on_stages) {
   if (replicas->size() == 1) return nullptr;
   std::vector<at::Tensor> known;
   for (const ShardedLayer& layer : layers) {

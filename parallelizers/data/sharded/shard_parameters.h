@@ -27,9 +27,10 @@ struct ShardedLayer {
 /// whose content is still to come (deferred). `tensor`: what the model's values share; `on_stages`:
 /// puts what the parts share on pipeline stages, where there are such. Returns what
 /// the parts share; null, with nothing done, where there is one replica.
-std::shared_ptr<ModelContext> shard_parameters(const std::vector<ShardedLayer>& layers,
-                                               const std::shared_ptr<Group>& replicas,
-                                               const ContextPtr& tensor, KeepGathered keep, const std::function<void(ModelContext&)>& on_stages = {});
+std::shared_ptr<ModelContext> shard_parameters(
+    const std::vector<ShardedLayer>& layers, const std::shared_ptr<Group>& replicas,
+    const ContextPtr& tensor, KeepGathered keep,
+    const std::function<void(ModelContext&)>& on_stages = {});
 
 /// The buckets of the parameters among these that replicas keep parts of; each model's once.
 std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters);

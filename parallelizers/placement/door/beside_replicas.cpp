@@ -66,6 +66,14 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op) {
   return whole;
 }
 
+/// As LBFGS does with this rank's elements of its one long vector.
+bool gives_a_part_its_sizes(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (op.name != "aten::view_as") return false;
+  const at::Tensor &elements = arguments[0].toTensor(), &part = arguments[1].toTensor();
+  return over_replicas(elements) == nullptr && placed_impl(part) == nullptr &&
+         elements.numel() == part.numel();
+}
+
 }  // namespace
 
 bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
@@ -94,6 +102,7 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
   const auto arguments = c10::ArrayRef<c10::IValue>(stack).slice(base);
   const Operands seen = look_at(arguments);
   if (!seen.parts || !(seen.recorded || seen.others)) return false;
+  if (gives_a_part_its_sizes(op, arguments)) return false;
   if (op.in_place && arguments[0].isTensor() && over_replicas(arguments[0].toTensor())) {
     const bool recorded = c10::GradMode::is_enabled() && [&] {
       bool any = false;
