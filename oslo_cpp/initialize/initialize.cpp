@@ -277,7 +277,12 @@ void Initialization::cut() {
     place_on_stages(view_, context_, stages_.tensors);
   }
   if (saves_memory(config_.values())) mark_whole(view_, context_);
-  if (shards_weights()) sharded_ = shard_weights(view_, *mpu_, config_.values(), context_);
+  if (shards_weights()) {
+    sharded_ = shard_weights(view_, *mpu_, config_.values(), context_, [&](ModelContext& shared) {
+      put_on_stages(shared, mpu_->pipeline_group(), context_->device(),
+                    pipeline_shape(config_.values()));
+    });
+  }
   if (marks) keep_gradients_whole(view_);
 }
 

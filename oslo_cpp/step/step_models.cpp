@@ -8,8 +8,8 @@
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
 #include "parallelizers/data/replicas.h"
-#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

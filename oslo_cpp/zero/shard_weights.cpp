@@ -5,13 +5,34 @@
 #include <vector>
 
 #include "mpu/base/error.h"
-#include "oslo_cpp/config/config_dialects.h"
-#include "oslo_cpp/initialize/initialize_stages.h"
+#include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
+#include "parallelizers/deferred/content.h"
 #include "parallelizers/modules/path_components.h"
+#include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/stages/model_layers.h"
 
 namespace oslo {
+
+namespace {
+
+/// Replicas may have drawn other values. What is deferred is made alike.
+void take_from_first(const std::vector<ShardedLayer>& layers, Group& replicas) {
+  if (replicas.size() == 1) return;
+  std::vector<at::Tensor> known;
+  for (const ShardedLayer& layer : layers) {
+    for (const NamedTensor& parameter : layer.parameters) {
+      OSLO_CHECK(!parameter.tensor.grad().defined(), "parameter ", parameter.name,
+                 " has a gradient before initialize, which zero_optimization of stage 3 has no "
+                 "part of; call zero_grad() first");
+      const bool here = is_here(parameter.tensor);
+      if (here && !is_deferred(parameter.tensor)) known.push_back(parameter.tensor);
+    }
+  }
+  broadcast_from_first(replicas, known);
+}
+
+}  // namespace
 
 void check_shards_weights(const ModelView& model, const ConfigValues& values) {
   if (!values.master_weights) return;
@@ -27,7 +48,8 @@ void check_shards_weights(const ModelView& model, const ConfigValues& values) {
 }
 
 std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu,
-                                            const ConfigValues& values, const ContextPtr& context) {
+                                            const ConfigValues& values, const ContextPtr& context,
+                                            const std::function<void(ModelContext&)>& on_stages) {
   std::vector<ShardedLayer> layers;
   for (const std::string& path : pipeline_layers(model)) layers.push_back({path});
   ShardedLayer outside{"what lies outside of layers", false};
@@ -44,9 +66,8 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
   const KeepGathered keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
                             : in_stages                              ? KeepGathered::until_written
                                                                      : KeepGathered::until_backward;
-  return shard_parameters(layers, mpu.group("data"), context, keep, [&](ModelContext& shared) {
-    put_on_stages(shared, mpu.pipeline_group(), context->device(), pipeline_shape(values));
-  });
+  take_from_first(layers, *mpu.group("data"));
+  return shard_parameters(layers, mpu.group("data"), context, keep, on_stages);
 }
 
 }  // namespace oslo

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "mpu/grid/mpu.h"
@@ -17,6 +18,7 @@ void check_shards_weights(const ModelView& model, const ConfigValues& values);
 /// one, what lies outside of them together (parallelizers/data/sharded/). What the parts share;
 /// null where there is one data rank.
 std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& mpu,
-                                            const ConfigValues& values, const ContextPtr& context);
+                                            const ConfigValues& values, const ContextPtr& context,
+                                            const std::function<void(ModelContext&)>& on_stages);
 
 }  // namespace oslo

@@ -15,9 +15,9 @@
 #include "oslo_cpp/zero/gather_states.h"
 #include "parallelizers/data/gradient_elements.h"
 #include "parallelizers/data/replicas.h"
-#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

@@ -11,7 +11,6 @@
 #include "mpu/transport/presence/pending.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/exchange/gradient_watch.h"
-#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"

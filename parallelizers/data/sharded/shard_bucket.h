@@ -11,12 +11,11 @@
 
 #include "mpu/base/node_ptr.h"
 #include "mpu/group/group.h"
+#include "parallelizers/data/sharded/shard_buckets.h"
 #include "parallelizers/data/sharded/shard_pieces.h"
 #include "parallelizers/placement/layout/layout.h"
 
 namespace oslo {
-
-class ShardBuckets;
 
 /// Weights of which each data replica keeps a part, and that are gathered together (ZeRO 3,
 /// Rajbhandari et al. 2020, arXiv 1910.02054): those of one layer, or what lies outside of layers.
@@ -29,7 +28,7 @@ class ShardBuckets;
 ///
 /// One thread at a time, of which the backward pass may be another. Collectives are those of the
 /// replicas, which must use the same buckets in the same order.
-class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
+class ShardBucket final : public GatheredWeights, public std::enable_shared_from_this<ShardBucket> {
  public:
   ShardBucket(std::string name, std::shared_ptr<Group> replicas, std::shared_ptr<ShardBuckets> all)
       : name_(std::move(name)), replicas_(std::move(replicas)), all_(std::move(all)) {}
@@ -56,10 +55,8 @@ class ShardBucket : public std::enable_shared_from_this<ShardBucket> {
 
   const std::string& name() const { return name_; }
   const std::shared_ptr<ShardBuckets>& all() const { return all_; }
-  /// Bytes of the whole weights, where they are there.
-  int64_t gathered_bytes() const;
-  /// Gives them back, but for what somebody still holds.
-  void let_go();
+  int64_t gathered_bytes() const override;
+  void let_go() override;
 
  private:
   struct Weight {

@@ -1,14 +1,12 @@
 #include "parallelizers/data/sharded/shard_buckets.h"
 
-#include "parallelizers/data/sharded/shard_bucket.h"
-
 namespace oslo {
 
-void ShardBuckets::add(const std::shared_ptr<ShardBucket>& bucket, bool of_layer) {
+void ShardBuckets::add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer) {
   buckets_.push_back({bucket, of_layer});
 }
 
-void ShardBuckets::about_to_gather(const ShardBucket& bucket) {
+void ShardBuckets::about_to_gather(const GatheredWeights& bucket) {
   if (keep_ != KeepGathered::until_next) return;
   for (const Entry& entry : buckets_) {
     const auto other = entry.bucket.lock();
@@ -26,7 +24,7 @@ void ShardBuckets::let_all_go() {
   }
 }
 
-void ShardBuckets::used_in_backward(ShardBucket& bucket) {
+void ShardBuckets::used_in_backward(GatheredWeights& bucket) {
   if (keep_ != KeepGathered::until_written) bucket.let_go();
 }
 

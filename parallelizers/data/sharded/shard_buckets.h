@@ -7,7 +7,15 @@
 
 namespace oslo {
 
-class ShardBucket;
+/// What comes and goes together.
+class GatheredWeights {
+ public:
+  virtual ~GatheredWeights() = default;
+  /// Bytes of the whole weights, where they are there.
+  virtual int64_t gathered_bytes() const = 0;
+  /// Gives them back, but for what somebody still holds.
+  virtual void let_go() = 0;
+};
 
 /// Until when whole weights stay there.
 enum class KeepGathered {
@@ -22,13 +30,13 @@ class ShardBuckets {
   explicit ShardBuckets(KeepGathered keep) : keep_(keep) {}
 
   /// `of_layer`: its weights are one layer's.
-  void add(const std::shared_ptr<ShardBucket>& bucket, bool of_layer);
+  void add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer);
 
-  void about_to_gather(const ShardBucket& bucket);
+  void about_to_gather(const GatheredWeights& bucket);
   /// A forward is done; its backward pass, if there is one, is yet to come.
   void forward_ended();
   /// A backward pass has no more use for them.
-  void used_in_backward(ShardBucket& bucket);
+  void used_in_backward(GatheredWeights& bucket);
   void let_all_go();
 
   /// Bytes of whole weights that are there now.
@@ -36,7 +44,7 @@ class ShardBuckets {
 
  private:
   struct Entry {
-    std::weak_ptr<ShardBucket> bucket;
+    std::weak_ptr<GatheredWeights> bucket;
     bool of_layer;
   };
   const KeepGathered keep_;

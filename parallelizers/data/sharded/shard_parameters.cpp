@@ -8,14 +8,12 @@
 #include <utility>
 
 #include "mpu/base/error.h"
-#include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sharded/shard_bucket.h"
-#include "parallelizers/deferred/content.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/layout/placement.h"
+#include "parallelizers/placement/layout/sharded_weight.h"
 
 namespace oslo {
 namespace {
@@ -154,17 +152,6 @@ std::shared_ptr<ModelContext> shard_parameters(
     const ContextPtr& tensor, KeepGathered keep,
     const std::function<void(ModelContext&)>& on_stages) {
   if (replicas->size() == 1) return nullptr;
-  std::vector<at::Tensor> known;
-  for (const ShardedLayer& layer : layers) {
-    for (const NamedTensor& parameter : layer.parameters) {
-      OSLO_CHECK(!parameter.tensor.grad().defined(), "parameter ", parameter.name,
-                 " has a gradient before initialize, which zero_optimization of stage 3 has no "
-                 "part of; call zero_grad() first");
-      const bool here = is_here(parameter.tensor);
-      if (here && !is_deferred(parameter.tensor)) known.push_back(parameter.tensor);
-    }
-  }
-  broadcast_from_first(*replicas, known);
   const std::shared_ptr<ModelContext> context = with_replicas(*tensor, replicas);
   if (on_stages) on_stages(*context);
   const auto all = std::make_shared<ShardBuckets>(keep);
@@ -188,11 +175,6 @@ std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tens
     if (std::find(all.begin(), all.end(), own) == all.end()) all.push_back(own);
   }
   return all;
-}
-
-bool is_sharded(const at::Tensor& parameter) {
-  const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
-  return mark != nullptr && mark->sharded && mark->layout->context()->replica_axis >= 0;
 }
 
 }  // namespace oslo

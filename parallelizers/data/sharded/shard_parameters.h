@@ -35,7 +35,4 @@ std::shared_ptr<ModelContext> shard_parameters(
 /// The buckets of the parameters among these that replicas keep parts of; each model's once.
 std::vector<std::shared_ptr<ShardBuckets>> buckets_of(const std::vector<at::Tensor>& parameters);
 
-/// Whether replicas keep parts of `parameter`.
-bool is_sharded(const at::Tensor& parameter);
-
 }  // namespace oslo

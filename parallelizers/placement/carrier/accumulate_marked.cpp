@@ -9,10 +9,9 @@
 #include <utility>
 
 #include "parallelizers/libtorch/tensor_tag.h"
-#include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/carrier/sharded_weight.h"
+#include "parallelizers/placement/layout/sharded_weight.h"
 
 namespace oslo {
 namespace {
@@ -23,11 +22,13 @@ using torch::autograd::variable_list;
 
 class AccumulateMarked final : public Node {
  public:
-  AccumulateMarked(const at::Tensor& parameter, LayoutPtr layout, MarkOfGradient mark)
+  AccumulateMarked(const at::Tensor& parameter, LayoutPtr layout, MarkOfGradient mark,
+                   const std::shared_ptr<ShardedWeight>& sharded)
       : Node(/*sequence_nr=*/UINT64_MAX),  // as early as it can run, as AccumulateGrad does
         parameter_(parameter.getIntrusivePtr()),
         layout_(std::move(layout)),
-        mark_(mark) {
+        mark_(mark),
+        sharded_(sharded) {
     const auto sizes = layout_->global_sizes(parameter.sizes());
     add_input_metadata(parameter.options(), c10::fromIntArrayRefSlow(sizes),
                        /*is_tensor_subclass=*/false, /*is_nested=*/false, parameter.grad_dtype());
@@ -52,9 +53,9 @@ class AccumulateMarked final : public Node {
     if (!layout_->here()) return {};  // in the planner's runs: a shape
     const at::Tensor parameter(std::move(impl));
     if (!parameter.requires_grad()) return {};
-    at::Tensor local = is_of_one_replica(gradients[0])
-                           ? mark_of(parameter)->sharded->averaged(gradients[0])
-                           : local_in(std::move(gradients[0]), layout_);
+    const auto sharded = is_of_one_replica(gradients[0]) ? sharded_.lock() : nullptr;
+    at::Tensor local =
+        sharded ? sharded->averaged(gradients[0]) : local_in(std::move(gradients[0]), layout_);
     // Zeros without memory (sgn's gradient) could not be averaged over ranks, nor added to.
     if (local._is_zerotensor()) local = local.clone();
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -114,13 +115,14 @@ class AccumulateMarked final : public Node {
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter_;
   LayoutPtr layout_;
   MarkOfGradient mark_;
+  std::weak_ptr<ShardedWeight> sharded_;  ///< whose bucket leads here
 };
 
 }  // namespace
 
-NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout,
-                         MarkOfGradient mark) {
-  return make_node<AccumulateMarked>(parameter, layout, mark);
+NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout, MarkOfGradient mark,
+                         const std::shared_ptr<ShardedWeight>& sharded) {
+  return make_node<AccumulateMarked>(parameter, layout, mark, sharded);
 }
 
 bool takes_whole_gradients(const Node& node) {

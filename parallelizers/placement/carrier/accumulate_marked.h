@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 
 #include "mpu/base/node_ptr.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -13,6 +14,8 @@ struct Node;
 
 namespace oslo {
 
+class ShardedWeight;
+
 /// Where the gradients of a marked parameter arrive, in the place of LibTorch's AccumulateGrad. It
 /// takes gradients of the whole parameter: placed ones from our own graph, and those that a user's
 /// autograd::Function computes when the parameter itself is handed to it. LibTorch's accumulator
@@ -21,8 +24,10 @@ namespace oslo {
 /// `mark`: tells an implementation over the memory of a gradient that it is one of `parameter`;
 /// null: it gets the parameter's mark.
 using MarkOfGradient = void (*)(c10::TensorImpl& gradient, const at::Tensor& parameter);
+/// `sharded`: of a weight that data replicas have parts of.
 NodePtr make_accumulator(const at::Tensor& parameter, const LayoutPtr& layout,
-                         MarkOfGradient mark = nullptr);
+                         MarkOfGradient mark = nullptr,
+                         const std::shared_ptr<ShardedWeight>& sharded = nullptr);
 
 /// Whether a node was made by `make_accumulator`.
 bool takes_whole_gradients(const torch::autograd::Node& node);

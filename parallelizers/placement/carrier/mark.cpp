@@ -9,7 +9,7 @@
 #include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/part_storage.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/carrier/sharded_weight.h"
+#include "parallelizers/placement/layout/sharded_weight.h"
 
 namespace oslo {
 namespace {
@@ -46,7 +46,7 @@ void set_mark(c10::TensorImpl& impl, c10::intrusive_ptr<Mark> mark) {
 
 void set_accumulator(const at::Tensor& parameter, const Mark& mark) {
   if (parameter.is_inference()) return;
-  mark.accumulator = make_accumulator(parameter, mark.layout, &set_gradient_mark);
+  mark.accumulator = make_accumulator(parameter, mark.layout, &set_gradient_mark, mark.sharded);
   torch::autograd::impl::set_grad_accumulator(parameter, WeakNodePtr(mark.accumulator));
 }
 
@@ -165,6 +165,11 @@ void lay_parameter(const at::Tensor& parameter, const at::Tensor& part, const La
   } else {
     mark->accumulator = make_accumulator(parameter, layout, &set_gradient_mark);
   }
+}
+
+bool is_sharded(const at::Tensor& parameter) {
+  const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
+  return mark != nullptr && mark->sharded && mark->layout->context()->replica_axis >= 0;
 }
 
 ShardedWeight* sharded_weight(const at::Tensor& tensor, const Mark& mark) {

@@ -73,6 +73,9 @@ void lay_parameter(const at::Tensor& parameter, const at::Tensor& part, const La
 /// parameter's type or device.
 void keep_accumulator(const at::Tensor& tensor, const Mark& mark);
 
+/// Whether data replicas keep parts of a parameter (zero_optimization, stage 3).
+bool is_sharded(const at::Tensor& parameter);
+
 /// The weight that `tensor` is, where it is one that data replicas keep parts of: not for its
 /// gradient, or a copy, which have such a mark too. Null for any other.
 ShardedWeight* sharded_weight(const at::Tensor& tensor, const Mark& mark);

@@ -11,9 +11,8 @@
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
-#include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/door/autocast.h"
-#include "parallelizers/placement/door/door.h"
+#include "parallelizers/placement/layout/sharded_weight.h"
 
 namespace oslo {
 namespace {
@@ -77,7 +76,7 @@ bool gives_a_part_its_sizes(const OperatorEntry& op, c10::ArrayRef<c10::IValue> 
 }  // namespace
 
 bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
-                          c10::function_ref<void()> run) {
+                          c10::function_ref<void()> run, c10::function_ref<void()> again) {
   if (!op.to_type || !is_inside_autocast()) return false;
   c10::IValue& argument = stack[stack.size() - op.arguments];
   const at::Tensor tensor = argument.toTensor();
@@ -91,7 +90,7 @@ bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
     return false;
   } else {
     argument = weight->gathered();
-    door(op, stack);
+    again();
   }
   weight->cast_made(stack.back().toTensor());
   return true;

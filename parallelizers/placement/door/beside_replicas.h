@@ -13,13 +13,13 @@ namespace oslo {
 /// other tensors, and where its use is recorded, it takes part whole.
 
 /// Gathers, in place, the operands of the call on the stack that are to take part whole; such a
-/// weight by its bucket (carrier/sharded_weight.h). Whether there was one: the call then is another
+/// weight by its bucket (layout/sharded_weight.h). Whether there was one: the call then is another
 /// one, which knows nothing of the replicas. Throws where one would be written.
 bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack);
 
 /// Runs what autocast casts such a weight by, which is a use of it: what it gives is not kept for
 /// backward either. `run`: how any call goes on. False, with nothing done, for other calls.
 bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
-                          c10::function_ref<void()> run);
+                          c10::function_ref<void()> run, c10::function_ref<void()> again);
 
 }  // namespace oslo

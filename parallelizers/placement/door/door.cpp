@@ -225,7 +225,7 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
   };
   const auto run_it = [&] {
     if (run_fused_optimizer(op, stack)) return;
-    if (!cast_beside_replicas(op, stack, run_met)) run_met();
+    if (!cast_beside_replicas(op, stack, run_met, [&] { door(op, stack); })) run_met();
   };
   UseFollower* const uses = follower();
   if (uses == nullptr) return run_it();

@@ -12,8 +12,8 @@
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/graph/set_data.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/carrier/sharded_weight.h"
 #include "parallelizers/placement/carrier/weight_casts.h"
+#include "parallelizers/placement/layout/sharded_weight.h"
 
 namespace oslo {
 namespace {

@@ -96,7 +96,7 @@ bool imagines_gradient(const at::Tensor& tensor, const Mark& mark) {
 void keep_accumulator(const at::Tensor& tensor, const Mark& mark) {
   if (!mark.accumulator || torch::autograd::impl::try_get_grad_accumulator(tensor)) return;
   if (!tensor.is_leaf() || !accumulates_for(*mark.accumulator, tensor)) return;
-  mark.accumulator = make_accumulator(tensor, mark.layout, &set_gradient_mark);
+  mark.accumulator = make_accumulator(tensor, mark.layout, &set_gradient_mark, mark.sharded);
   torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePtr(mark.accumulator));
 }
 
