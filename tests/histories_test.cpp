@@ -48,7 +48,7 @@ std::string History::to_string() const {
       std::string("optimizer = ") + kRuleNames[static_cast<int>(setting.rule)] +
       (setting.groups ? " in two groups" : "") + (setting.schedule ? " with StepLR" : "") + ";\n";
   if (setting.optimizer_first) text << optimizer;
-  if (setting.zero) text << "// states are shared out over data ranks\n";
+  if (setting.zero) text << "// states and gradients are shared out over data ranks\n";
   if (setting.sharded) text << "zero_optimization = {enabled: true, stage: 3};\n";
   text << "initialize(model" << (setting.example ? ", example" : "")
        << (setting.cut_own ? ", cut_own_parameters" : "") << ");\n";

@@ -175,9 +175,6 @@ void check_share(const ConfigValues& values, const char* below) {
 
 void check_features(const ConfigValues& values) {
   const char* const below = values.dialect == ConfigDialect::libai ? "train." : "";
-  OSLO_CHECK_AS(config, !values.zero_optimization || values.zero_stage != 2, "'", below,
-                "zero_optimization.stage' = ", values.zero_stage,
-                " is not there yet: set it to 1, which shares out the optimizer's states");
   check_handlers(values.engine);
   OSLO_CHECK_AS(config, !values.activation_memory || values.activation_checkpoint, "'", below,
                 "activation_checkpoint.memory' is kept by computing activations again, and '",

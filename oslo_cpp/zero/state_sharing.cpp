@@ -14,7 +14,7 @@
 #include "oslo_cpp/zero/flat_memory.h"
 #include "oslo_cpp/zero/gather_states.h"
 #include "parallelizers/data/gradient_elements.h"
-#include "parallelizers/data/replicas.h"
+#include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -24,16 +24,16 @@ namespace {
 
 constexpr char kRule[] = "zero";
 
-bool is_trained_here(const at::Tensor& parameter) {
-  return parameter.defined() && parameter.requires_grad() && is_here(parameter);
-}
-
 }  // namespace
 
 /// A parameter that is stepped whole keeps its own.
 void StateSharing::forget_gradient(Shared& shared) {
-  if (!shared.part.defined() || shared.part.is_same(shared.parameter)) return;
-  shared.part.mutable_grad() = at::Tensor();
+  if (!shared.part.defined()) return;
+  if (!shared.part.is_same(shared.parameter)) {
+    shared.part.mutable_grad() = at::Tensor();
+  } else if (shared.exchanged.defined()) {
+    shared.part.mutable_grad() = std::exchange(shared.exchanged, at::Tensor());
+  }
 }
 
 /// While alive, the optimizer's groups and states are those of this rank's pieces.
@@ -88,32 +88,31 @@ class StateSharing::Swapped {
   std::vector<std::vector<at::Tensor>> whole_;
 };
 
-namespace {
-
-/// Then their states are parts already (stage 3), and what is whole has a gradient on all replicas.
-bool keep_parts_of_weights(const StateSharing::Groups& groups) {
-  return std::any_of(groups.begin(), groups.end(), [](const auto& group) {
-    return std::any_of(group.params().begin(), group.params().end(), is_sharded);
-  });
-}
-
-}  // namespace
-
 StateSharing::StateSharing(ParallelModel parallel, ShareUnit unit)
     : parallel_(std::move(parallel)), unit_(unit) {}
+
+StateSharing::~StateSharing() {
+  for (const Shared& shared : shared_) {
+    if (shared.gradient) share_no_gradient(shared.parameter, shared.gradient);
+  }
+}
 
 void StateSharing::step(torch::optim::Optimizer& optimizer, const std::function<void()>& base) {
   const std::shared_ptr<Group>& replicas = parallel_.mpu().data_group();
   check_replicas(*replicas);
   group_ = replicas;
-  if (group_->size() == 1 || keep_parts_of_weights(optimizer.param_groups())) return base();
+  if (group_->size() == 1 || keeps_parts_of_weights(optimizer.param_groups())) return base();
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kRule);
-  for (const Shared& shared : shared_) check_layout(shared);
+  for (const Shared& shared : shared_) {
+    if (shared.stepped) check_layout(shared);
+  }
   join_relaid(optimizer);
-  share_out_new(optimizer.param_groups());
+  share_out(optimizer.param_groups());
+  bucket_new();
   check_types();
   for (Shared& shared : shared_) {
+    if (!shared.stepped) continue;
     lay_out(shared);
     if (!shared.cut) cut_state(shared, optimizer.state(), optimizer);
   }
@@ -122,7 +121,7 @@ void StateSharing::step(torch::optim::Optimizer& optimizer, const std::function<
     // A piece's state may have the mark of the whole it was loaded for. Whole tensors stay above
     // the door: what an optimizer computes of one that tensor ranks have parts of is of all of it.
     std::optional<const BelowDoor> below;
-    if (unit_ == ShareUnit::elements) below.emplace();
+    if (unit_ == ShareUnit::rows) below.emplace();
     base();
   }
   loaded_shares_ = false;
@@ -130,10 +129,10 @@ void StateSharing::step(torch::optim::Optimizer& optimizer, const std::function<
 }
 
 void StateSharing::join_relaid(torch::optim::Optimizer& optimizer) {
-  if (unit_ != ShareUnit::elements) return;  // a tensor's owner steps it however it lies
+  if (unit_ != ShareUnit::rows) return;  // a tensor's owner steps it however it lies
   const bool relaid = std::any_of(shared_.begin(), shared_.end(), [](const Shared& shared) {
-    return shared.parameter.strides() != shared.strides ||
-           shared.parameter.scalar_type() != shared.type;
+    return shared.stepped && (shared.parameter.strides() != shared.strides ||
+                              shared.parameter.scalar_type() != shared.type);
   });
   if (!relaid) return;
   const OptimizerKind& kind = kind_of(optimizer);
@@ -143,59 +142,16 @@ void StateSharing::join_relaid(torch::optim::Optimizer& optimizer) {
     optimizer.state().erase(key);
     const auto found = whole.find(key);
     if (found != whole.end()) optimizer.state()[key] = kind.make_state(found->second);
+    if (!has_part(shared.parameter)) continue;
+    at::Tensor& gradient = shared.parameter.mutable_grad();
+    const LayoutPtr lies = layout(shared.parameter);
+    const at::Tensor all = full_tensor(gradient).detach();
+    const BelowDoor below;
+    const at::Tensor own =
+        lies ? marked_like(local_part(all, *lies).clone(), shared.parameter) : all.clone();
+    gradient = own;
   }
-  states_replaced();
-}
-
-void StateSharing::share_out_new(const Groups& groups) {
-  std::vector<at::Tensor> fresh;
-  std::unordered_map<const c10::TensorImpl*, size_t> index;
-  std::optional<std::vector<at::Tensor>> unused;  // registered; no step ever changes them
-  for (const torch::optim::OptimizerParamGroup& group : groups) {
-    for (const at::Tensor& parameter : group.params()) {
-      const auto* const key = parameter.unsafeGetTensorImpl();
-      if (!is_trained_here(parameter) || index_.count(key) > 0 || index.count(key) > 0) continue;
-      if (!unused) unused = registered_without_use(parallel_);
-      const bool used = std::none_of(unused->begin(), unused->end(), [&](const at::Tensor& each) {
-        return each.is_same(parameter);
-      });
-      if (!used) continue;
-      index.emplace(key, fresh.size());
-      fresh.push_back(parameter);
-    }
-  }
-  if (fresh.empty() && compared_) return;
-  compared_ = true;
-  std::vector<std::string> lines;
-  for (const at::Tensor& parameter : fresh) {
-    lines.push_back(c10::str(parameter.scalar_type(), " ", parameter.sizes(), " with strides ",
-                             parameter.strides()));
-  }
-  check_replicas_agree(*group_, "the list of what ZeroOptimizer steps", lines);
-  const size_t before = shared_.size();
-  for (const at::Tensor& parameter : fresh) {
-    index_.emplace(parameter.unsafeGetTensorImpl(), shared_.size());
-    shared_.push_back({parameter,
-                       layout(parameter),
-                       parameter.strides().vec(),
-                       parameter.scalar_type(),
-                       {shared_.size(), 0, 0},
-                       std::vector<int64_t>(group_->size(), 0)});
-  }
-  check_apart();
-  for (SharedBucket& bucket : share_out(fresh, group_->size(), unit_, kBucketBytes)) {
-    for (int rank = 0; rank < group_->size(); ++rank) {
-      for (SharedPiece& piece : bucket.of_rank[rank]) {
-        piece.parameter += before;
-        Shared& shared = shared_[piece.parameter];
-        shared.sizes[rank] = piece.length;
-        if (rank == group_->rank()) shared.piece = piece;
-      }
-    }
-    const bool empty = std::all_of(bucket.sizes.begin(), bucket.sizes.end(),
-                                   [](int64_t size) { return size == 0; });
-    if (!empty) buckets_.push_back(std::move(bucket));
-  }
+  states_replaced(optimizer.param_groups());
 }
 
 /// Makes the piece anew where the parameter has other memory than before, and gives it the
@@ -212,18 +168,26 @@ void StateSharing::lay_out(Shared& shared) const {
   if (shared.piece.length == 0) return;
   if (unit_ == ShareUnit::tensors) {
     shared.part = parameter;
+    if (!has_part(parameter)) return;
+    const at::Tensor own = plain_values(parameter.grad()).to(gradient_type(parameter));
+    shared.exchanged = parameter.grad();
+    parameter.mutable_grad() = shared.layout ? marked_like(own, parameter) : own;
     return;
   }
-  const auto piece_of = [&](const at::Tensor& values) {
-    return values.narrow(0, shared.piece.start, shared.piece.length);
-  };
-  const at::Tensor part = piece_of(flat_memory(parameter));
+  const at::Tensor part = flat_memory(parameter).narrow(0, shared.piece.start, shared.piece.length);
   if (!shared.part.defined() || shared.part.data_ptr() != part.data_ptr() ||
       shared.part.scalar_type() != part.scalar_type()) {
     shared.part = part;
   }
-  if (!parameter.grad().defined()) return;
-  shared.part.mutable_grad() = piece_of(flat_like(parameter.grad(), parameter.strides()));
+  if (parameter.grad().defined()) shared.part.mutable_grad() = gradient_of_piece(shared);
+}
+
+/// Of an exchanged gradient this rank has the piece's rows.
+at::Tensor StateSharing::gradient_of_piece(const Shared& shared) const {
+  const at::Tensor& parameter = shared.parameter;
+  const at::Tensor flat = flat_like(parameter.grad(), parameter.strides());
+  return has_part(parameter) ? flat.to(gradient_type(parameter))
+                             : flat.narrow(0, shared.piece.start, shared.piece.length);
 }
 
 void StateSharing::cut_state(Shared& shared, States& states,
@@ -234,7 +198,7 @@ void StateSharing::cut_state(Shared& shared, States& states,
     states.erase(found);
     return;
   }
-  if (unit_ == ShareUnit::elements) {
+  if (unit_ == ShareUnit::rows) {
     const OptimizerKind& kind = kind_of(optimizer);
     OptimizerKind::State parts = kind.state(*found->second);
     for (auto& [field, tensor] : parts.tensors) {
@@ -310,6 +274,7 @@ SharedStates::Whole StateSharing::whole_states(const torch::optim::Optimizer& op
     }
   }
   for (const Shared& each : shared_) {
+    if (!each.stepped) continue;
     GatheredState& gathered = shared.emplace_back();
     gathered.parameter = each.parameter;
     gathered.strides = each.strides;
@@ -325,15 +290,21 @@ SharedStates::Whole StateSharing::whole_states(const torch::optim::Optimizer& op
   return whole;
 }
 
-void StateSharing::states_replaced() {
+void StateSharing::states_replaced(const Groups& groups) {
+  for (const Shared& shared : shared_) {
+    if (shared.gradient) share_no_gradient(shared.parameter, shared.gradient);
+  }
   shared_.clear();
   index_.clear();
   buckets_.clear();
+  rows_.reset();
+  mesh_.reset();
   loaded_shares_ = false;
+  share_out(groups);
 }
 
-void StateSharing::shares_replaced() {
-  states_replaced();
+void StateSharing::shares_replaced(const Groups& groups) {
+  states_replaced(groups);
   loaded_shares_ = true;
 }
 

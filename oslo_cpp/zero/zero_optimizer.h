@@ -32,9 +32,10 @@ constexpr bool kSaysWhatIsStepped =
     std::is_convertible_v<Argument, std::vector<at::Tensor>> ||
     std::is_convertible_v<Argument, std::vector<torch::optim::OptimizerParamGroup>>;
 
-/// ZeRO, stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054): the optimizer `Base` with its states
-/// shared out over the data replicas of a model. Each rank keeps 1/n of them, steps that part of
-/// the parameters, and gathers the rest. The program stays the one for DistributedDataParallel:
+/// ZeRO, stages 1 and 2 (Rajbhandari et al. 2020, arXiv 1910.02054): the optimizer `Base` with its
+/// states and gradients shared out over the data replicas of a model. Each rank keeps 1/n of them,
+/// steps that part of the parameters, and gathers the rest. The program stays the one for
+/// DistributedDataParallel:
 ///
 ///     oslo::DistributedDataParallel<Net> ddp(net, parallel.mpu().data_group());
 ///     oslo::ZeroOptimizer<AdamW> optimizer(parallel, AdamWOptions(1e-3));
@@ -43,8 +44,8 @@ constexpr bool kSaysWhatIsStepped =
 ///
 /// It *is* a `Base`: groups, options, schedules, closures, loss scalers and `save_parallelized`
 /// take it as one; what a step computes is what `Base` computes beside DDP, bit for bit. SGD,
-/// Adam, AdamW, RMSprop and Adagrad are cut by elements, evenly; of any other optimizer, a user's
-/// own included, a rank steps whole tensors, balanced by bytes. LBFGS, whose state is one vector
+/// Adam, AdamW, RMSprop and Adagrad are cut by rows, evenly; of any other optimizer, a user's own
+/// included, a rank steps whole tensors, balanced by bytes. LBFGS, whose state is one vector
 /// over all parameters, is refused.
 ///
 /// `state()` has this rank's share: for each parameter that it has a piece of, tensors of one
@@ -53,13 +54,16 @@ constexpr bool kSaysWhatIsStepped =
 /// (`SaveOptions().optimizer(&optimizer)`) has the whole states and fits every grid, with and
 /// without sharing.
 ///
+/// Behind DistributedDataParallel's backward, and a schedule's step, `.grad` is on every rank a
+/// marked tensor: the owner's part on its owner, empty elsewhere.
+///
 /// A closure is called once, before anything is stepped. All replicas step together, with gradients
-/// that are the same on all of them. Costs an all-gather of the stepped parameters a step, in
-/// buckets of 25 MB, and, where something is stepped for the first time, one small collective by
-/// which ranks that step other parameters are told so. A graph that is kept over a step is
-/// LibTorch's error in backward, also beside SGD, whose own writes LibTorch does not notice. With
-/// one replica nothing is shared out, and nothing communicates. One thread at a time. Every rank
-/// makes it alike; the model is what `initialize` returned.
+/// that were exchanged, or are the same on all of them. Costs an all-gather of the stepped
+/// parameters a step, in buckets of 25 MB, and, where something is stepped for the first time, one
+/// small collective by which ranks that step other parameters are told so. A graph that is kept
+/// over a step is LibTorch's error in backward, also beside SGD, whose own writes LibTorch does not
+/// notice. With one replica nothing is shared out, and nothing communicates. One thread at a time.
+/// Every rank makes it alike; the model is what `initialize` returned.
 template <typename Base>
 class ZeroOptimizer : public Base, public SharedStates {
   static_assert(std::is_base_of_v<torch::optim::Optimizer, Base>,
@@ -89,10 +93,11 @@ class ZeroOptimizer : public Base, public SharedStates {
   ZeroOptimizer(const ParallelModel& parallel,
                 const std::vector<torch::optim::OptimizerParamGroup>& groups, Options&&... options)
       : Base(groups, std::forward<Options>(options)...),
-        sharing_(parallel, kSteppedByElement<Base> ? ShareUnit::elements : ShareUnit::tensors) {
+        sharing_(parallel, kSteppedByElement<Base> ? ShareUnit::rows : ShareUnit::tensors) {
     OSLO_CHECK(!(std::is_base_of_v<torch::optim::LBFGS, Base>),
                "ZeroOptimizer cannot share out LBFGS, whose state is one vector over all "
                "parameters; take torch::optim::LBFGS itself, on every rank");
+    sharing_.share_out(this->param_groups());
   }
 
   at::Tensor step(typename Base::LossClosure closure = nullptr) override {
@@ -107,11 +112,11 @@ class ZeroOptimizer : public Base, public SharedStates {
 
   void load(torch::serialize::InputArchive& archive) override {
     Base::load(archive);
-    sharing_.shares_replaced();
+    sharing_.shares_replaced(this->param_groups());
   }
 
   Whole whole_states() const override { return sharing_.whole_states(*this); }
-  void states_replaced() override { sharing_.states_replaced(); }
+  void states_replaced() override { sharing_.states_replaced(this->param_groups()); }
 
  private:
   StateSharing sharing_;

@@ -29,12 +29,23 @@ class TotalNorm {
 
   size_t share_of(const at::Tensor& parameter) {
     std::vector<Group*> over;
-    if (const Mark* mark = mark_of(parameter)) {
-      const Layout& lies = *mark->layouts.gradient;
+    const Mark* const own = mark_of(parameter);
+    // Exchanged or not: a gradient that has been may be this rank's part of it.
+    const at::Tensor& gradient = parameter.grad();
+    const bool dense = gradient.defined() && !gradient.is_sparse();
+    const Mark* const marked = dense ? mark_of(gradient) : nullptr;
+    if (own != nullptr || marked != nullptr) {
+      // Where another stage holds it, it is as the schedule has left it there.
+      const bool staged = own != nullptr && own->layout->resident();
+      const Layout& lies = marked != nullptr ? *marked->layout
+                           : staged          ? *own->layouts.gradient
+                                             : *own->layout;
       for (int axis = 0; axis < lies.axes(); ++axis) {
         Group* group = lies.group(axis).get();
         if (!lies[axis].whole() && group->size() > 1) over.push_back(group);
       }
+    }
+    if (const Mark* mark = own) {
       const auto pipeline = mark->layout->context()->pipeline();
       if (mark->layout->resident() && pipeline) over.push_back(pipeline.get());
     }

@@ -10,6 +10,7 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/data/gradient_elements.h"
+#include "parallelizers/data/zero/gradient_share.h"
 #include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
@@ -46,9 +47,18 @@ bool CountedGradients::empty() const {
     const bool same = gradient.unsafeGetTensorImpl() == noted_[i].gradient;
     if (same && gradient._version() == noted_[i].version) return false;
   }
-  return std::none_of(parameters_.begin(), parameters_.end(), [](const at::Tensor& parameter) {
-    return parameter.grad().defined() && gradient_elements(parameter).any().item<bool>();
-  });
+  bool any = false;
+  GradientSharePtr shared;
+  for (const at::Tensor& parameter : parameters_) {
+    if (!parameter.grad().defined()) continue;
+    any = any || gradient_elements(parameter).any().item<bool>();
+    if (has_part(parameter)) shared = gradient_share(parameter);
+  }
+  if (!shared) return !any;
+  // Of rows that one replica has the others know nothing.
+  const RuleScope scope("counted mean");
+  const at::Tensor all = at::full({1}, any ? 1.0 : 0.0, at::kDouble);
+  return shared->replicas->all_reduce(all, Reduction::max).item<double>() == 0;
 }
 
 /// A pass or a step.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -12,9 +13,11 @@
 #include "mpu/transport/counted_process_group.h"
 #include "parallelizers/data/counted_gradients.h"
 #include "parallelizers/data/exchange/pass_exchange.h"
+#include "parallelizers/data/exchange/shared_pass_exchange.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/data/sparse_gradients.h"
+#include "parallelizers/data/zero/gradient_share.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -54,6 +57,12 @@ std::vector<ReducedParameter> parameters_of(const ModelView& model) {
   return parameters;
 }
 
+bool shares_out(const std::vector<NamedTensor>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(), [](const NamedTensor& each) {
+    return gradient_share(each.tensor) != nullptr;
+  });
+}
+
 std::shared_ptr<Group> wrap_group(c10::intrusive_ptr<c10d::ProcessGroup> group) {
   OSLO_CHECK(group != nullptr, "DistributedDataParallel was given no group");
   std::vector<int> ranks(group->getSize());
@@ -68,17 +77,21 @@ std::shared_ptr<Group> wrap_group(c10::intrusive_ptr<c10d::ProcessGroup> group) 
 }  // namespace
 
 struct DataParallelCore::State {
-  State(std::shared_ptr<torch::nn::Module> module, Group& group, const DDPOptions& options)
-      : module(std::move(module)), group(group), options(options) {}
+  State(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<Group> group,
+        const DDPOptions& options)
+      : module(std::move(module)), group(std::move(group)), options(options) {}
 
   void broadcast_buffers();
   void check_parameters() const;
+  void choose_exchange();
 
   std::shared_ptr<torch::nn::Module> module;
-  Group& group;
+  std::shared_ptr<Group> group;
   DDPOptions options;
   std::vector<ReducedParameter> parameters;
-  std::optional<PassExchange> exchange = std::nullopt;  ///< of those that are not sharded
+  std::vector<NamedTensor> trained;  ///< of those that are not sharded
+  std::optional<PassExchange> exchange = std::nullopt;
+  std::optional<SharedPassExchange> shared = std::nullopt;  ///< in its place
   std::vector<std::shared_ptr<ShardBuckets>> shards = {};
   bool buffers_due = true;
 };
@@ -92,7 +105,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
              "; it must be above 0");
   if (group_->size() == 1) return;
   const RuleScope scope("ddp");
-  auto state = std::make_unique<State>(module_, *group_, options);
+  auto state = std::make_unique<State>(module_, group_, options);
   const ModelView model(module_);
   state->parameters = parameters_of(model);
   std::vector<std::string> lines;
@@ -117,10 +130,11 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
              "no parameter of the model requires a gradient, so there is nothing for "
              "DistributedDataParallel to average; use the model itself");
   broadcast_from_first(*group_, tensors);
-  if (!trained.empty()) state->exchange.emplace(group_, std::move(trained), options);
   std::vector<at::Tensor> all;
   for (const ReducedParameter& parameter : state->parameters) all.push_back(parameter.tensor);
   state->shards = buckets_of(all);
+  state->trained = std::move(trained);
+  state->choose_exchange();
   state_ = std::move(state);
 }
 
@@ -134,7 +148,26 @@ DataParallelCore::~DataParallelCore() = default;
 void DataParallelCore::State::broadcast_buffers() {
   std::vector<at::Tensor> buffers = module->buffers();
   std::erase_if(buffers, [](const at::Tensor& buffer) { return !is_here(buffer); });
-  if (!buffers.empty()) broadcast_from_first(group, buffers);
+  if (!buffers.empty()) broadcast_from_first(*group, buffers);
+}
+
+/// A `ZeroOptimizer` may be made before or after this.
+void DataParallelCore::State::choose_exchange() {
+  if (trained.empty()) return;
+  if (shared ? shared->fits() : exchange && !shares_out(trained)) return;
+  exchange.reset();
+  shared.reset();
+  if (shares_out(trained)) {
+    std::vector<std::string> lines;
+    for (const NamedTensor& each : trained) {
+      const GradientSharePtr share = gradient_share(each.tensor);
+      lines.push_back(each.name + (share ? " " + share->layout->to_string() : " whole"));
+    }
+    check_replicas_agree(*group, "how ZeroOptimizer shares gradients out", lines);
+    shared.emplace(group, trained, options);
+  } else {
+    exchange.emplace(group, trained, options);
+  }
 }
 
 void DataParallelCore::State::check_parameters() const {
@@ -177,8 +210,13 @@ void DataParallelCore::before_forward() {
   State& state = *state_;
   const RuleScope scope("ddp");
   state.check_parameters();
-  if (state.exchange && c10::GradMode::is_enabled()) {
-    state.exchange->forward_begins(synchronizes_);
+  if (c10::GradMode::is_enabled()) {
+    state.choose_exchange();
+    if (state.shared) {
+      state.shared->forward_begins();
+    } else if (state.exchange) {
+      state.exchange->forward_begins(synchronizes_);
+    }
   }
   if (state.buffers_due && state.options.broadcast_buffers()) state.broadcast_buffers();
   state.buffers_due = false;
@@ -187,6 +225,7 @@ void DataParallelCore::before_forward() {
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
   for (const auto& shards : state_->shards) shards->forward_ended();
   if (!c10::GradMode::is_enabled()) return;
+  if (state_->shared) state_->shared->forward_ends(synchronizes_);
   exchanges_ =
       state_->exchange ? state_->exchange->forward_ends(synchronizes_, outputs) : synchronizes_;
   state_->buffers_due |= exchanges_;
@@ -204,7 +243,9 @@ const std::shared_ptr<CountedGradients>& DataParallelCore::counted_gradients() {
 }
 
 std::vector<int64_t> DataParallelCore::bucket_sizes() const {
-  return active() && state_->exchange ? state_->exchange->bucket_sizes() : std::vector<int64_t>();
+  if (!active()) return {};
+  if (state_->shared) return state_->shared->bucket_sizes();
+  return state_->exchange ? state_->exchange->bucket_sizes() : std::vector<int64_t>();
 }
 
 }  // namespace oslo

@@ -33,13 +33,7 @@ INSTANTIATE_TEST_SUITE_P(
     Values(Refused{R"({"parallel": {}, "gradient_handler": [{"type": "ZeROGradientHandler"}]})",
                    2,
                    {"'gradient_handler' of type ZeROGradientHandler",
-                    "set the type to DataParallelGradientHandler"}},
-           Refused{R"({"train": {"zero_optimization": {"enabled": true, "stage": 2}}})",
-                   2,
-                   {"'train.zero_optimization.stage' = 2", "set it to 1"}},
-           Refused{R"({"zero_optimization": {"enabled": true, "stage": 3}})",
-                   2,
-                   {"'zero_optimization.stage' = 3", "set it to 1"}}));
+                    "set the type to DataParallelGradientHandler"}}));
 
 TEST(Config, ZeroInEveryDialect) {
   for (const char* text :
@@ -51,6 +45,16 @@ TEST(Config, ZeroInEveryDialect) {
     config.resolve(2);
     EXPECT_TRUE(config.values().zero_optimization) << text;
     EXPECT_EQ(config.values().zero_stage, 1) << text;
+  }
+  for (const int stage : {2, 3}) {
+    const std::string keys = c10::str(
+        R"("zero_optimization": {"enabled": true, "reshard": false, "stage": )", stage, "}");
+    for (const std::string& text : {"{" + keys + "}", R"({"train": {)" + keys + "}}"}) {
+      const Config config = Config::parse(text);
+      config.resolve(2);
+      EXPECT_EQ(config.values().zero_stage, stage) << text;
+      EXPECT_EQ(config.values().zero_reshard, false) << text;
+    }
   }
 }
 

@@ -122,6 +122,41 @@ TEST(Zero, ReshardingTakesTheStatesAlong) {
   });
 }
 
+TEST(Zero, ReshardingTakesSharedGradientsAlong) {
+  run_as_threads(4, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    AdamW reference(trained(plain), adamw());
+    ParallelModel parallel = initialize(net, zero_config("", 2), in(world));
+    ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
+    const auto backward = [&](int step) {
+      const int replicas = parallel.mpu().get_data_parallel_world_size();
+      DistributedDataParallel<Net> ddp(net, parallel.mpu().data_group());
+      const Tensors all = batch(step, 0, 1);
+      const Tensors rows = batch(step, parallel.mpu().get_data_parallel_rank(), replicas);
+      torch::mse_loss(plain->forward(all[0]), all[1]).backward();
+      torch::mse_loss(ddp.forward(rows[0]), rows[1]).backward();
+    };
+    const auto step = [&] {
+      reference.step();
+      optimizer.step();
+      reference.zero_grad();
+      optimizer.zero_grad();
+      expect_near(net, plain);
+    };
+    backward(0);
+    step();
+    backward(1);
+    parallel.reshard(zero_config(kTensor, 2), ReshardOptions().optimizer(&optimizer));
+    backward(2);
+    step();
+    backward(3);
+    parallel.deparallelize(ReshardOptions().optimizer(&optimizer));
+    EXPECT_FALSE(is_placed(net->up->weight.grad()));
+    step();
+  });
+}
+
 TEST(Zero, ReshardingWithoutTheOptimizerIsRefusedAtTheNextStep) {
   run_as_threads(4, [&](World world) {
     at::set_num_threads(1);

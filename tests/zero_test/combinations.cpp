@@ -6,19 +6,22 @@
 namespace oslo::zero_test {
 namespace {
 
-class ZeroGrid : public ::testing::TestWithParam<std::pair<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(TensorAndPipeline, ZeroGrid,
-                         ::testing::Values(std::pair(1, 2), std::pair(2, 1), std::pair(2, 2)));
+class ZeroGrid : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
+INSTANTIATE_TEST_SUITE_P(TensorPipelineAndStage, ZeroGrid,
+                         ::testing::Values(std::tuple(1, 2, 1), std::tuple(1, 2, 2),
+                                           std::tuple(2, 1, 2), std::tuple(2, 2, 2)));
 
 TEST_P(ZeroGrid, IsOneDevice) {
-  const auto [tensor, pipeline] = GetParam();
-  run_as_threads(2 * tensor * pipeline, [&, tensor = tensor, pipeline = pipeline](World world) {
+  const auto& [tensor, pipeline, stage] = GetParam();
+  run_as_threads(2 * tensor * pipeline, [&, tensor = tensor, pipeline = pipeline,
+                                         stage = stage](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
     ParallelModel parallel =
         initialize(net,
                    zero_config(c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )",
-                                        tensor, R"(, "pipeline_parallel_size": )", pipeline, "}")),
+                                        tensor, R"(, "pipeline_parallel_size": )", pipeline, "}"),
+                               stage),
                    in(world));
     AdamW reference(trained(plain), adamw());
     ZeroOptimizer<AdamW> optimizer(parallel, adamw());
@@ -28,12 +31,23 @@ TEST_P(ZeroGrid, IsOneDevice) {
     };
     for (int step = 0; step < 5; ++step) {
       reference.zero_grad();
-      loss_of(plain, batch(step, 0, 1)).backward();
+      for (int more = 0; more <= step % 2; ++more) {
+        loss_of(plain, batch(step + 5 * more, 0, 1)).backward();
+      }
       torch::nn::utils::clip_grad_norm_(trained(plain), 0.1);
       reference.step();
       optimizer.zero_grad();
-      schedule.forward_backward_step(batch(step, parallel.mpu().rank("data"), 2),
-                                     [&](const Tensors& micro) { return loss_of(net, micro); });
+      for (int more = 0; more <= step % 2; ++more) {
+        schedule.forward_backward_step(batch(step + 5 * more, parallel.mpu().rank("data"), 2),
+                                       [&](const Tensors& micro) { return loss_of(net, micro); });
+      }
+      if (pipeline > 1 && step == 0) {
+        // Each stage would wait for others that list other gradients.
+        Tensors rows_of_stages = trained(net);
+        rows_of_stages.pop_back();  // a number, which lies on the model's own mesh
+        EXPECT_THAT(error_of([&] { torch::nn::utils::clip_grad_norm_(rows_of_stages, 0.1); }),
+                    ::testing::HasSubstr("use parallel.clip_grad_norm_"));
+      }
       parallel.clip_grad_norm_(0.1);
       optimizer.step();
     }
@@ -69,6 +83,26 @@ TEST(Zero, AScalerSkipsTheStepOnAllReplicas) {
       scaler.update();
       if (!bad) reference.step();
       expect_equal(net, plain, c10::str("step ", step));
+    }
+  });
+}
+
+/// Five tokens on one replica, one on the other.
+TEST(Zero, ACountedMeanIsThatOfAllTokens) {
+  run_as_threads(2, [](World world) {
+    for (const int stage : {1, 2}) {
+      torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+      ParallelModel parallel = initialize(net, zero_config("", stage), in(world));
+      ZeroOptimizer<torch::optim::SGD> optimizer(parallel, torch::optim::SGDOptions(0.1));
+      DistributedDataParallel<torch::nn::Linear> ddp(net, parallel.mpu().data_group());
+      const bool first = world.rank() == 0;
+      const Tensor x = first ? torch::ones({5, 1}) : torch::full({1, 1}, 7.0);
+      for (int pass = 1; pass <= 3; ++pass) {
+        counted_mean(ddp.forward(x).sum(), first ? 5 : 1, ddp).backward();
+        EXPECT_NEAR(full_tensor(net->weight.grad()).item<double>(), 2.0, 1e-6) << pass;
+        // Written in between: rows that are empty on one rank are not those of nothing.
+        if (pass == 2) parallel.clip_grad_norm_(1e9), net->weight.grad().mul_(1);
+      }
     }
   });
 }

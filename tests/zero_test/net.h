@@ -123,8 +123,19 @@ struct ByNorm : torch::optim::SGD {
   }
 };
 
-inline Config zero_config(const std::string& more = "") {
-  return Config::parse(R"({"zero_optimization": {"enabled": true})" + more + "}");
+inline Config zero_config(const std::string& more = "", int stage = 1) {
+  return Config::parse(
+      c10::str(R"({"zero_optimization": {"enabled": true, "stage": )", stage, "}", more, "}"));
+}
+
+/// Elements of these that `rank` of `ranks` steps; parameters that other axes cut count as parts.
+inline int64_t elements_stepped(const Tensors& parameters, int ranks, int rank) {
+  const std::vector<SharedRows> rows = RowSharing(ShareUnit::rows, ranks).share(parameters);
+  int64_t all = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    all += elements_of_ranks(parameters[i], rows[i], ranks)[rank];
+  }
+  return all;
 }
 
 }  // namespace oslo::zero_test

@@ -31,6 +31,12 @@ int64_t elements_of_states(const Optimizer& optimizer) {
   return all;
 }
 
+Tensors without_number(const Net& net) {
+  Tensors all = trained(net);
+  all.pop_back();
+  return all;
+}
+
 /// Ten steps; the rate falls at the fifth. `states`: tensors of a state.
 template <typename Base, typename Options>
 void expect_as_ddp(int ranks, const Options& options, int states) {
@@ -51,16 +57,26 @@ void expect_as_ddp(int ranks, const Options& options, int states) {
       reference.step();
       optimizer.zero_grad();
       const Tensor loss = torch::mse_loss(ddp.forward(rows[0]), rows[1]);
+      mpu.data_group()->ledger().clear();
       loss.backward();
+      // Of the bucket a rank gets its rows, as often as there are others; of a number all.
+      const int64_t all = elements(trained(net)), own = elements_stepped(trained(net), ranks, rank);
+      const int64_t scale = elements_stepped(trained(net), ranks, rank) -
+                            elements_stepped(without_number(net), ranks, rank);
+      const Traffic reduced = mpu.data_group()->ledger().total("reduce_scatter");
+      EXPECT_EQ(reduced.calls, 1);
+      EXPECT_EQ(reduced.bytes, 8 * (own - scale) * (ranks - 1));
+      EXPECT_EQ(mpu.data_group()->ledger().total("all_reduce").bytes,
+                8 * (2 * (ranks - 1) / ranks));
+      EXPECT_EQ(mpu.data_group()->ledger().total().calls, 2);
       mpu.data_group()->ledger().clear();
       optimizer.step();
       // One bucket, of which a rank gets what the others have stepped. At first ranks compare what
       // they step, by a number of 8 bytes.
       Traffic gathered = mpu.data_group()->ledger().total("all_gather");
       if (step == 0) gathered = gathered - Traffic{1, ranks - 1, 8 * (ranks - 1)};
-      const int64_t all = elements(trained(net));
       EXPECT_EQ(gathered.calls, 1);
-      EXPECT_EQ(gathered.elements, all - (all / ranks + (rank < all % ranks ? 1 : 0)));
+      EXPECT_EQ(gathered.elements, all - own);
       EXPECT_EQ(gathered.bytes, gathered.elements * 8);
       EXPECT_EQ(mpu.data_group()->ledger().total().calls, step == 0 ? 2 : 1);
       EXPECT_TRUE(torch::equal(loss, expected)) << "step " << step;
@@ -74,8 +90,7 @@ void expect_as_ddp(int ranks, const Options& options, int states) {
         }
       }
     }
-    const int64_t all = elements(trained(net));
-    EXPECT_EQ(elements_of_states(optimizer), states * (all / ranks + (rank < all % ranks ? 1 : 0)));
+    EXPECT_EQ(elements_of_states(optimizer), states * elements_stepped(trained(net), ranks, rank));
     EXPECT_EQ(optimizer.param_groups()[0].params()[0].unsafeGetTensorImpl(),
               net->convolution->weight.unsafeGetTensorImpl());
   });

@@ -13,6 +13,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/data/exchange/reducer_hook.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
@@ -129,7 +130,9 @@ void PassExchange::settle_gradients() {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     // `zero_grad` detaches gradients in place, which autograd forbids for a view.
     if (gradient.defined() && gradient.is_view()) gradient = unmarked_alias(gradient);
-    exchange_.keep(parameter.tensor);
+    if (gradient.defined() && mark_of(parameter.tensor) != nullptr) {
+      mark_gradient(gradient, parameter.tensor);
+    }
   }
 }
 

@@ -1,28 +1,44 @@
-#include <algorithm>
+#include <ATen/ATen.h>
+
 #include <array>
 
 #include "mpu/base/error.h"
 #include "parallelizers/data/exchange/all_reduce_gradients.h"
 #include "parallelizers/data/exchange/gradient_strategy.h"
+#include "parallelizers/data/exchange/reduce_scatter_gradients.h"
+#include "parallelizers/data/zero/gradient_share.h"
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 
-const GradientStrategy& strategy_for(const std::vector<at::Tensor>& parameters) {
+const GradientStrategy& for_whole_gradients() {
   static const AllReduceGradients all_reduce;
-  static const std::array<const GradientStrategy*, 1> known{&all_reduce};
-  const at::Tensor* unserved = nullptr;
+  return all_reduce;
+}
+
+const GradientStrategy& strategy_for(const at::Tensor& parameter) {
+  static const ReduceScatterGradients reduce_scatter;
+  static const std::array<const GradientStrategy*, 2> known{&reduce_scatter,
+                                                            &for_whole_gradients()};
   for (const GradientStrategy* const each : known) {
-    const auto odd = std::find_if(parameters.begin(), parameters.end(), [&](const at::Tensor& one) {
-      return !each->serves(layouts_of(one));
-    });
-    if (odd == parameters.end()) return *each;
-    unserved = &*odd;
+    if (each->serves(parameter)) return *each;
   }
-  const ParameterLayouts layouts = layouts_of(*unserved);
-  fail("no strategy leaves the gradient of ", mark_of(*unserved)->name, " as (",
+  const ParameterLayouts layouts = layouts_of(parameter);
+  fail("no strategy leaves the gradient of ", mark_of(parameter)->name, " as (",
        layouts.gradient->to_string(), "), of a parameter that lies as (",
        layouts.parameter->to_string(), "); lay both alike (oslo::set_layouts)");
+}
+
+bool has_new_gradient(const at::Tensor& parameter) {
+  return parameter.grad().defined() && !has_part(parameter);
+}
+
+std::vector<bool> GradientStrategy::had_by_any(const at::Tensor& result, int64_t count) {
+  const at::Tensor ranks =
+      result.narrow(0, result.numel() - count, count).to(at::kCPU, at::kDouble);
+  std::vector<bool> had;
+  for (int64_t i = 0; i < count; ++i) had.push_back(ranks.const_data_ptr<double>()[i] > 0);
+  return had;
 }
 
 }  // namespace oslo

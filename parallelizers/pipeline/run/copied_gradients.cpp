@@ -91,7 +91,8 @@ void CopiedGradients::put_back() {
   for (const auto& [parameter, before] : copied_) {
     if (!before.defined()) continue;
     at::Tensor& gradient = parameter.mutable_grad();
-    if (gradient.defined()) before.add_(gradient);
+    // Of a step that threw before its exchange a replica that has rows of what was keeps these.
+    if (gradient.defined() && gradient.sizes() == before.sizes()) before.add_(gradient);
     gradient = before;
   }
   copied_.clear();

@@ -300,9 +300,13 @@ void set_made_like(const at::Tensor& marked) {
 
 bool is_gradient(const at::Tensor& tensor) {
   const Mark* const mark = mark_of(tensor);
-  if (mark == nullptr || !mark->accumulator || !mark->layout->resident()) return false;
+  if (mark == nullptr || !mark->layout->resident()) return false;
   // Elsewhere there is none, and no memory to ask for.
   if (mark->made_like || !mark->layout->here()) return false;
+  // One that lies otherwise than its parameter is nothing else.
+  const ParameterLayouts& layouts = mark->layouts;
+  if (mark->layout == layouts.gradient && !(*mark->layout == *layouts.parameter)) return true;
+  if (!mark->accumulator) return false;
   const at::Tensor parameter = accumulated_parameter(*mark->accumulator);
   return parameter.defined() && !tensor.is_same(parameter) && !tensor.is_alias_of(parameter);
 }

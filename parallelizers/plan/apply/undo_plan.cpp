@@ -149,7 +149,14 @@ void make_whole(const ModelView& model, const MPU& mpu, const KnownHolders& know
     unmark(tensor, gathered(tensor));
     if (has_gradient) tensor.mutable_grad() = gradient;
   }
-  for (const NamedTensor& parameter : model.in_use()) release_gradients_of_leaf(parameter.tensor);
+  for (const NamedTensor& parameter : model.in_use()) {
+    release_gradients_of_leaf(parameter.tensor);
+    // Data replicas may have rows of it each (ZeroOptimizer).
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (gradient.defined() && !gradient.is_sparse() && mark_of(gradient) != nullptr) {
+      gradient = gathered(gradient);
+    }
+  }
 }
 
 }  // namespace oslo
