@@ -1,4 +1,4 @@
-#include "oslo_cpp/zero/shard_weights.h"
+#include "oslo_cpp/initialize/sharded/shard_weights.h"
 
 #include <string>
 #include <utility>
