@@ -21,6 +21,7 @@ enum class LayerKind {
   linear,       ///< weight [out, in]
   embedding,    ///< table [rows, features]
   convolution,  ///< Conv1d, 2d, 3d: weight [out, in / groups, ...]
+  transposed,   ///< ConvTranspose1d, 2d, 3d: weight [in, out / groups, ...]
   attention,    ///< MultiheadAttention's fused in_proj_weight [3 x features, features]
   recurrent,    ///< LSTM, GRU, RNN and their cells: weights [gates x hidden units, features]
   parameter,    ///< a matrix (two or more dimensions) that a user's own module registered

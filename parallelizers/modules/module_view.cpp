@@ -36,6 +36,18 @@ bool read_convolution(const Module& module, LayerView& layer) {
   return true;
 }
 
+template <typename Impl>
+bool read_transposed(const Module& module, LayerView& layer) {
+  const auto* convolution = module.as<Impl>();
+  if (convolution == nullptr) return false;
+  layer.kind = LayerKind::transposed;
+  layer.groups = convolution->options.groups();
+  if (layer.groups > 1) {
+    layer.stays_whole = "a transposed convolution in groups, whose bias would be cut otherwise";
+  }
+  return true;
+}
+
 bool read_attention(const Module& module, LayerView& layer) {
   const auto* attention = module.as<torch::nn::MultiheadAttentionImpl>();
   // With other sizes for keys and values the three projections are parameters of their own.
@@ -87,8 +99,11 @@ bool read_kind(Module& module, LayerView& layer) {
   }
   return read_convolution<torch::nn::Conv1dImpl>(module, layer) ||
          read_convolution<torch::nn::Conv2dImpl>(module, layer) ||
-         read_convolution<torch::nn::Conv3dImpl>(module, layer) || read_attention(module, layer) ||
-         read_recurrent(module, layer);
+         read_convolution<torch::nn::Conv3dImpl>(module, layer) ||
+         read_transposed<torch::nn::ConvTranspose1dImpl>(module, layer) ||
+         read_transposed<torch::nn::ConvTranspose2dImpl>(module, layer) ||
+         read_transposed<torch::nn::ConvTranspose3dImpl>(module, layer) ||
+         read_attention(module, layer) || read_recurrent(module, layer);
 }
 
 std::optional<LayerView> layer_of(Module& module) {

@@ -170,9 +170,9 @@ void expect_kept(const World& world, int tensor, int pipeline) {
                 HasSubstr("only this rank's part"))
         << entry.path;
   }
-  EXPECT_EQ(kinds,
-            (std::set<LayerKind>{LayerKind::linear, LayerKind::embedding, LayerKind::convolution,
-                                 LayerKind::attention, LayerKind::recurrent}));
+  EXPECT_EQ(kinds, (std::set<LayerKind>{LayerKind::linear, LayerKind::embedding,
+                                        LayerKind::convolution, LayerKind::transposed,
+                                        LayerKind::attention, LayerKind::recurrent}));
   // What it draws after the cut, one device draws.
   test::make_seeded(5, [&] { return reference->apply(weights_init), 0; });
   test::make_seeded(5, [&] { return model->apply(weights_init), 0; });

@@ -137,6 +137,10 @@ void check_convolution(const LayerPlan& layer, const LayerStyle& style) {
                 " groups, which cannot be cut by row");
 }
 
+void plan_transposed(LayerPlan& layer) {
+  layer.why = "a transposed convolution: by inputs or outputs, which an example tells";
+}
+
 void plan_attention(LayerPlan& layer) {
   layer.style = {Style::column, /*blocks=*/3, layer.view.head_size};
   layer.why = "queries, keys and values, in whole heads";
@@ -225,6 +229,13 @@ constexpr LayerTraits kLayerKinds[] = {
      .options = convolution_options,
      .meant = is_of_layers,
      .check = check_convolution},
+    // Its weight has the inputs first.
+    {.kind = LayerKind::transposed,
+     .first = Style::row,
+     .second = Style::column,
+     .plan = plan_transposed,
+     .options = linear_options,
+     .meant = is_of_layers},
     {.kind = LayerKind::attention,
      .first = Style::column,
      .second = Style::row,

@@ -194,7 +194,9 @@ std::vector<Placement> LayerPlan::bias_placements(const Mesh& mesh) const {
 Placement LayerPlan::weight_placement(const LayerStyle& style) const {
   if (style.style == Style::replicate) return Placement::replicate();
   if (style.style == Style::shard) return Placement::shard(style.dim, style.blocks, style.unit);
-  const bool second = style.style == traits().second || style.style == Style::row;
+  const bool inputs = style.style == Style::row;
+  const bool inputs_first = traits().first == Style::row;
+  const bool second = inputs_first ? !inputs : inputs || style.style == traits().second;
   return Placement::shard(second ? 1 : 0, style.blocks, style.unit);
 }
 

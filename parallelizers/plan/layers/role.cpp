@@ -95,7 +95,8 @@ std::vector<Role> roles_of(const std::vector<LayerPlan>& layers, int ranks) {
     if (cut && !role.offers(bare(layer.style))) role.options.push_back(layer.style);
     const int64_t size = layer.weight_elements() * static_cast<int64_t>(role.layers.size());
     role.large = static_cast<double>(size) >= kSmall * static_cast<double>(total);
-    role.shares_work = role.recurrent || (cut && !layer.embedding() && !role.parameter);
+    const bool waits = role.recurrent || layer.kind == LayerKind::transposed;  // for the example
+    role.shares_work = waits || (cut && !layer.embedding() && !role.parameter);
     const bool table = (layer.embedding() || layer.embeds_patches()) && !cut;
     const bool may_stay = table || role.parameter || role.recurrent || !role.large;
     if (may_stay && !role.offers_whole()) {
