@@ -214,7 +214,10 @@ void Initialization::explain() {
 
 void Initialization::plan_together(const Rates& rates) {
   check_decided_over(view_, context_);
-  if (shards_weights()) check_shards_weights(view_, config_.values());
+  if (shards_weights()) {
+    check_shards_weights(view_, config_.values());
+    check_all_cuttable(view_);
+  }
   layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);
   stages_ = stages_of(view_, config_, assigned_, mpu_->size("pipeline"));
   if (saves_memory(config_.values())) check_markable(view_);

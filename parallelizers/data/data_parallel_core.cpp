@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <numeric>
@@ -84,6 +85,7 @@ struct DataParallelCore::State {
   void broadcast_buffers();
   void check_parameters() const;
   void choose_exchange();
+  bool has_accumulators_of_exchange() const;
 
   std::shared_ptr<torch::nn::Module> module;
   std::shared_ptr<Group> group;
@@ -92,6 +94,7 @@ struct DataParallelCore::State {
   std::vector<NamedTensor> trained;  ///< of those that are not sharded
   std::optional<PassExchange> exchange = std::nullopt;
   std::optional<SharedPassExchange> shared = std::nullopt;  ///< in its place
+  std::vector<NodePtr> accumulators = {};  ///< of `trained`, at which the exchange waits
   std::vector<std::shared_ptr<ShardBuckets>> shards = {};
   bool buffers_due = true;
 };
@@ -154,7 +157,8 @@ void DataParallelCore::State::broadcast_buffers() {
 /// A `ZeroOptimizer` may be made before or after this.
 void DataParallelCore::State::choose_exchange() {
   if (trained.empty()) return;
-  if (shared ? shared->fits() : exchange && !shares_out(trained)) return;
+  const bool fits = shared ? shared->fits() : exchange && !shares_out(trained);
+  if (fits && has_accumulators_of_exchange()) return;
   exchange.reset();
   shared.reset();
   if (shares_out(trained)) {
@@ -168,6 +172,19 @@ void DataParallelCore::State::choose_exchange() {
   } else {
     exchange.emplace(group, trained, options);
   }
+  accumulators.clear();
+  for (const NamedTensor& each : trained) {
+    accumulators.push_back(torch::autograd::impl::try_get_grad_accumulator(each.tensor));
+  }
+}
+
+/// LibTorch gives a parameter another one when it gets data of another type, and back: by `to`, or
+/// where an archive is loaded into the model.
+bool DataParallelCore::State::has_accumulators_of_exchange() const {
+  return std::equal(trained.begin(), trained.end(), accumulators.begin(), accumulators.end(),
+                    [](const NamedTensor& each, const NodePtr& node) {
+                      return torch::autograd::impl::try_get_grad_accumulator(each.tensor) == node;
+                    });
 }
 
 void DataParallelCore::State::check_parameters() const {

@@ -384,5 +384,35 @@ TEST(Sharded, OneReplicaIsAnOrdinaryProgram) {  // acceptance Z4
   });
 }
 
+TEST(Sharded, WritesOfListsAndToOut) {
+  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
+    ddp.forward(x).square().mean().backward();
+    const torch::NoGradGuard no_grad;
+    Tensors weights, gradients, wholes;
+    for (const Tensor& each : net->parameters()) {
+      weights.push_back(each);
+      gradients.push_back(each.grad());
+      wholes.push_back(torch::full(full_tensor(each).sizes(), 0.25));
+    }
+    at::_foreach_mul_(weights, torch::tensor(0.5));
+    at::_foreach_mul_(gradients, torch::tensor(0.5));
+    at::_foreach_add_(weights, wholes);
+    at::_foreach_lerp_(weights, wholes, 0.125);
+    Tensor out = weights[0];
+    torch::mul_out(out, weights[0], wholes[0]);
+    torch::mul_out(out, wholes[0], wholes[0]);
+    if (i == 3) at::_foreach_copy_(weights, wholes);
+  });
+}
+
+TEST(Sharded, MemoryThatOthersHaveIsRefused) {
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp();
+    net->register_buffer("copy", net->blocks[0]->as<torch::nn::Linear>()->weight.detach());
+    EXPECT_THAT(error_of([&] { initialize(net, sharded_config(), in(world)); }),
+                ::testing::HasSubstr("memory"));
+  });
+}
+
 }  // namespace
 }  // namespace oslo::zero_test

@@ -65,6 +65,36 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op) {
   return whole;
 }
 
+/// Whether the call writes what replicas have parts of: in place, to `out=`, or to tensors of a
+/// list.
+bool writes_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  bool writes = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::AliasInfo* const alias = op.schema->arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) {
+      writes = writes || over_replicas(tensor) != nullptr;
+    });
+  }
+  return writes;
+}
+
+/// Statistics are written though no schema says so.
+void refuse_statistics_in_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (op.name.find("batch_norm") == std::string::npos &&
+      op.name.find("instance_norm") == std::string::npos) {
+    return;
+  }
+  for (const size_t i : {3, 4}) {
+    const bool part = i < arguments.size() && arguments[i].isTensor() &&
+                      arguments[i].toTensor().defined() &&
+                      over_replicas(arguments[i].toTensor()) != nullptr;
+    OSLO_CHECK(!part, op.name,
+               " with statistics that are parameters, of which data replicas keep parts "
+               "(zero_optimization, stage 3); register them as buffers");
+  }
+}
+
 /// As LBFGS does with this rank's elements of its one long vector.
 bool gives_a_part_its_sizes(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   if (op.name != "aten::view_as") return false;
@@ -102,13 +132,20 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
   const Operands seen = look_at(arguments);
   if (!seen.parts || !(seen.recorded || seen.others)) return false;
   if (gives_a_part_its_sizes(op, arguments)) return false;
-  if (op.in_place && arguments[0].isTensor() && over_replicas(arguments[0].toTensor())) {
+  refuse_statistics_in_parts(op, arguments);
+  if (writes_parts(op, arguments)) {
+    OSLO_CHECK(
+        op.name != "aten::embedding_renorm_",
+        "max_norm of an embedding whose rows data replicas keep parts of (zero_optimization, "
+        "stage 3): each replica would norm the rows that it looks up; leave max_norm out, or "
+        "set the stage to 1");
     const bool recorded = c10::GradMode::is_enabled() && [&] {
       bool any = false;
       for_each_tensor(arguments, [&](const at::Tensor& tensor) { any |= tensor.requires_grad(); });
       return any;
     }();
-    OSLO_CHECK(!recorded || arguments[0].toTensor().is_leaf(), op.name,
+    const bool leaf = arguments[0].isTensor() && arguments[0].toTensor().is_leaf();
+    OSLO_CHECK(!recorded || leaf, op.name,
                " into a copy of a weight that data replicas keep parts of (zero_optimization, "
                "stage 3), with gradients recorded; compute a new tensor instead");
     return false;

@@ -116,6 +116,14 @@ void check_markable(const ModelView& model) {
   check_memory(all, all, "marking");
 }
 
+void check_all_cuttable(const ModelView& model) {
+  const std::vector<NamedTensor> parameters = model.in_use();
+  for (const NamedTensor& each : parameters) check_free(each.tensor, each.name);
+  std::vector<NamedTensor> all = parameters;
+  for (const BufferView& buffer : model.buffers()) all.push_back({buffer.path, buffer.tensor});
+  check_memory(parameters, all, "cutting");
+}
+
 void check_cuttable(const std::vector<LayerPlan>& layers, const ModelView& model,
                     const StageMap& stages) {
   std::vector<NamedTensor> cut;

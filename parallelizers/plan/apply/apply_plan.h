@@ -35,6 +35,10 @@ void place_on_stages(const ModelView& model, const ContextPtr& context, const St
 /// nobody reads it, but it has memory. Whatever else may hold it stays whole.
 void cut_unused_parameters(const std::vector<LayerPlan>& layers, const ModelView& model);
 
+/// Throws where a parameter, whatever the plan says of it, cannot be cut: it is part of a graph
+/// that is alive, or shares memory with another, or with a buffer.
+void check_all_cuttable(const ModelView& model);
+
 /// Marks the parameters that nothing has marked yet, too, whole and in place, so that their uses
 /// are met (CallObserver::about_to_use). `check_markable` throws, before anything is changed, where
 /// one is part of a graph that is alive, or shares memory with another.
