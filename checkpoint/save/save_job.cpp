@@ -23,6 +23,7 @@
 #include "mpu/base/error.h"
 #include "mpu/world/agreement.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {

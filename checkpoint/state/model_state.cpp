@@ -53,8 +53,4 @@ std::string ModelState::describe() const {
   return text;
 }
 
-at::Tensor plain_values(const at::Tensor& tensor) {
-  return mark_of(tensor) == nullptr ? tensor.detach() : unmarked_alias(tensor);
-}
-
 }  // namespace oslo

@@ -44,7 +44,4 @@ struct ModelState {
 /// mark is damaged (`mark_of`).
 ModelState::Tensor state_entry(const std::string& name, const at::Tensor& tensor);
 
-/// The part's values without mark and history, sharing the storage.
-at::Tensor plain_values(const at::Tensor& tensor);
-
 }  // namespace oslo

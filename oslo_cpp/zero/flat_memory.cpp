@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
-#include "checkpoint/state/model_state.h"
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 

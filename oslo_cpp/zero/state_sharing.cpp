@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/state/model_state.h"
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
 #include "oslo_cpp/zero/flat_memory.h"

@@ -40,9 +40,8 @@ namespace {
 
 std::string describe(const ReducedParameter& parameter) {
   const LayoutPtr layout = oslo::layout(parameter.tensor);
-  const c10::IntArrayRef own = parameter.tensor.sizes();
-  const auto sizes =
-      parameter.sharded ? layout->global_sizes(own) : decltype(layout->global_sizes(own))(own);
+  const std::vector<int64_t> sizes =
+      parameter.sharded ? whole_sizes(parameter.tensor) : parameter.tensor.sizes().vec();
   return c10::str(parameter.name, " ", c10::IntArrayRef(sizes), " ", parameter.dtype,
                   parameter.trained ? "" : " frozen", layout ? " cut " + layout->to_string() : "");
 }
@@ -113,13 +112,14 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   state->parameters = parameters_of(model);
   std::vector<std::string> lines;
   std::vector<at::Tensor> tensors;
-  std::vector<NamedTensor> trained;
+  std::vector<at::Tensor> all;
   bool trains = false;
   for (const ReducedParameter& parameter : state->parameters) {
     lines.push_back("parameter " + describe(parameter));
+    all.push_back(parameter.tensor);
     trains = trains || parameter.trained;
     if (parameter.sharded) continue;
-    if (parameter.trained) trained.push_back({parameter.name, parameter.tensor});
+    if (parameter.trained) state->trained.push_back({parameter.name, parameter.tensor});
     tensors.push_back(parameter.tensor);
   }
   for (const auto& [path, buffer] : model.buffers()) {
@@ -133,10 +133,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
              "no parameter of the model requires a gradient, so there is nothing for "
              "DistributedDataParallel to average; use the model itself");
   broadcast_from_first(*group_, tensors);
-  std::vector<at::Tensor> all;
-  for (const ReducedParameter& parameter : state->parameters) all.push_back(parameter.tensor);
   state->shards = buckets_of(all);
-  state->trained = std::move(trained);
   state->choose_exchange();
   state_ = std::move(state);
 }

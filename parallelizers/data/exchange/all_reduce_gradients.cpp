@@ -9,10 +9,6 @@
 namespace oslo {
 namespace {
 
-at::Tensor plain_gradient(const at::Tensor& gradient) {
-  return mark_of(gradient) != nullptr ? unmarked_alias(gradient) : gradient.detach();
-}
-
 /// As many elements as this rank's part of it has.
 at::Tensor flat_gradient(const at::Tensor& parameter) {
   const at::Tensor& gradient = parameter.grad();
@@ -20,13 +16,13 @@ at::Tensor flat_gradient(const at::Tensor& parameter) {
     return at::zeros({parameter.numel()},
                      at::TensorOptions(gradient_type(parameter)).device(parameter.device()));
   }
-  return (gradient.is_sparse() ? gradient.to_dense() : plain_gradient(gradient)).reshape({-1});
+  return (gradient.is_sparse() ? gradient.to_dense() : plain_values(gradient)).reshape({-1});
 }
 
 void set_gradient(const at::Tensor& parameter, const at::Tensor& average) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined() && !gradient.is_sparse()) {
-    plain_gradient(gradient).copy_(average.view(gradient.sizes()));
+    plain_values(gradient).copy_(average.view(gradient.sizes()));
   } else {
     gradient = average.view(parameter.sizes()).clone();
   }

@@ -16,11 +16,16 @@
 #include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
+namespace {
+
+/// The type that the config has gradients of `type` travel in: their own, or a narrower one.
 c10::ScalarType travel_type(Group& group, c10::ScalarType type) {
   const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.process_group().get());
   const auto asked = counted == nullptr ? std::nullopt : counted->gradients_travel_in();
   return asked && c10::elementSize(*asked) < c10::elementSize(type) ? *asked : type;
 }
+
+}  // namespace
 
 GradientExchange::GradientExchange(Group& group, const std::vector<at::Tensor>& parameters,
                                    const char* rule)
@@ -44,8 +49,7 @@ Pending GradientExchange::start(const GradientBucket& bucket, bool awaited) cons
   at::Tensor addends = bucket.flat;
   addends.div_(
       group_.size());  // before the sum, as LibTorch's DDP does: a half type would overflow
-  const GradientStrategy& strategy =
-      bucket.of_rank.empty() ? for_whole_gradients() : strategy_for(bucket.parameters.front());
+  const GradientStrategy& strategy = strategy_for(bucket);
   const c10::ScalarType type = addends.scalar_type();
   const c10::ScalarType travels_in = travel_type(group_, type);
   if (travels_in == type) return strategy.start(group_, bucket, awaited);

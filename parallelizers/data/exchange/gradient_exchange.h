@@ -32,10 +32,6 @@ class GradientExchange {
   const char* rule_;
 };
 
-/// The type that the config has gradients of `type` travel in over `group`: its own, or a narrower
-/// one.
-c10::ScalarType travel_type(Group& group, c10::ScalarType type);
-
 /// Gradients that travel together, from `.grad` to the other replicas and back. Outside of autograd
 /// and below the door.
 class BucketExchange {

@@ -43,17 +43,17 @@ class GradientStrategy {
   /// gradient of: those which `had` says, of which `result` knows if it was asked.
   virtual void unpack(Group& group, const at::Tensor& result, c10::ArrayRef<at::Tensor> parameters,
                       std::vector<bool> had, bool asked) const = 0;
-
- protected:
-  /// Behind the gradients: for each of `count` parameters, whether any rank has it.
-  static std::vector<bool> had_by_any(const at::Tensor& result, int64_t count);
 };
+
+/// Of the numbers behind what was added up: for each of `count` parameters, whether any rank has a
+/// gradient of it.
+std::vector<bool> had_by_any(const at::Tensor& result, int64_t count);
 
 /// The strategy for a gradient that lies as the marks of `parameter` say. Throws an `Error` naming
 /// the parameter where there is none.
 const GradientStrategy& strategy_for(const at::Tensor& parameter);
-/// Of buckets that somebody else packed: every replica gets all of them.
-const GradientStrategy& for_whole_gradients();
+/// Of a bucket, whoever packed it: every replica gets all of it, or its stretch.
+const GradientStrategy& strategy_for(const GradientBucket& bucket);
 
 /// Whether there is a gradient that has not been exchanged.
 bool has_new_gradient(const at::Tensor& parameter);

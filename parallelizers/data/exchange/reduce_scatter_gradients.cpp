@@ -2,26 +2,13 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <numeric>
-
 #include "parallelizers/data/zero/gradient_share.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/layout/memory_order.h"
 
 namespace oslo {
 namespace {
-
-/// The dimensions of a parameter, the outermost in memory first: what travels, and what an owner
-/// keeps, lies as the parameter does.
-std::vector<int64_t> memory_order(const at::Tensor& parameter) {
-  std::vector<int64_t> order(parameter.dim());
-  std::iota(order.begin(), order.end(), 0);
-  const c10::IntArrayRef strides = parameter.strides();
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return strides[a] > strides[b]; });
-  return order;
-}
 
 /// A gradient that has not been exchanged, as an ordinary tensor; zeros where there is none.
 at::Tensor new_gradient(const at::Tensor& parameter) {
@@ -31,7 +18,7 @@ at::Tensor new_gradient(const at::Tensor& parameter) {
   }
   const at::Tensor& gradient = parameter.grad();
   if (gradient.is_sparse()) return gradient.to_dense();
-  return mark_of(gradient) != nullptr ? unmarked_alias(gradient) : gradient.detach();
+  return plain_values(gradient);
 }
 
 at::Tensor flat_rows(const at::Tensor& gradient, const GradientShare& share, int64_t start,
@@ -42,7 +29,7 @@ at::Tensor flat_rows(const at::Tensor& gradient, const GradientShare& share, int
 /// The other way round.
 at::Tensor rows_of(const at::Tensor& flat, const at::Tensor& parameter, const GradientShare& share,
                    int64_t rows) {
-  const std::vector<int64_t> order = memory_order(parameter);
+  const MemoryOrder order = memory_order(parameter);
   std::vector<int64_t> sizes, back(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     sizes.push_back(order[i] == share.dim ? rows : parameter.size(order[i]));
@@ -66,7 +53,7 @@ GradientBucket ReduceScatterGradients::pack(Group& group, c10::ArrayRef<at::Tens
                                             bool asks) const {
   std::vector<GradientSharePtr> shares;
   std::vector<at::Tensor> gradients;
-  std::vector<std::vector<int64_t>> orders;
+  std::vector<MemoryOrder> orders;  // what travels lies as the parameter does
   std::vector<double> have;
   for (const at::Tensor& parameter : parameters) {
     shares.push_back(gradient_share(parameter));
@@ -116,7 +103,7 @@ void ReduceScatterGradients::unpack(Group& group, const at::Tensor& result,
     if (!had[i]) continue;
     const at::Tensor sums = rows_of(flat, parameter, *share, share->rows[group.rank()]);
     if (const at::Tensor before = take_part(parameter); before.defined()) {
-      (mark_of(before) != nullptr ? unmarked_alias(before) : before).add_(sums);
+      plain_values(before).add_(sums);
       give_part(parameter, before);
       continue;
     }

@@ -11,15 +11,27 @@
 
 namespace oslo {
 
-const GradientStrategy& for_whole_gradients() {
-  static const AllReduceGradients all_reduce;
-  return all_reduce;
+namespace {
+
+const ReduceScatterGradients& reduce_scatter() {
+  static const ReduceScatterGradients strategy;
+  return strategy;
+}
+
+const AllReduceGradients& all_reduce() {
+  static const AllReduceGradients strategy;
+  return strategy;
+}
+
+}  // namespace
+
+const GradientStrategy& strategy_for(const GradientBucket& bucket) {
+  if (bucket.of_rank.empty()) return all_reduce();
+  return reduce_scatter();
 }
 
 const GradientStrategy& strategy_for(const at::Tensor& parameter) {
-  static const ReduceScatterGradients reduce_scatter;
-  static const std::array<const GradientStrategy*, 2> known{&reduce_scatter,
-                                                            &for_whole_gradients()};
+  static const std::array<const GradientStrategy*, 2> known{&reduce_scatter(), &all_reduce()};
   for (const GradientStrategy* const each : known) {
     if (each->serves(parameter)) return *each;
   }
@@ -33,7 +45,7 @@ bool has_new_gradient(const at::Tensor& parameter) {
   return parameter.grad().defined() && !has_part(parameter);
 }
 
-std::vector<bool> GradientStrategy::had_by_any(const at::Tensor& result, int64_t count) {
+std::vector<bool> had_by_any(const at::Tensor& result, int64_t count) {
   const at::Tensor ranks =
       result.narrow(0, result.numel() - count, count).to(at::kCPU, at::kDouble);
   std::vector<bool> had;

@@ -236,6 +236,12 @@ at::Tensor ShardBucket::whole(size_t number) {
   return used ? marked_in(whole, parameter, used) : whole;
 }
 
+/// This rank's stretch of the replicas' average.
+at::Tensor ShardBucket::average_of(const at::Tensor& joined, const JoinedShards& shards) const {
+  const GradientExchange exchange(*replicas_, {}, kRule);
+  return exchange.start({joined, {}, shards.sizes()}, /*awaited=*/true).wait();
+}
+
 /// A weight that this replica did not use counts as zeros; one that none did has no gradient: how
 /// many did comes behind the parts.
 std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& gradients) {
@@ -272,11 +278,8 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   }
   const at::Tensor flag = at::tensor(used).to(joined.options());
   for (int replica = 0; replica < ranks; ++replica) shards.beside(joined, replica).copy_(flag);
-  joined.div_(ranks);  // before the sum, as LibTorch's DDP does: a half type would overflow
-  const c10::ScalarType travels_in = travel_type(*replicas_, type);
-  const at::Tensor own =
-      replicas_->reduce_scatter(joined.to(travels_in), 0, shards.sizes()).to(type);
-  const at::Tensor uses = own.narrow(0, own.numel() - flags, flags).to(at::kCPU, at::kFloat);
+  const at::Tensor own = average_of(joined, shards);
+  const std::vector<bool> had = had_by_any(own, flags);
   std::vector<at::Tensor> parts(weights_.size());
   int64_t begin = 0;
   for (size_t n = 0; n < trained.size(); ++n) {
@@ -284,9 +287,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
     const int64_t elements = weight.pieces->elements_on(rank);
     const at::Tensor part = own.narrow(0, begin, elements).view(weight.pieces->sizes_on(rank));
     begin += elements;
-    if (uses.const_data_ptr<float>()[n] > 0) {
-      parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
-    }
+    if (had[n]) parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
   }
   all_->used_in_backward(*this);
   return parts;
@@ -301,9 +302,7 @@ at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
   JoinedShards shards({&*weight.pieces}, replicas_->size());
   const at::Tensor joined = own.new_empty(shards.elements());
   shards.write(joined, own);
-  joined.div_(replicas_->size());
-  const at::Tensor part = replicas_->reduce_scatter(joined, 0, shards.sizes());
-  return alias_of(part.view(weight.pieces->sizes_on(replicas_->rank())));
+  return alias_of(average_of(joined, shards).view(weight.pieces->sizes_on(replicas_->rank())));
 }
 
 }  // namespace oslo

@@ -78,6 +78,7 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   const at::Tensor& memory();
   void make_node(const std::vector<at::Tensor>& parts);
   std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
+  at::Tensor average_of(const at::Tensor& joined, const JoinedShards& shards) const;
   std::vector<uint32_t> versions() const;
   void check_not_written(const std::vector<uint32_t>& versions) const;
 

@@ -118,14 +118,11 @@ void shard(const at::Tensor& parameter, const std::string& name, const ContextPt
   const c10::AutoGradMode no_grad(false);
   const Mark* const mark = mark_of(parameter);
   const LayoutPtr used = mark != nullptr ? mark->layout : nullptr;
-  const at::Tensor own = mark != nullptr ? unmarked_alias(parameter) : parameter.detach();
+  const at::Tensor own = plain_values(parameter);
   const LayoutPtr layout = cut_over(context, own, used);
-  const auto& [dim, cut] = (*layout)[context->replica_axis];
-  const int rank = context->mesh().axis(context->replica_axis)->rank();
-  int64_t begin = 0;
-  for (int before = 0; before < rank; ++before) begin += cut->local_size(before);
-  const at::Tensor part =
-      own.narrow(dim, begin, cut->local_size(rank)).clone(at::MemoryFormat::Contiguous);
+  Layout of_replica(context);  // of what tensor ranks leave
+  of_replica[context->replica_axis] = (*layout)[context->replica_axis];
+  const at::Tensor part = local_part(own, of_replica).clone(at::MemoryFormat::Contiguous);
   const auto weight = std::make_shared<WeightOfBucket>(
       bucket, at::empty_strided(own.sizes(), own.strides(), own.options().device(at::kMeta)), used);
   lay_parameter(parameter, part, layout, name, weight);
@@ -134,10 +131,7 @@ void shard(const at::Tensor& parameter, const std::string& name, const ContextPt
 
 /// By what all ranks know: a part may be empty on some.
 bool can_be_cut(const at::Tensor& parameter) {
-  const LayoutPtr lies = layout(parameter);
-  const c10::IntArrayRef own = parameter.sizes();
-  return !own.empty() && c10::multiply_integers(lies ? lies->global_sizes(own)
-                                                     : c10::SmallVector<int64_t, 6>(own)) > 0;
+  return parameter.dim() > 0 && c10::multiply_integers(whole_sizes(parameter)) > 0;
 }
 
 const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {

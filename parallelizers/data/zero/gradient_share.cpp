@@ -44,19 +44,15 @@ at::Tensor as_part(const at::Tensor& parameter, const at::Tensor& rows,
   return part;
 }
 
-at::Tensor ordinary(const at::Tensor& gradient) {
-  return mark_of(gradient) != nullptr ? unmarked_alias(gradient) : gradient.detach();
-}
-
 /// What a pass that did not exchange has added up is this rank's alone.
 void add_to_whole(const at::Tensor& whole, const at::Tensor& part, const GradientShare& share) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
   const int rank = share.replicas->rank();
   const int64_t start = std::accumulate(share.rows.begin(), share.rows.begin() + rank, int64_t(0));
-  ordinary(whole)
+  plain_values(whole)
       .narrow(share.dim, start, share.rows[rank])
-      .add_(ordinary(part), share.replicas->size());
+      .add_(plain_values(part), share.replicas->size());
 }
 
 void put_back(const at::Tensor& parameter, Aside& aside) {

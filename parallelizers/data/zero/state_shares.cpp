@@ -12,14 +12,6 @@ namespace {
 
 using Numbers = std::vector<size_t>;
 
-/// Of all tensor ranks' parts together.
-std::vector<int64_t> whole_sizes(const at::Tensor& parameter) {
-  const LayoutPtr lies = layout(parameter);
-  if (!lies) return parameter.sizes().vec();
-  const auto sizes = lies->global_sizes(parameter.sizes());
-  return {sizes.begin(), sizes.end()};
-}
-
 int64_t whole_bytes(const at::Tensor& parameter) {
   int64_t bytes = parameter.element_size();
   for (const int64_t size : whole_sizes(parameter)) bytes *= size;

@@ -91,6 +91,13 @@ LayoutPtr layout(const at::Tensor& tensor) {
   return mark == nullptr ? nullptr : mark->layout;
 }
 
+std::vector<int64_t> whole_sizes(const at::Tensor& tensor) {
+  const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+  if (mark == nullptr) return tensor.sizes().vec();
+  const auto sizes = mark->layout->global_sizes(tensor.sizes());
+  return {sizes.begin(), sizes.end()};
+}
+
 at::Tensor distribute(const at::Tensor& whole, const MeshPtr& mesh,
                       const std::vector<Placement>& placements) {
   return distribute(whole, context_of(mesh), placements);

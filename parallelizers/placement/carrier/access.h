@@ -29,6 +29,9 @@ bool is_here(const at::Tensor& tensor);
 /// How it is cut, and which pipeline stages hold it; null for an ordinary tensor.
 LayoutPtr layout(const at::Tensor& tensor);
 
+/// The sizes of what a tensor stands for: of one that is marked, those of the whole.
+std::vector<int64_t> whole_sizes(const at::Tensor& tensor);
+
 /// What any tensor stands for: placed, marked or plain. A gathered view whose base was written is
 /// taken again, which is collective.
 Value value_of(const at::Tensor& tensor);

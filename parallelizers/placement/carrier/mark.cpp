@@ -315,6 +315,10 @@ void share_mark(const at::Tensor& marked, const at::Tensor& of) {
   copy_tag(*of.unsafeGetTensorImpl(), *marked.unsafeGetTensorImpl());
 }
 
+at::Tensor plain_values(const at::Tensor& tensor) {
+  return mark_of(tensor) == nullptr ? tensor.detach() : unmarked_alias(tensor);
+}
+
 at::Tensor unmarked_alias(const at::Tensor& tensor) {
   if (!tensor.has_storage()) {  // elsewhere
     const BelowDoor below;

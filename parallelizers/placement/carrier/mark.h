@@ -139,6 +139,9 @@ void share_mark(const at::Tensor& marked, const at::Tensor& of);
 /// the end of the backward pass.
 Value value_of_marked(const at::Tensor& tensor, const Mark& mark);
 
+/// A tensor's values without mark and history, over its memory.
+at::Tensor plain_values(const at::Tensor& tensor);
+
 /// The part's plain alias: same storage, no mark, no history. A shape where another pipeline stage
 /// holds the part.
 at::Tensor unmarked_alias(const at::Tensor& tensor);

@@ -17,17 +17,11 @@
 namespace oslo {
 namespace {
 
-/// The context of a value that replicas have parts of; null for any other tensor.
-const ModelContext* over_replicas(const at::Tensor& tensor) {
-  if (!tensor.key_set().has(kPlacedKey)) return nullptr;
+bool over_replicas(const at::Tensor& tensor) {
+  if (!tensor.key_set().has(kPlacedKey)) return false;
   const PlacedTensorImpl* const impl = placed_impl(tensor);
-  const Layout* const layout =
-      impl != nullptr ? impl->layout().get() : mark_of(tensor)->layout.get();
-  return layout->context()->replica_axis >= 0 ? layout->context().get() : nullptr;
-}
-
-bool is_number(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->is_wrapped_number();
+  const LayoutPtr& layout = impl != nullptr ? impl->layout() : mark_of(tensor)->layout;
+  return layout->context()->replica_axis >= 0;
 }
 
 struct Operands {
@@ -39,11 +33,11 @@ struct Operands {
 Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
   Operands seen;
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-    if (over_replicas(tensor) == nullptr) {
-      seen.others = seen.others || !is_number(tensor);
-    } else {
+    if (over_replicas(tensor)) {
       seen.parts = true;
       seen.recorded = seen.recorded || (c10::GradMode::is_enabled() && tensor.requires_grad());
+    } else {
+      seen.others = seen.others || !tensor.unsafeGetTensorImpl()->is_wrapped_number();
     }
   });
   return seen;
@@ -72,9 +66,8 @@ bool writes_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::AliasInfo* const alias = op.schema->arguments()[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
-    for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) {
-      writes = writes || over_replicas(tensor) != nullptr;
-    });
+    for_each_tensor_in(arguments[i],
+                       [&](const at::Tensor& tensor) { writes = writes || over_replicas(tensor); });
   }
   return writes;
 }
@@ -87,8 +80,7 @@ void refuse_statistics_in_parts(const OperatorEntry& op, c10::ArrayRef<c10::IVal
   }
   for (const size_t i : {3, 4}) {
     const bool part = i < arguments.size() && arguments[i].isTensor() &&
-                      arguments[i].toTensor().defined() &&
-                      over_replicas(arguments[i].toTensor()) != nullptr;
+                      arguments[i].toTensor().defined() && over_replicas(arguments[i].toTensor());
     OSLO_CHECK(!part, op.name,
                " with statistics that are parameters, of which data replicas keep parts "
                "(zero_optimization, stage 3); register them as buffers");
@@ -99,7 +91,7 @@ void refuse_statistics_in_parts(const OperatorEntry& op, c10::ArrayRef<c10::IVal
 bool gives_a_part_its_sizes(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   if (op.name != "aten::view_as") return false;
   const at::Tensor &elements = arguments[0].toTensor(), &part = arguments[1].toTensor();
-  return over_replicas(elements) == nullptr && placed_impl(part) == nullptr &&
+  return !over_replicas(elements) && placed_impl(part) == nullptr &&
          elements.numel() == part.numel();
 }
 
@@ -153,7 +145,7 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
   const RuleScope scope(op.name.c_str());
   for (size_t i = base; i < stack.size(); ++i) {
     stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
-      if (over_replicas(tensor) == nullptr) return tensor;
+      if (!over_replicas(tensor)) return tensor;
       const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
       ShardedWeight* const weight = mark != nullptr ? sharded_weight(tensor, *mark) : nullptr;
       return weight != nullptr ? weight->gathered() : whole_of(tensor, op);
