@@ -128,6 +128,14 @@ inline Config zero_config(const std::string& more = "", int stage = 1) {
       c10::str(R"({"zero_optimization": {"enabled": true, "stage": )", stage, "}", more, "}"));
 }
 
+/// AdamW of a stage: at 1 and 2 `ZeroOptimizer`, otherwise LibTorch's own.
+inline std::unique_ptr<AdamW> adamw_of(const ParallelModel& parallel, const Net& net, int stage) {
+  if (stage == 1 || stage == 2) return std::make_unique<ZeroOptimizer<AdamW>>(parallel, adamw());
+  return std::make_unique<AdamW>(trained(net), adamw());
+}
+
+const std::string kTensor = R"(, "model_parallelism": {"tensor_parallel_size": 2})";
+
 /// Elements of these that `rank` of `ranks` steps; parameters that other axes cut count as parts.
 inline int64_t elements_stepped(const Tensors& parameters, int ranks, int rank) {
   const std::vector<SharedRows> rows = RowSharing(ShareUnit::rows, ranks).share(parameters);

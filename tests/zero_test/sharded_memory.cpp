@@ -37,8 +37,7 @@ TEST_P(ShardedMemory, HoldsPartsAndFewLayers) {
   run_as_threads(ranks, [&](World world) {
     at::set_num_threads(1);
     Deep net = test::make_seeded(1, [] { return Deep(); });
-    ParallelModel parallel = initialize(
-        net, Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3}})"), in(world));
+    ParallelModel parallel = initialize(net, zero_config("", 3), in(world));
     DistributedDataParallel<Deep> ddp(net, parallel.mpu().data_group());
     const Tensor x = torch::ones({3, DeepImpl::kWidth}) * (1 + world.rank());
     ddp.forward(x).sum().backward();
