@@ -10,6 +10,7 @@
 #include "oslo_cpp/initialize/initialize_stages.h"
 #include "oslo_cpp/zero/state_sharing.h"
 #include "parallelizers/data/replicas.h"
+#include "parallelizers/data/zero/replica_context.h"
 #include "parallelizers/modules/model_view.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -80,7 +81,7 @@ void StateSharing::share_gradient_of(Shared& shared, const SharedRows& rows) {
   const at::Tensor& parameter = shared.parameter;
   if (rows.dim < 0 || !parameter.is_non_overlapping_and_dense()) return;
   auto gradient = std::make_shared<GradientShare>();
-  gradient->layout = shared_layout(parameter, rows, replica_context());
+  gradient->layout = shared_layout(parameter, rows, context_of_shares());
   gradient->replicas = group_;
   gradient->dim = rows.dim;
   gradient->rows = rows.of_ranks(parameter.size(rows.dim), group_->size());
@@ -132,24 +133,17 @@ void StateSharing::compare_replicas(const std::vector<at::Tensor>& fresh) {
   check_apart();
 }
 
-/// Of the model's mesh with the replicas as one more axis. Where there are pipeline stages values
-/// over it live on them, too, so that a norm of one stage's gradients is refused as it is there.
-ContextPtr StateSharing::replica_context() {
+/// Where there are pipeline stages values over it live on them, too, so that a norm of one stage's
+/// gradients is refused as it is there.
+ContextPtr StateSharing::context_of_shares() {
+  if (shares_) return shares_;
   const MPU& mpu = parallel_.mpu();
-  if (!mesh_) {
-    std::vector<std::shared_ptr<Group>> axes;
-    for (int axis = 0; axis < mpu.tensor_mesh()->axes(); ++axis) {
-      axes.push_back(mpu.tensor_mesh()->axis(axis));
-    }
-    axes.push_back(group_);
-    mesh_ = std::make_shared<Mesh>(std::move(axes), mpu.tensor_mesh()->random());
-    if (mpu.pipeline_group()->size() > 1) {
-      const at::Device device = context_of(mpu.tensor_mesh())->device();
-      put_on_stages(*context_of(mesh_), mpu.pipeline_group(), device,
-                    pipeline_shape(parallel_.config().values()));
-    }
-  }
-  return context_of(mesh_);
+  const auto tensor = context_of(mpu.tensor_mesh());
+  const auto context = replica_context(*tensor, group_);
+  put_on_stages(*context, mpu.pipeline_group(), tensor->device(),
+                pipeline_shape(parallel_.config().values()));
+  shares_ = context;
+  return shares_;
 }
 
 }  // namespace oslo

@@ -297,7 +297,7 @@ void StateSharing::states_replaced(const Groups& groups) {
   index_.clear();
   buckets_.clear();
   rows_.reset();
-  mesh_.reset();
+  shares_.reset();
   loaded_shares_ = false;
   share_out(groups);
 }

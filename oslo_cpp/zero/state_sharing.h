@@ -78,7 +78,7 @@ class StateSharing {
   void share_gradient_of(Shared& shared, const SharedRows& rows);
   void bucket_new();
   void compare_replicas(const std::vector<at::Tensor>& fresh);
-  ContextPtr replica_context();
+  ContextPtr context_of_shares();
   // What cannot be shared out is refused by name (share_checks.cpp).
   void check_replicas(const Group& now) const;
   void check_layout(const Shared& shared) const;
@@ -98,7 +98,7 @@ class StateSharing {
   ShareUnit unit_;
   std::shared_ptr<Group> group_;
   std::optional<RowSharing> rows_;
-  MeshPtr mesh_;  ///< the model's, with an axis of the replicas behind
+  ContextPtr shares_;  ///< what gradients that are shared out share; made with the first
   std::vector<Shared> shared_;
   std::unordered_map<const c10::TensorImpl*, size_t> index_;
   std::vector<SharedBucket> buckets_;  ///< of places in `shared_`

@@ -9,6 +9,7 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/data/sharded/shard_bucket.h"
+#include "parallelizers/data/zero/replica_context.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -63,20 +64,6 @@ class WeightOfBucket final : public ShardedWeight {
   std::optional<size_t> number_;
 };
 
-/// The tensor axes that have several ranks, and inside them the replicas.
-std::shared_ptr<ModelContext> with_replicas(const ModelContext& tensor,
-                                            const std::shared_ptr<Group>& replicas) {
-  std::vector<std::shared_ptr<Group>> axes;
-  for (int axis = 0; axis < tensor.mesh().axes(); ++axis) {
-    if (tensor.mesh().axis(axis)->size() > 1) axes.push_back(tensor.mesh().axis(axis));
-  }
-  axes.push_back(replicas);
-  const auto context =
-      context_of(std::make_shared<const Mesh>(std::move(axes), tensor.mesh().random()));
-  context->replica_axis = context->mesh().axes() - 1;
-  return context;
-}
-
 /// The dimension that gives the ranks nearly as much as each other: the first one, if it does;
 /// where tensor ranks cut all, the first one. Sizes that no tensor axis cuts are the same on all
 /// ranks.
@@ -101,9 +88,7 @@ int64_t dimension_to_cut(c10::IntArrayRef sizes, const Layout* layout, int64_t r
 LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& own, const LayoutPtr& used) {
   auto layout = std::make_shared<Layout>(context);
   const int replicas = context->replica_axis;
-  for (int axis = 0, to = 0; used && axis < used->axes(); ++axis) {
-    if (used->group(axis)->size() > 1) (*layout)[to++] = (*used)[axis];
-  }
+  for (int axis = 0; used && axis < used->axes(); ++axis) (*layout)[axis] = (*used)[axis];
   if (used) layout->set_stages(used->stages());
   const int ranks = context->mesh().axis(replicas)->size();
   const int64_t dim = dimension_to_cut(own.sizes(), used.get(), ranks);
@@ -146,7 +131,7 @@ std::shared_ptr<ModelContext> shard_parameters(
     const ContextPtr& tensor, KeepGathered keep,
     const std::function<void(ModelContext&)>& on_stages) {
   if (replicas->size() == 1) return nullptr;
-  const std::shared_ptr<ModelContext> context = with_replicas(*tensor, replicas);
+  const std::shared_ptr<ModelContext> context = replica_context(*tensor, replicas);
   if (on_stages) on_stages(*context);
   const auto all = std::make_shared<ShardBuckets>(keep);
   for (const ShardedLayer& layer : layers) {

@@ -12,6 +12,7 @@
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
+#include "parallelizers/placement/layout/moving/other_mesh.h"
 #include "parallelizers/placement/layout/sharded_weight.h"
 
 namespace oslo {
@@ -70,6 +71,24 @@ bool writes_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments)
                        [&](const at::Tensor& tensor) { writes = writes || over_replicas(tensor); });
   }
   return writes;
+}
+
+/// What is written into parts is the same on all replicas. Gathers those operands whose mesh takes
+/// no others (layout/moving/other_mesh.h); whether there was one.
+bool gather_other_meshes(const OperatorEntry& op, torch::jit::Stack& stack) {
+  const size_t base = stack.size() - op.arguments;
+  const ContextPtr parts = context_of(c10::ArrayRef<c10::IValue>(stack).slice(base));
+  bool gathered = false;
+  for (size_t i = base; i < stack.size(); ++i) {
+    stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
+      const LayoutPtr own = over_replicas(tensor) ? nullptr : layout(tensor);
+      if (!own || own->resident() || lies_within(*own->context(), *parts)) return tensor;
+      gathered = true;
+      return gather_reported(value_of(tensor), op.name.c_str(),
+                             "it is written into what data replicas keep parts of");
+    });
+  }
+  return gathered;
 }
 
 /// Statistics are written though no schema says so.
@@ -140,7 +159,7 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
     OSLO_CHECK(!recorded || leaf, op.name,
                " into a copy of a weight that data replicas keep parts of (zero_optimization, "
                "stage 3), with gradients recorded; compute a new tensor instead");
-    return false;
+    return gather_other_meshes(op, stack);
   }
   const RuleScope scope(op.name.c_str());
   for (size_t i = base; i < stack.size(); ++i) {
