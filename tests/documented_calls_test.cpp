@@ -122,7 +122,7 @@ COMPILES((const Tensor& a, const Tensors& list, Tensor (*function)(const Tensor&
 COMPILES((const oslo::pipeline::Schedule& schedule), oslo::pipeline::to_text(schedule));
 COMPILES((const Tensor& a), oslo::full_tensor(a), oslo::local_tensor(a), oslo::is_placed(a),
          oslo::is_followed(a), oslo::is_here(a), oslo::layout(a), oslo::value_of(a),
-         oslo::has_tangent(a), oslo::refuse_tangents("an operation"));
+         oslo::whole_sizes(a), oslo::has_tangent(a), oslo::refuse_tangents("an operation"));
 COMPILES((const Tensor& a, const oslo::MeshPtr& mesh, const oslo::ContextPtr& context),
          oslo::distribute(a, mesh, {oslo::sbp::split(0)}),
          oslo::distribute(a, context, {oslo::sbp::broadcast}),
