@@ -232,6 +232,7 @@ void DataParallelCore::before_forward() {
       state.exchange->forward_begins(synchronizes_);
     }
   }
+  for (const auto& shards : state.shards) shards->forward_begins();
   if (state.buffers_due && state.options.broadcast_buffers()) state.broadcast_buffers();
   state.buffers_due = false;
 }

@@ -49,6 +49,7 @@ class Program : public torch::nn::Module {
 struct Layout {
   int data = 1, tensor = 1, pipeline = 1;
   const char* kind = "1f1b";  ///< the schedule of the pipeline
+  int zero = 0;               ///< the stage of ZeRO, over the data ranks
   std::string later = {};     ///< the feature of a later version, where it needs one
   std::string config = {};    ///< with that feature, in place of the sizes in OSLO's words
   int size() const { return data * tensor * pipeline; }
@@ -88,11 +89,13 @@ struct Exhibit {
   std::string plan = {};  ///< the config's "plan", where the bug needs a certain one
 };
 
-/// Sequences cut over `ranks`, and ZeRO of a stage over 2 data ranks.
+/// Sequences cut over `ranks`.
 Layout sequence(int ranks);
-Layout zero(int stage);
+/// A stage of ZeRO over 2 data ranks, each of so many.
+Layout zero(int stage, int tensor = 1, int pipeline = 1);
 
-/// Tensor 2, 3, 4, data 2, pipeline 2 (with a split backward, too), and all three at once.
+/// Tensor 2, 3, 4, data 2, pipeline 2 (with a split backward, too), all three at once, and ZeRO's
+/// stages.
 const std::vector<Layout>& ordinary_layouts();
 
 /// The program on one device beside the same on ranks that are threads: loss, notes, every

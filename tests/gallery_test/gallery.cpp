@@ -22,6 +22,7 @@ std::string name_of(const Layout& layout) {
   add("pipeline", layout.pipeline);
   if (layout.pipeline > 1 && layout.kind != std::string("1f1b"))
     name += std::string(" ") + layout.kind;
+  if (layout.zero > 0) name += " ZeRO " + std::to_string(layout.zero);
   return name + (layout.config.empty() ? "" : " " + layout.later);
 }
 
@@ -30,25 +31,20 @@ Layout sequence(int ranks) {
           ranks,
           1,
           "1f1b",
+          0,
           "sequence",
           R"({"parallel": {"tensor": {"size": )" + std::to_string(ranks) +
               R"(, "mode": "sequence"}}})"};
 }
 
-Layout zero(int stage) {
-  return {2,
-          1,
-          1,
-          "1f1b",
-          "ZeRO " + std::to_string(stage),
-          R"({"train": {"dist": {"data_parallel_size": 2, "tensor_parallel_size": 1}, )"
-          R"("zero_optimization": {"enabled": true, "stage": )" +
-              std::to_string(stage) + "}}}"};
+Layout zero(int stage, int tensor, int pipeline) {
+  return {2, tensor, pipeline, "1f1b", stage};
 }
 
 const std::vector<Layout>& ordinary_layouts() {
   static const std::vector<Layout> layouts{
-      {1, 2}, {1, 3}, {1, 4}, {2, 1}, {1, 1, 2}, {1, 1, 2, "zero_bubble"}, {2, 2, 2}};
+      {1, 2},    {1, 3},  {1, 4},  {2, 1},  {1, 1, 2},     {1, 1, 2, "zero_bubble"},
+      {2, 2, 2}, zero(1), zero(2), zero(3), zero(2, 2, 2), zero(3, 2, 2)};
   return layouts;
 }
 

@@ -147,8 +147,8 @@ std::vector<Exhibit> graphs() {
   logged.steps = 10;
   logged.skips_layers = true;
   // A parameter on another stage has no number outside a step.
-  logged.layouts = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
-  logged.later = {zero(1), zero(2), zero(3)};
+  logged.layouts = {{1, 2},  {1, 3},  {1, 4},  {2, 1},     {2, 2},
+                    zero(1), zero(2), zero(3), zero(2, 2), zero(3, 2)};
   add({"G24", "Megatron-Bridge#5634", made<Adapters>, rows_of_6});
   return all;
 }

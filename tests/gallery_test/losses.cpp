@@ -198,7 +198,7 @@ std::vector<Exhibit> losses() {
   add({"G3", "Megatron#7452, #4896", made<TwoHeads>, tokens_of_two_heads}).by_parts = true;
   Exhibit& counted = add({"G3 counted", "Megatron#7452", made<CountedWeight>, uneven_counts});
   counted.right = {{"gradient of weight.weight", torch::full({1, 1}, 2.0)}};
-  counted.layouts = {{1, 2}, {2, 1}, {2, 2}};
+  counted.layouts = {{1, 2}, {2, 1}, {2, 2}, zero(2), zero(3), zero(2, 2), zero(3, 2)};
   all.push_back(next_token("G11 of 8", 8));
   all.push_back(next_token("G11 of 9", 9));
   all.push_back(next_token("G11 of 13", 13));

@@ -175,13 +175,13 @@ std::vector<Exhibit> norms() {
   Exhibit& experts = add({"G13", "Megatron#6660, pytorch#160285, DeepSpeed#8469, Automodel#3816",
                           made<TwoExperts>, of_two_experts});
   experts.right = {{"norm", torch::scalar_tensor(10.954)}};
-  experts.layouts = {{1, 2}, {1, 3}, {2, 1}, {2, 2}};
+  experts.layouts = {{1, 2}, {1, 3}, {2, 1}, {2, 2}, zero(2), zero(3), zero(2, 2), zero(3, 2)};
   experts.plan = R"j({"experts": "shard(0)"})j";
   Exhibit& scaled = add({"G14", "Megatron-Bridge#5591", made<LossScale>, overflowing});
   scaled.right = {{"scale", torch::scalar_tensor(8.0)}, {"scale", torch::scalar_tensor(4.0), 1}};
   // Numbers of gradients by item() are those of a rank's own stage.
-  scaled.layouts = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
-  scaled.later = {zero(1), zero(2), zero(3)};
+  scaled.layouts = {{1, 2},  {1, 3},  {1, 4},  {2, 1},     {2, 2},
+                    zero(1), zero(2), zero(3), zero(2, 2), zero(3, 2)};
   add({"G15", "ROCm/TransformerEngine#715, tt-metal#35284", made<Mixed>, [](int) {
          return Tensors{torch::randint(11, {4, 5}), torch::randn({4, 5, 6})};
        }});

@@ -82,7 +82,7 @@ struct MlpImpl : torch::nn::Module {
     return x + bias;
   }
   torch::nn::ModuleList blocks;
-  Tensor bias;
+  Tensor bias, kept;
   std::vector<int> order{0, 1, 2};
 };
 TORCH_MODULE(Mlp);
@@ -235,6 +235,20 @@ TEST(Sharded, EvaluationBetween) {
     if (i % 2 == 0) net->blocks[1]->as<torch::nn::Linear>()->weight.mul_(0.5);
     net->forward(x);
   });
+}
+
+TEST(Sharded, ViewsKeptOverSteps) {
+  for (const bool recorded : {false, true}) {  // without a record a view is one of the parts
+    const auto step = [recorded](int i, auto& ddp, Mlp& net, const Tensor& x) {
+      if (i == 0) {
+        const torch::AutoGradMode mode(recorded);
+        net->kept = net->blocks[1]->template as<torch::nn::Linear>()->weight.narrow(1, 2, 3);
+      }
+      const Tensor out = ddp.forward(x);
+      (out.square().mean() + (net->kept * 2).square().sum() * out.mean()).backward();
+    };
+    expect_steps_as_ddp(step, "", {}, /*bits=*/recorded);
+  }
 }
 
 TEST(Sharded, FrozenInBetween) {

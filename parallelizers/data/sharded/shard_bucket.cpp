@@ -87,7 +87,11 @@ std::vector<at::Tensor> ShardBucket::parts() const {
 }
 
 bool ShardBucket::is_current(const std::vector<at::Tensor>& parts) const {
-  if (!memory_.defined()) return false;
+  return memory_.defined() && is_unwritten(parts);
+}
+
+/// Since they were gathered.
+bool ShardBucket::is_unwritten(const std::vector<at::Tensor>& parts) const {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (version_of(*parts[i].unsafeGetTensorImpl()) != weights_[i].version) return false;
   }
@@ -99,6 +103,7 @@ bool ShardBucket::is_current(const std::vector<at::Tensor>& parts) const {
 
 void ShardBucket::count_writes_of(const at::Tensor& data) {
   let_go();  // what it writes before the next use is seen there
+  may_be_written_ = true;
   std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
   handed_.push_back({weak(data), version_of(*data.unsafeGetTensorImpl())});
 }
@@ -132,7 +137,9 @@ void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
   }
   JoinedShards shards(pieces, replicas_->size());
   const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
-  memory_ = joined.new_empty(elements);
+  memory_ = memory_for(elements, joined.options());
+  may_be_written_ = false;
+  last_memory_ = memory_.storage().getWeakStorageImpl();
   int64_t begin = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const int64_t size = pieces[i]->elements();
@@ -154,6 +161,24 @@ void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
       return lay(lies, bucket->memory().storage());
     });
   }));
+}
+
+/// A view that a program has kept is of the last memory, and is to see what is gathered now.
+at::Tensor ShardBucket::memory_for(int64_t elements, const at::TensorOptions& options) const {
+  if (auto kept = last_memory_ ? last_memory_->lock() : nullptr) {
+    at::Storage storage(std::move(kept));
+    if (storage.device() == options.device() &&
+        storage.nbytes() == elements * options.dtype().itemsize()) {
+      return at::empty({0}, options).set_(std::move(storage), 0, {elements}, {1});
+    }
+  }
+  return at::empty({elements}, options);
+}
+
+void ShardBucket::renew_kept() {
+  if (memory_.defined() || !last_memory_ || last_memory_->expired()) return;
+  const std::vector<at::Tensor> now = parts();
+  if (may_be_written_ || !is_unwritten(now)) gather(now);
 }
 
 const at::Tensor& ShardBucket::memory() {

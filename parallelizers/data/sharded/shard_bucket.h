@@ -57,6 +57,7 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   const std::shared_ptr<ShardBuckets>& all() const { return all_; }
   int64_t gathered_bytes() const override;
   void let_go() override;
+  void renew_kept() override;
 
  private:
   struct Weight {
@@ -72,10 +73,14 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
     uint32_t version;
   };
 
+  using KeptMemory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
   std::vector<at::Tensor> parts() const;
   bool is_current(const std::vector<at::Tensor>& parts) const;
+  bool is_unwritten(const std::vector<at::Tensor>& parts) const;
   void gather(const std::vector<at::Tensor>& parts);
   const at::Tensor& memory();
+  at::Tensor memory_for(int64_t elements, const at::TensorOptions& options) const;
   void make_node(const std::vector<at::Tensor>& parts);
   std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
   at::Tensor average_of(const at::Tensor& joined, const JoinedShards& shards) const;
@@ -87,6 +92,8 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   const std::shared_ptr<ShardBuckets> all_;
   std::vector<Weight> weights_;
   at::Tensor memory_;                            ///< of all whole weights, one behind the other
+  std::optional<KeptMemory> last_memory_;        ///< alive where a program has kept a view
+  bool may_be_written_ = false;                  ///< uncounted, since it was gathered
   std::vector<at::Tensor> wholes_;               ///< over it
   std::vector<std::shared_ptr<void>> regained_;  ///< what is saved of it is not kept
   NodePtr node_;                                 ///< where their gradients arrive

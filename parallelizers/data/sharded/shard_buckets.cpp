@@ -14,6 +14,12 @@ void ShardBuckets::about_to_gather(const GatheredWeights& bucket) {
   }
 }
 
+void ShardBuckets::forward_begins() {
+  for (const Entry& entry : buckets_) {
+    if (const auto bucket = entry.bucket.lock()) bucket->renew_kept();
+  }
+}
+
 void ShardBuckets::forward_ended() {
   if (keep_ == KeepGathered::until_next) let_all_go();
 }

@@ -15,6 +15,8 @@ class GatheredWeights {
   virtual int64_t gathered_bytes() const = 0;
   /// Gives them back, but for what somebody still holds.
   virtual void let_go() = 0;
+  /// Views of them that a program has kept over a write of the parts show the new content.
+  virtual void renew_kept() = 0;
 };
 
 /// Until when whole weights stay there.
@@ -33,6 +35,7 @@ class ShardBuckets {
   void add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer);
 
   void about_to_gather(const GatheredWeights& bucket);
+  void forward_begins();
   /// A forward is done; its backward pass, if there is one, is yet to come.
   void forward_ended();
   /// A backward pass has no more use for them.
