@@ -25,10 +25,17 @@ bool over_replicas(const at::Tensor& tensor) {
   return layout->context()->replica_axis >= 0;
 }
 
+/// The weight that a tensor over replicas is; null where it is something else.
+ShardedWeight* weight_of(const at::Tensor& tensor) {
+  const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+  return mark != nullptr ? sharded_weight(tensor, *mark) : nullptr;
+}
+
 struct Operands {
-  bool parts = false;     ///< one at least is cut over replicas
-  bool recorded = false;  ///< and its use is recorded
-  bool others = false;    ///< there are tensors of this replica
+  bool parts = false;    ///< one at least is cut over replicas
+  bool forward = false;  ///< and its use is recorded, or could be but that it is frozen
+  bool others = false;   ///< there are tensors of this replica
+  ContextPtr context;    ///< of these; null where all are ordinary ones
 };
 
 Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
@@ -36,20 +43,23 @@ Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
   for_each_tensor(arguments, [&](const at::Tensor& tensor) {
     if (over_replicas(tensor)) {
       seen.parts = true;
-      seen.recorded = seen.recorded || (c10::GradMode::is_enabled() && tensor.requires_grad());
+      seen.forward = seen.forward || (c10::GradMode::is_enabled() &&
+                                      (tensor.requires_grad() || weight_of(tensor) != nullptr));
     } else {
       seen.others = seen.others || !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+      if (const LayoutPtr layout = oslo::layout(tensor)) seen.context = layout->context();
     }
   });
   return seen;
 }
 
-/// Of what is no weight: a gradient, an optimizer's state, what was computed from such.
-at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op) {
+/// Of what is no weight: a gradient, an optimizer's state, what was computed from such. `context`:
+/// of what it meets.
+at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op, const ContextPtr& context) {
   Value value = value_of(tensor);
-  const ModelContext& context = *value.layout->context();
-  const int axis = context.replica_axis;
-  const int replicas = context.mesh().axis(axis)->size();
+  const LayoutPtr layout = value.layout;
+  const int axis = layout->context()->replica_axis;
+  const int replicas = layout->context()->mesh().axis(axis)->size();
   const bool recorded = c10::GradMode::is_enabled() && tensor.requires_grad();
   if (recorded) value = gather_axis(std::move(value), axis, /*then_copy=*/true);
   at::Tensor whole =
@@ -57,7 +67,13 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op) {
   if (recorded) {  // replicas' gradients are averaged, what was gathered adds them up
     whole.register_hook([replicas](const at::Tensor& gradient) { return gradient / replicas; });
   }
-  return whole;
+  if (!layout->resident()) return whole;
+  OSLO_CHECK(context, op.name, " of what data replicas on pipeline ", layout->stages().to_string(),
+             " keep parts of (zero_optimization, stage 3), beside an ordinary tensor, which all "
+             "stages have; give it oslo::full_tensor() of them");
+  auto lies = std::make_shared<Layout>(context);
+  lies->set_stages(layout->stages());
+  return wrap_placed({std::move(whole), std::move(lies)});
 }
 
 /// Whether the call writes what replicas have parts of: in place, to `out=`, or to tensors of a
@@ -141,7 +157,7 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
   const size_t base = stack.size() - op.arguments;
   const auto arguments = c10::ArrayRef<c10::IValue>(stack).slice(base);
   const Operands seen = look_at(arguments);
-  if (!seen.parts || !(seen.recorded || seen.others)) return false;
+  if (!seen.parts || !(seen.forward || seen.others)) return false;
   if (gives_a_part_its_sizes(op, arguments)) return false;
   refuse_statistics_in_parts(op, arguments);
   if (writes_parts(op, arguments)) {
@@ -165,9 +181,8 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
   for (size_t i = base; i < stack.size(); ++i) {
     stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
       if (!over_replicas(tensor)) return tensor;
-      const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
-      ShardedWeight* const weight = mark != nullptr ? sharded_weight(tensor, *mark) : nullptr;
-      return weight != nullptr ? weight->gathered() : whole_of(tensor, op);
+      ShardedWeight* const weight = weight_of(tensor);
+      return weight != nullptr ? weight->gathered() : whole_of(tensor, op, seen.context);
     });
   }
   return true;

@@ -10,7 +10,7 @@ namespace oslo {
 /// Data replicas compute with other values, so that what is cut over them (a weight of which each
 /// keeps a part, ModelContext::replica_axis) has no place among these. Alone, without gradients
 /// recorded, its parts are computed with as any cut value's: an optimizer's step, a norm. Beside
-/// other tensors, and where its use is recorded, it takes part whole.
+/// other tensors, and a weight wherever gradients are recorded, it takes part whole.
 
 /// Gathers, in place, the operands of the call on the stack that are to take part whole; such a
 /// weight by its bucket (layout/sharded_weight.h). Whether there was one: the call then is another
