@@ -35,7 +35,6 @@ struct Operands {
   bool parts = false;    ///< one at least is cut over replicas
   bool forward = false;  ///< and its use is recorded, or could be but that it is frozen
   bool others = false;   ///< there are tensors of this replica
-  ContextPtr context;    ///< of these; null where all are ordinary ones
 };
 
 Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
@@ -47,15 +46,24 @@ Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
                                       (tensor.requires_grad() || weight_of(tensor) != nullptr));
     } else {
       seen.others = seen.others || !tensor.unsafeGetTensorImpl()->is_wrapped_number();
-      if (const LayoutPtr layout = oslo::layout(tensor)) seen.context = layout->context();
     }
   });
   return seen;
 }
 
-/// Of what is no weight: a gradient, an optimizer's state, what was computed from such. `context`:
-/// of what it meets.
-at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op, const ContextPtr& context) {
+/// Of the operands that no replicas have parts of; null where all are ordinary ones.
+ContextPtr context_beside(c10::ArrayRef<c10::IValue> operands) {
+  ContextPtr context;
+  for_each_tensor(operands, [&](const at::Tensor& tensor) {
+    const LayoutPtr layout = over_replicas(tensor) ? nullptr : oslo::layout(tensor);
+    if (layout) context = layout->context();
+  });
+  return context;
+}
+
+/// Of what is no weight: a gradient, an optimizer's state, what was computed from such.
+at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
+                    c10::ArrayRef<c10::IValue> operands) {
   Value value = value_of(tensor);
   const LayoutPtr layout = value.layout;
   const int axis = layout->context()->replica_axis;
@@ -68,6 +76,7 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op, const Con
     whole.register_hook([replicas](const at::Tensor& gradient) { return gradient / replicas; });
   }
   if (!layout->resident()) return whole;
+  const ContextPtr context = context_beside(operands);
   OSLO_CHECK(context, op.name, " of what data replicas on pipeline ", layout->stages().to_string(),
              " keep parts of (zero_optimization, stage 3), beside an ordinary tensor, which all "
              "stages have; give it oslo::full_tensor() of them");
@@ -178,11 +187,12 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
     return gather_other_meshes(op, stack);
   }
   const RuleScope scope(op.name.c_str());
+  const std::vector<c10::IValue> before = arguments.vec();
   for (size_t i = base; i < stack.size(); ++i) {
     stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
       if (!over_replicas(tensor)) return tensor;
       ShardedWeight* const weight = weight_of(tensor);
-      return weight != nullptr ? weight->gathered() : whole_of(tensor, op, seen.context);
+      return weight != nullptr ? weight->gathered() : whole_of(tensor, op, before);
     });
   }
   return true;
