@@ -39,7 +39,7 @@ void train_critic(Device& device, bool by_example) {
     const Tensor loss = critic->forward(fake).mean() - critic->forward(real).mean() + 10 * penalty;
     optimizer.zero_grad();
     loss.backward();
-    if (device.is_parallel() && device.mesh().data > 1) {
+    if (device.averages_by_hand()) {
       for (auto& p : critic->parameters()) {
         const torch::NoGradGuard no_grad;
         Tensor part = oslo::local_tensor(p.grad());

@@ -100,7 +100,7 @@ void two_optimizers(Device& device) {
     const Tensor loss = nn::functional::cross_entropy(model->forward(x_of(step)),
                                                       device.part(classes({kRows}, 5, step)));
     loss.backward();
-    if (device.is_parallel()) {
+    if (device.averages_by_hand()) {
       for (auto& p : model->parameters()) {
         if (!p.grad().defined()) continue;
         const torch::NoGradGuard no_grad;

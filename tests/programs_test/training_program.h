@@ -31,7 +31,7 @@ inline std::string case_name(const testing::TestParamInfo<TrainingProgram::Param
 }
 
 /// A world of one rank is initialized too: what `initialize` does to the module tree shows there.
-inline const std::vector<Mesh> kMeshes{{1, 1}, {2, 1}, {3, 1}, {2, 2}};
+inline const std::vector<Mesh> kMeshes{{1, 1}, {2, 1}, {3, 1}, {2, 2}, {1, 2, 3}, {2, 2, 3}};
 
 }  // namespace programs
 

@@ -29,9 +29,11 @@ inline const bool kFloat64 = [] {
 
 struct Mesh {
   int tensor = 1, data = 1;
+  int zero = 0;  ///< the stage of ZeRO, over the data ranks
   int size() const { return tensor * data; }
   std::string name() const {
-    return (data > 1 ? "dp" + std::to_string(data) : "") + "tp" + std::to_string(tensor);
+    return (data > 1 ? "dp" + std::to_string(data) : "") + "tp" + std::to_string(tensor) +
+           (zero > 0 ? "zero" + std::to_string(zero) : "");
   }
 };
 
@@ -86,7 +88,11 @@ class Device {
     if (tweak) tweak(how);
     const std::string config =
         R"({"model_parallelism": {"enable": true, "tensor_parallel_size": )" +
-        std::to_string(mesh_.tensor) + "}" + more + "}";
+        std::to_string(mesh_.tensor) + "}" +
+        (mesh_.zero == 0 ? ""
+                         : R"(, "zero_optimization": {"enabled": true, "stage": )" +
+                               std::to_string(mesh_.zero) + "}") +
+        more + "}";
     auto parallel = std::make_shared<oslo::ParallelModel>(
         oslo::initialize(model, oslo::Config::parse(config), how));
     if (!mpu_) mpu_.emplace(parallel->mpu());
@@ -96,6 +102,9 @@ class Device {
   /// Of the first model that was initialized.
   const oslo::MPU& mpu() const { return mpu_.value(); }
   int data_rank() const { return is_parallel() ? world_.rank() / mesh_.tensor : 0; }
+
+  /// Whether a program without a wrapper has gradients to average over data ranks.
+  bool averages_by_hand() const { return is_parallel() && mesh_.data > 1 && mesh_.zero < 3; }
 
   /// The rows of a batch that are this data rank's.
   Tensor part(const Tensor& batch) const {

@@ -33,6 +33,14 @@ c10::IValue with_all_tensors(const c10::IValue& value, const Change& change) {
   return changed;
 }
 
+constexpr char kSharedOut[] =
+    ", of which data replicas have parts (zero_optimization): gradients are averages over them "
+    "already, leave this call out";
+
+std::string of_parameter(const Mark& mark) {
+  return c10::str(" of parallel parameter ", mark.name, ", or of a gradient or state of it,");
+}
+
 /// Ranks of the call's group that hold another part of the tensor than this one. A group that was
 /// not made here does not say which ranks it has.
 void refuse_other_parts(const Call& call, const Mark& mark) {
@@ -40,7 +48,12 @@ void refuse_other_parts(const Call& call, const Mark& mark) {
     if (!argument.isCustomClass()) continue;
     const auto group = argument.toCustomClass<c10d::ProcessGroup>();
     const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.get());
-    if (counted == nullptr) return;
+    const int replicas = mark.layout->context()->replica_axis;
+    if (counted == nullptr) {
+      OSLO_CHECK(replicas < 0 || (*mark.layout)[replicas].whole(), call.name(), of_parameter(mark),
+                 kSharedOut);
+      return;
+    }
     for (int axis = 0; axis < mark.layout->axes(); ++axis) {
       if ((*mark.layout)[axis].whole()) continue;
       const Group& line = *mark.layout->group(axis);
@@ -48,11 +61,12 @@ void refuse_other_parts(const Call& call, const Mark& mark) {
         const bool other =
             rank != line.ranks()[line.rank()] &&
             std::find(line.ranks().begin(), line.ranks().end(), rank) != line.ranks().end();
-        OSLO_CHECK(!other, call.name(), " of parallel parameter ", mark.name,
-                   ", or of a gradient or state of it, over ranks ", counted->ranks(), ": rank ",
-                   rank, " holds another part of it than rank ", line.ranks()[line.rank()],
-                   "; use a group whose ranks hold the same part, such as "
-                   "mpu.get_data_parallel_group()");
+        OSLO_CHECK(!other, call.name(), of_parameter(mark), " over ranks ", counted->ranks(),
+                   ": rank ", rank, " holds another part of it than rank ",
+                   line.ranks()[line.rank()],
+                   axis == replicas ? kSharedOut
+                                    : "; use a group whose ranks hold the same part, such as "
+                                      "mpu.get_data_parallel_group()");
       }
     }
     return;
