@@ -114,13 +114,17 @@ struct Program {
     return text;
   }
 
-  std::string config() const {
+  /// `sharded`: over two data ranks, which keep parts of the weights.
+  std::string config(bool sharded) const {
     std::string patterns;
     for (int i = 0; i < layers; ++i) {
       patterns += c10::str(i == 0 ? "" : ", ", "\"layer", i, "\": ", stage_of[i]);
     }
-    return c10::str(R"({"parallel": {"pipeline": {"size": )", ranks, R"(, "schedule": ")", kind,
-                    R"("}}, "stages": {)", patterns, "}}");
+    const char* const more =
+        sharded ? R"(, "zero_optimization": {"enabled": true, "stage": 3})" : "";
+    return c10::str(R"({"parallel": {"data": )", sharded ? 2 : 1, R"(, "pipeline": {"size": )",
+                    ranks, R"(, "schedule": ")", kind, R"("}}, "stages": {)", patterns, "}", more,
+                    "}");
   }
 };
 
@@ -287,16 +291,17 @@ TEST(PipelineRandomGraphs, TrainAsOnOneDevice) {
     const Program program = program_of(seed);
     SCOPED_TRACE(c10::str("seed ", seed, ": ", program.text()));
     Trial trial;
-    trial.grid = {1, 1, program.ranks};
+    const bool sharded = seed % 3 == 1;
+    trial.grid = {sharded ? 2 : 1, 1, program.ranks};
     trial.kind = program.kind;
     trial.micro_batches = micro_batches_for(program, 1 + seed % 5);
     // A forward that looks at values may be one that a kind of several stages a rank refuses.
     trial.may_refuse = program.chunks > 1;
     trial.steps = 2;
-    trial.config = program.config();
+    trial.config = program.config(sharded);
     trial.example = seed % 2 == 0;
     trial.batch_coupled = true;
-    const int64_t rows = 2 * trial.micro_batches;
+    const int64_t rows = 2 * trial.micro_batches * trial.grid.data;
     trained += expect_parity(
         trial, [&] { return Net(program); },
         [&](int) {

@@ -9,6 +9,7 @@
 #include "mpu/base/ledger.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
@@ -51,11 +52,19 @@ Operands look_at(c10::ArrayRef<c10::IValue> arguments) {
   return seen;
 }
 
-/// Of the operands that no replicas have parts of; null where all are ordinary ones.
-ContextPtr context_beside(c10::ArrayRef<c10::IValue> operands) {
+/// What the model's own values share, by a tensor that belongs to a weight or views one, or by the
+/// operands that no replicas have parts of; null where there is neither.
+ContextPtr own_context(const at::Tensor& tensor, c10::ArrayRef<c10::IValue> operands) {
+  const PlacedTensorImpl* const impl = placed_impl(tensor);
+  const GraphPlace* const place = impl != nullptr ? GraphPlace::find(*impl) : nullptr;
+  const Mark* mark = impl == nullptr ? mark_of(tensor) : nullptr;
+  if (place != nullptr && place->views_leaf()) mark = mark_of(place->leaf());
+  if (mark != nullptr && mark->sharded && mark->sharded->used()) {
+    return mark->sharded->used()->context();
+  }
   ContextPtr context;
-  for_each_tensor(operands, [&](const at::Tensor& tensor) {
-    const LayoutPtr layout = over_replicas(tensor) ? nullptr : oslo::layout(tensor);
+  for_each_tensor(operands, [&](const at::Tensor& other) {
+    const LayoutPtr layout = over_replicas(other) ? nullptr : oslo::layout(other);
     if (layout) context = layout->context();
   });
   return context;
@@ -76,7 +85,7 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
     whole.register_hook([replicas](const at::Tensor& gradient) { return gradient / replicas; });
   }
   if (!layout->resident()) return whole;
-  const ContextPtr context = context_beside(operands);
+  const ContextPtr context = own_context(tensor, operands);
   OSLO_CHECK(context, op.name, " of what data replicas on pipeline ", layout->stages().to_string(),
              " keep parts of (zero_optimization, stage 3), beside an ordinary tensor, which all "
              "stages have; give it oslo::full_tensor() of them");
