@@ -49,7 +49,10 @@ std::string History::to_string() const {
       (setting.groups ? " in two groups" : "") + (setting.schedule ? " with StepLR" : "") + ";\n";
   if (setting.optimizer_first) text << optimizer;
   if (setting.zero) text << "// states and gradients are shared out over data ranks\n";
-  if (setting.sharded) text << "zero_optimization = {enabled: true, stage: 3};\n";
+  if (setting.sharded) {
+    text << "zero_optimization = {enabled: true, stage: 3, shard_size: " << setting.shards
+         << "};\n";
+  }
   text << "initialize(model" << (setting.example ? ", example" : "")
        << (setting.cut_own ? ", cut_own_parameters" : "") << ");\n";
   if (!setting.optimizer_first) text << optimizer;
@@ -100,6 +103,7 @@ class Generator {
     // Drawn from nothing, so that a seed's history is what it was.
     s.zero = mesh_.data > 1 && history_.seed % 3 == 0 && s.rule != Rule::lbfgs;
     s.sharded = mesh_.data > 1 && history_.seed % 3 == 1;
+    if (s.sharded && mesh_.data > 2) s.shards = history_.seed % 2 == 0 ? 2 : 0;
     if (s.sharded) s.averaging = history::Averaging::ddp;  // nobody averages parts by hand
     if (asked_ != Asked::nothing) ask();
     const int64_t count = 2 + below(6);
@@ -281,6 +285,7 @@ std::string shrunk(History history, const Mesh& mesh, std::string what) {
   try_setting([](Setting& s) { s.optimizer_first = true; });
   try_setting([](Setting& s) { s.cut_own = false; });
   try_setting([](Setting& s) { s.example = true; });
+  try_setting([](Setting& s) { s.shards = 0; });
   try_setting([](Setting& s) { s.sharded = false; });
   try_setting([](Setting& s) {
     if (!s.sharded) s.averaging = history::Averaging::own_group;
@@ -355,7 +360,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RecomputedHistories,
                          [](const auto& info) { return info.param.name(); });
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Histories,
-                         testing::Values(Mesh{2, 1}, Mesh{3, 1}, Mesh{1, 2}, Mesh{2, 2}),
+                         testing::Values(Mesh{2, 1}, Mesh{3, 1}, Mesh{1, 2}, Mesh{2, 2}, Mesh{1, 4}),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/collectives/collectives.h"
+#include "mpu/grid/group_copies.h"
 
 namespace oslo {
 
@@ -49,6 +50,7 @@ struct MPU::State {
   std::map<std::vector<std::shared_ptr<Group>>, MeshPtr> meshes;
 
   const std::shared_ptr<Group>& group_of(const std::string& axis);
+  void divide_data(int shards);
 };
 
 /// Where this makes a group of more than one rank, that is collective: only in the constructor.
@@ -66,6 +68,23 @@ const std::shared_ptr<Group>& MPU::State::group_of(const std::string& axis) {
   return groups[axis] = world.make_group(axis, std::move(ranks), transport);
 }
 
+/// Also collective.
+void MPU::State::divide_data(int shards) {
+  const Group& data = *group_of("data");
+  if (shards == 1 || shards == data.size()) return;
+  OSLO_CHECK_AS(config, shards > 1 && data.size() % shards == 0, "the ", data.size(),
+                " ranks of the data axis do not divide into groups of ", shards);
+  const std::vector<int>& ranks = data.ranks();
+  std::vector<int> own, alike;
+  for (int rank = 0; rank < data.size(); ++rank) {
+    if (rank / shards == data.rank() / shards) own.push_back(ranks[rank]);
+    if (rank % shards == data.rank() % shards) alike.push_back(ranks[rank]);
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto made = groups["data_shards"] = world.make_group("data_shards", own, transport);
+  set_copies(*made, groups["data_copies"] = world.make_group("data_copies", alike, transport));
+}
+
 MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State>()) {
   state_->grid = options.grid(world.size());
   state_->world = world.channel();
@@ -77,6 +96,7 @@ MPU::MPU(World world, const MpuOptions& options) : state_(std::make_shared<State
   for (const char* axis : {"tensor", "data", "pipeline"}) state_->group_of(axis);
   for (const Axis& axis : state_->grid.axes()) state_->group_of(axis.name);
   state_->group_of("model");
+  state_->divide_data(options.data_shard_size());
   state_->random = std::make_unique<RandomStreams>(options.seed(), rank("data"), rank("tensor"),
                                                    rank("pipeline"));
   state_->tensor_mesh = mesh(cutting.empty() ? std::vector<std::string>{"tensor"} : cutting);

@@ -31,6 +31,10 @@ class MpuOptions {
   MpuOptions& axes(std::vector<Axis> axes) { return axes_ = std::move(axes), *this; }
   /// What carries the groups' collectives.
   MpuOptions& backend(Transport transport) { return backend_ = transport, *this; }
+  /// Neighbours along the data axis form groups of `size`, which divides it: "data_shards" and
+  /// "data_copies" are groups of an MPU then, of the ranks of one such group and of those that have
+  /// one place in each.
+  MpuOptions& data_shard_size(int size) { return data_shard_size_ = size, *this; }
   /// Seed of the random streams.
   MpuOptions& seed(uint64_t seed) { return seed_ = seed, *this; }
 
@@ -42,11 +46,13 @@ class MpuOptions {
   uint64_t seed() const { return seed_; }
   RandomMode random_mode() const { return random_mode_; }
   Transport backend() const { return backend_; }
+  int data_shard_size() const { return data_shard_size_; }
 
  private:
   std::optional<int> data_, tensor_, pipeline_;
   std::optional<RankOrder> order_;
   std::optional<std::vector<Axis>> axes_;
+  int data_shard_size_ = 1;
   uint64_t seed_ = 0;
   RandomMode random_mode_ = RandomMode::like_one_device;
   Transport backend_ = Transport::automatic;

@@ -16,6 +16,7 @@
 
 namespace oslo {
 
+class Group;
 class Presence;
 
 /// LibTorch's process group, with the ledger of what moves over it: whoever is handed the group
@@ -55,6 +56,10 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::optional<c10::ScalarType> gradients_travel_in() const { return gradients_travel_in_; }
   void let_gradients_travel_in(c10::ScalarType type) { gradients_travel_in_ = type; }
 
+  /// The group that averages over this one go on over (mpu/grid/group_copies.h); mostly null.
+  const std::shared_ptr<Group>& copies() const { return copies_; }
+  void set_copies(std::shared_ptr<Group> copies) { copies_ = std::move(copies); }
+
   void abort() override;
 
   /// LibTorch's keeps its tensor in a static variable, which ranks that are threads of one process
@@ -68,6 +73,7 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::unique_ptr<DeviceMessages> device_messages_;
   std::string undivided_refused_;
   std::optional<c10::ScalarType> gradients_travel_in_;
+  std::shared_ptr<Group> copies_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
 };
 

@@ -39,6 +39,7 @@ void read_saved_stages(const Json& object, ConfigValues& values) {
 void read_zero(const Json& zero, ConfigValues& values) {
   values.zero_optimization = value_or(zero, "enabled", false);
   values.zero_stage = value_or(zero, "stage", 1);
+  values.zero_shard_size = maybe<int>(zero, "shard_size");
   values.zero_reshard = maybe<bool>(zero, "reshard");
 }
 

@@ -167,7 +167,12 @@ void Initialization::check_asked() {
                      .backend(sizes_.backend)
                      .random_mode(options_.random_mode)
                      .seed(options_.seed);
-  const int stages = mpu_options_.grid(world_.size()).size("pipeline");
+  const RankGrid grid = mpu_options_.grid(world_.size());
+  if (enabled()) check_zero_keys(config_.values(), grid.size("data"));
+  if (enabled() && shards_weights()) {
+    mpu_options_.data_shard_size(config_.values().zero_shard_size.value_or(1));
+  }
+  const int stages = grid.size("pipeline");
   if (stages > 1) check_takes_stages(view_);
   assigned_ = assigned_stages(view_, options_.class_stages, options_.stages, stages);
   check_search_limits(limits(), stages);

@@ -2,16 +2,18 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
-#include <functional>
+#include <memory>
 
 #include "mpu/base/error.h"
+#include "mpu/grid/group_copies.h"
 #include "parallelizers/data/gradient_elements.h"
 #include "parallelizers/data/zero/gradient_share.h"
+#include "parallelizers/libtorch/graph_pass.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 namespace {
@@ -19,16 +21,12 @@ namespace {
 constexpr const char* kGiveStepCounts =
     "; give each the count of its step: counted_mean(loss_sum, count, ddp, step_count)";
 
-/// In autograd::grad, where nothing comes to `.grad`.
-bool pass_hands_gradients_out() {
-  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
-  return nodes != nullptr && std::any_of(nodes->begin(), nodes->end(), [](const auto& node) {
-           return node.second.captures_ != nullptr;
-         });
-}
-
-void at_end_of_pass(const std::function<void()>& then) {
-  torch::autograd::Engine::get_default_engine().queue_callback(then);
+/// Those of which each has a part of the parameter's gradient; null: there are none.
+std::shared_ptr<Group> replicas_with_parts(const at::Tensor& parameter) {
+  if (has_part(parameter)) return gradient_share(parameter)->replicas;
+  if (!is_sharded(parameter)) return nullptr;
+  const ModelContext& context = *mark_of(parameter)->layout->context();
+  return context.mesh().axis(context.replica_axis);
 }
 
 }  // namespace
@@ -48,17 +46,19 @@ bool CountedGradients::empty() const {
     if (same && gradient._version() == noted_[i].version) return false;
   }
   bool any = false;
-  GradientSharePtr shared;
+  std::shared_ptr<Group> replicas;
   for (const at::Tensor& parameter : parameters_) {
     if (!parameter.grad().defined()) continue;
     any = any || gradient_elements(parameter).any().item<bool>();
-    if (has_part(parameter)) shared = gradient_share(parameter);
+    if (const auto among = replicas_with_parts(parameter)) replicas = among;
   }
-  if (!shared) return !any;
-  // Of rows that one replica has the others know nothing.
+  if (!replicas) return !any;
+  // Of parts that one replica has the others know nothing.
   const RuleScope scope("counted mean");
-  const at::Tensor all = at::full({1}, any ? 1.0 : 0.0, at::kDouble);
-  return shared->replicas->all_reduce(all, Reduction::max).item<double>() == 0;
+  at::Tensor all = at::full({1}, any ? 1.0 : 0.0, at::kDouble);
+  all = replicas->all_reduce(all, Reduction::max);
+  if (const auto copies = copies_of(*replicas)) all = copies->all_reduce(all, Reduction::max);
+  return all.item<double>() == 0;
 }
 
 /// A pass or a step.

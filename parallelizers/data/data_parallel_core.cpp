@@ -244,6 +244,7 @@ void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
   exchanges_ =
       state_->exchange ? state_->exchange->forward_ends(synchronizes_, outputs) : synchronizes_;
   state_->buffers_due |= exchanges_;
+  for (const auto& shards : state_->shards) shards->copies().synchronize(exchanges_);
 }
 
 const std::shared_ptr<CountedGradients>& DataParallelCore::counted_gradients() {

@@ -90,6 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
                    {"'train.dist.custom_pipeline_stage_id[1]'", "the string \"1\""}},
         WrongValue{R"({"train": {"zero_optimization": {"stage": 4}}})",
                    {"'train.zero_optimization.stage'", "from 1 to 3", "the integer 4"}},
+        WrongValue{R"({"zero_optimization": {"shard_size": 0}})",
+                   {"'zero_optimization.shard_size'", "the integer 0"}},
         WrongValue{R"({"parallel": {"tensor": null}})", {"'parallel.tensor'", "null"}},
         WrongValue{R"({"parallel": {"data": "2"}})",
                    {"'parallel.data'", "or an object", "or null", "the string \"2\""}},

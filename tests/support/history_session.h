@@ -29,14 +29,13 @@ struct Setting {
   bool average_model = false;  ///< a second model follows the first
   bool zero = false;           ///< data ranks share out the states; the optimizer is made last then
   bool sharded = false;        ///< data ranks keep parts of the weights
+  int shards = 0;              ///< so many have them once; 0: all
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
   std::string recomputed;           ///< the value of "activation_checkpoint"; empty: nothing is
   bool fusion = false;              ///< "kernel_fusion"
   std::optional<torch::Dtype> amp;  ///< in fp32 then; one device has a guard around it
 };
-
-constexpr int64_t kRows = 12;
 
 /// Where a gradient is zero but for rounding (a key's bias under softmax), Adam multiplies the
 /// rounding by lr / eps in every step, and weight decay feeds it back: 2e6 with LibTorch's 1e-8.
@@ -77,7 +76,11 @@ struct Session {
   std::string keys() const {
     std::string keys;
     if (!setting.recomputed.empty()) keys += R"(, "activation_checkpoint": )" + setting.recomputed;
-    if (setting.sharded) keys += R"(, "zero_optimization": {"enabled": true, "stage": 3})";
+    if (setting.sharded) {
+      keys += R"(, "zero_optimization": {"enabled": true, "stage": 3)";
+      if (setting.shards > 0) keys += c10::str(R"(, "shard_size": )", setting.shards);
+      keys += "}";
+    }
     if (setting.fusion) keys += R"(, "kernel_fusion": true)";
     if (setting.amp) {
       keys += c10::str(R"(, "amp": {"enabled": true, "dtype": ")",
@@ -101,14 +104,17 @@ struct Session {
     }
   }
 
+  /// Of a batch: a third of them is as many on each data rank.
+  int64_t rows() const { return device.mesh().data > 2 ? 24 : 12; }
   Tensor batch(int64_t step) const {
     const NetOptions& net = setting.net;
-    if (net.tokens) return training::classes({kRows, net.length}, net.inputs, step);
-    const Tensor features = training::numbers({kRows, net.length, net.inputs}, 1.7 * double(step));
+    if (net.tokens) return training::classes({rows(), net.length}, net.inputs, step);
+    const Tensor features =
+        training::numbers({rows(), net.length, net.inputs}, 1.7 * double(step));
     return setting.amp ? features.to(torch::kFloat) : features;
   }
   Tensor labels(int64_t step) const {
-    return training::classes({kRows, setting.net.length}, setting.net.inputs, 3 * step + 1);
+    return training::classes({rows(), setting.net.length}, setting.net.inputs, 3 * step + 1);
   }
 
   void make_optimizer() {

@@ -12,10 +12,11 @@ struct Written {
   int ranks;
   int stage;  ///< 0: by a plain optimizer
   std::string config;
+  int shards = 0;  ///< data ranks that have the weights once; 0: all
 };
 
 void PrintTo(const Written& one, std::ostream* out) {
-  *out << one.ranks << " stage " << one.stage << " " << one.config;
+  *out << one.ranks << " stage " << one.stage << " " << one.config << " in groups of " << one.shards;
 }
 
 class ZeroCheckpoints : public ::testing::TestWithParam<std::tuple<Written, Written>> {};
@@ -31,7 +32,7 @@ TEST_P(ZeroCheckpoints, GoOnInAnyOtherGrid) {
       at::set_num_threads(1);
       Net net = make_net();
       ParallelModel parallel =
-          initialize(net, zero_config(one.config, std::max(one.stage, 1)), in(world));
+          initialize(net, zero_config(one.config, std::max(one.stage, 1), one.shards), in(world));
       if (one.stage == 1) {
         ZeroOptimizer<AdamW> optimizer(parallel, trained(net), adamw());
         run(parallel, net, optimizer);
@@ -65,7 +66,12 @@ INSTANTIATE_TEST_SUITE_P(Pairs, ZeroCheckpoints,
                                            std::tuple(Written{3, 3, ""}, Written{1, 0, ""}),
                                            std::tuple(Written{2, 0, ""}, Written{2, 3, ""}),
                                            std::tuple(Written{4, 3, kTensor}, Written{2, 3, ""}),
-                                           std::tuple(Written{3, 3, ""}, Written{4, 3, kTensor})));
+                                           std::tuple(Written{3, 3, ""}, Written{4, 3, kTensor}),
+                                           std::tuple(Written{4, 3, "", 2}, Written{3, 3, ""}),
+                                           std::tuple(Written{6, 3, "", 3}, Written{1, 0, ""}),
+                                           std::tuple(Written{2, 0, ""}, Written{6, 3, "", 2}),
+                                           std::tuple(Written{8, 3, kTensor, 2},
+                                                      Written{4, 3, "", 2})));
 
 TEST(Zero, AnArchiveHasARanksShare) {
   const test::TemporaryDirectory folder;

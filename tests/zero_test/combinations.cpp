@@ -6,25 +6,38 @@
 namespace oslo::zero_test {
 namespace {
 
-class ZeroGrid : public ::testing::TestWithParam<std::tuple<int, int, int, std::string>> {};
+struct Grid {
+  int tensor, pipeline, stage;
+  std::string schedule = "1f1b";
+  int shards = 0;  ///< data ranks that have the weights once, of two such groups; 0: all of two
+};
+
+void PrintTo(const Grid& grid, std::ostream* out) {
+  *out << "tensor " << grid.tensor << " pipeline " << grid.pipeline << " stage " << grid.stage << " "
+       << grid.schedule << " in groups of " << grid.shards;
+}
+
+class ZeroGrid : public ::testing::TestWithParam<Grid> {};
 INSTANTIATE_TEST_SUITE_P(TensorPipelineStageAndSchedule, ZeroGrid,
-                         ::testing::Values(std::tuple(1, 2, 1, "1f1b"), std::tuple(1, 2, 2, "1f1b"),
-                                           std::tuple(2, 1, 2, "1f1b"), std::tuple(2, 2, 2, "1f1b"),
-                                           std::tuple(1, 1, 3, "1f1b"), std::tuple(1, 2, 3, "1f1b"),
-                                           std::tuple(1, 2, 3, "gpipe"),
-                                           std::tuple(1, 2, 3, "zero_bubble"),
-                                           std::tuple(1, 2, 3, "zbv"), std::tuple(2, 1, 3, "1f1b"),
-                                           std::tuple(2, 2, 3, "1f1b")));
+                         ::testing::Values(Grid{1, 2, 1}, Grid{1, 2, 2}, Grid{2, 1, 2},
+                                           Grid{2, 2, 2}, Grid{1, 1, 3}, Grid{1, 2, 3},
+                                           Grid{1, 2, 3, "gpipe"}, Grid{1, 2, 3, "zero_bubble"},
+                                           Grid{1, 2, 3, "zbv"}, Grid{2, 1, 3}, Grid{2, 2, 3},
+                                           Grid{1, 1, 3, "1f1b", 2}, Grid{1, 2, 3, "1f1b", 2},
+                                           Grid{1, 2, 3, "zero_bubble", 2},
+                                           Grid{2, 1, 3, "1f1b", 2}));
 
 TEST_P(ZeroGrid, IsOneDevice) {
-  const auto& [tensor, pipeline, stage, kind] = GetParam();
+  const auto& [tensor, pipeline, stage, kind, shards] = GetParam();
+  const int replicas = 2 * std::max(shards, 1);
   const std::string more = c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )", tensor,
                                     R"(, "pipeline_parallel_size": )", pipeline,
                                     R"(, "pipeline_schedule": ")", kind, "\"}");
-  run_as_threads(2 * tensor * pipeline, [&, pipeline = pipeline, stage = stage](World world) {
+  run_as_threads(replicas * tensor * pipeline, [&, pipeline = pipeline, stage = stage,
+                                               shards = shards](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, zero_config(more, stage), in(world));
+    ParallelModel parallel = initialize(net, zero_config(more, stage, shards), in(world));
     AdamW reference(trained(plain), adamw());
     const std::unique_ptr<AdamW> optimizer = adamw_of(parallel, net, stage);
     PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
@@ -40,7 +53,7 @@ TEST_P(ZeroGrid, IsOneDevice) {
       reference.step();
       optimizer->zero_grad();
       for (int more = 0; more <= step % 2; ++more) {
-        schedule.forward_backward_step(batch(step + 5 * more, parallel.mpu().rank("data"), 2),
+        schedule.forward_backward_step(batch(step + 5 * more, parallel.mpu().rank("data"), replicas),
                                        [&](const Tensors& micro) { return loss_of(net, micro); });
       }
       if (pipeline > 1 && step == 0 && stage < 3) {

@@ -123,9 +123,11 @@ struct ByNorm : torch::optim::SGD {
   }
 };
 
-inline Config zero_config(const std::string& more = "", int stage = 1) {
-  return Config::parse(
-      c10::str(R"({"zero_optimization": {"enabled": true, "stage": )", stage, "}", more, "}"));
+/// `shards`: data ranks that have the weights once; 0: all.
+inline Config zero_config(const std::string& more = "", int stage = 1, int shards = 0) {
+  const std::string size = shards == 0 ? "" : c10::str(R"(, "shard_size": )", shards);
+  return Config::parse(c10::str(R"({"zero_optimization": {"enabled": true, "stage": )", stage, size,
+                                "}", more, "}"));
 }
 
 /// AdamW of a stage: at 1 and 2 `ZeroOptimizer`, otherwise LibTorch's own.

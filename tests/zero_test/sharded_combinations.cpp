@@ -10,11 +10,11 @@ namespace {
 template <typename Optimizer, typename Options>
 void expect_one_device(int ranks, const std::string& more, const Options& options,
                        const std::function<void(ParallelModel&)>& before_step = {},
-                       double clip = 0) {
+                       double clip = 0, int shards = 0) {
   run_as_threads(ranks, [&](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, zero_config(more, 3), in(world));
+    ParallelModel parallel = initialize(net, zero_config(more, 3, shards), in(world));
     const MPU& mpu = parallel.mpu();
     Optimizer reference(trained(plain), options), optimizer(trained(net), options);
     DistributedDataParallel<Net> ddp(net, mpu.data_group());
@@ -37,17 +37,20 @@ void expect_one_device(int ranks, const std::string& more, const Options& option
 
 TEST(ShardedWeights, BesideTensorRanks) {
   expect_one_device<AdamW>(4, kTensor, adamw());
+  expect_one_device<AdamW>(8, kTensor, adamw(), {}, 0, 2);
 }
 
 TEST(ShardedWeights, ClippedByOurs) {
   const auto clip = [](ParallelModel& parallel) { parallel.clip_grad_norm_(0.05); };
   expect_one_device<AdamW>(3, "", adamw(), clip, 0.05);
   expect_one_device<AdamW>(4, kTensor, adamw(), clip, 0.05);
+  expect_one_device<AdamW>(4, "", adamw(), clip, 0.05, 2);
 }
 
 TEST(ShardedWeights, ByAnOptimizerThatLooksAtWholeTensors) {
   expect_one_device<ByNorm>(3, "", torch::optim::SGDOptions(0.1));
   expect_one_device<ByNorm>(4, kTensor, torch::optim::SGDOptions(0.1));
+  expect_one_device<ByNorm>(4, "", torch::optim::SGDOptions(0.1), {}, 0, 2);
 }
 
 TEST(ShardedWeights, ByOtherOptimizers) {
@@ -67,14 +70,21 @@ TEST(ShardedWeights, ComputedAgainInBackward) {
   const std::string again = R"(, "activation_checkpoint": {"enabled": true})";
   expect_one_device<AdamW>(2, again, adamw(), expect_used);
   expect_one_device<AdamW>(4, kTensor + again, adamw(), expect_used);
+  expect_one_device<AdamW>(4, again, adamw(), expect_used, 0, 2);
 }
 
 TEST(ShardedWeights, AreWholeAgainByDeparallelize) {
-  for (const std::string& more : {std::string(), kTensor}) {
-    run_as_threads(more.empty() ? 2 : 4, [&](World world) {
+  struct Grid {
+    int ranks;
+    std::string more = "";
+    int shards = 0;
+  };
+  for (const Grid& grid : {Grid{2}, Grid{4, kTensor}, Grid{4, "", 2}}) {
+    run_as_threads(grid.ranks, [&](World world) {
       at::set_num_threads(1);
       Net plain = make_net(), net = make_net();
-      ParallelModel parallel = initialize(net, zero_config(more, 3), in(world));
+      ParallelModel parallel =
+          initialize(net, zero_config(grid.more, 3, grid.shards), in(world));
       parallel.deparallelize();
       expect_equal(net, plain, "deparallelized");
     });
@@ -82,29 +92,33 @@ TEST(ShardedWeights, AreWholeAgainByDeparallelize) {
 }
 
 TEST(ShardedWeights, Verified) {
-  run_as_threads(2, [&](World world) {
-    at::set_num_threads(1);
-    Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, zero_config("", 3), in(world));
-    const Tensors rows = batch(0, 0, 1);
-    const auto report = verify(parallel, plain.ptr(), {rows[0]});
-    EXPECT_TRUE(report.equal()) << report.to_string();
-  });
+  for (const int shards : {0, 2}) {
+    run_as_threads(shards == 0 ? 2 : 4, [&](World world) {
+      at::set_num_threads(1);
+      Net plain = make_net(), net = make_net();
+      ParallelModel parallel = initialize(net, zero_config("", 3, shards), in(world));
+      const Tensors rows = batch(0, 0, 1);
+      const auto report = verify(parallel, plain.ptr(), {rows[0]});
+      EXPECT_TRUE(report.equal()) << report.to_string();
+    });
+  }
 }
 
 TEST(ShardedWeights, ConstructedLate) {
-  run_as_threads(2, [](World world) {
-    at::set_num_threads(1);
-    Net plain = make_net();
-    Net net = test::make_seeded(5, [] {
-      const DeferredInit deferred;
-      return Net();
+  for (const int shards : {0, 2}) {
+    run_as_threads(shards == 0 ? 2 : 4, [&](World world) {
+      at::set_num_threads(1);
+      Net plain = make_net();
+      Net net = test::make_seeded(5, [] {
+        const DeferredInit deferred;
+        return Net();
+      });
+      ParallelModel parallel = initialize(net, zero_config("", 3, shards), in(world));
+      for (size_t i = 0; i < trained(net).size(); ++i) {
+        EXPECT_TRUE(torch::equal(full_tensor(trained(net)[i]), trained(plain)[i])) << i;
+      }
     });
-    ParallelModel parallel = initialize(net, zero_config("", 3), in(world));
-    for (size_t i = 0; i < trained(net).size(); ++i) {
-      EXPECT_TRUE(torch::equal(full_tensor(trained(net)[i]), trained(plain)[i])) << i;
-    }
-  });
+  }
 }
 
 TEST(ShardedWeights, MeanOverUnequalCounts) {  // acceptance Z1

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "mpu/base/error.h"
+#include "mpu/grid/group_copies.h"
+#include "oslo_cpp/config/precision_of.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/deferred/content.h"
@@ -33,6 +35,22 @@ void take_from_first(const std::vector<ShardedLayer>& layers, Group& replicas) {
 }
 
 }  // namespace
+
+void check_zero_keys(const ConfigValues& values, int data_ranks) {
+  if (!values.zero_optimization) return;
+  const bool shards = values.zero_stage == 3;
+  OSLO_CHECK_AS(config, shards || !values.zero_reshard,
+                "'zero_optimization.reshard' beside stage ", values.zero_stage,
+                ", which gathers no weights; leave it out, or set the stage to 3");
+  if (!values.zero_shard_size) return;
+  OSLO_CHECK_AS(config, shards, "'zero_optimization.shard_size' beside stage ", values.zero_stage,
+                ", which shares out over all data ranks; leave it out, or set the stage to 3");
+  const int size = *values.zero_shard_size;
+  OSLO_CHECK_AS(config, data_ranks % size == 0, "'zero_optimization.shard_size' = ", size,
+                " does not divide the ", data_ranks,
+                " data ranks, which are to be groups of so many; leave it out for one group, or "
+                "take a size that does");
+}
 
 void check_shards_weights(const ModelView& model, const ConfigValues& values) {
   if (!values.master_weights) return;
@@ -66,8 +84,17 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
   const KeepGathered keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
                             : in_stages                              ? KeepGathered::until_written
                                                                      : KeepGathered::until_backward;
-  take_from_first(layers, *mpu.group("data"));
-  return shard_parameters(layers, mpu.group("data"), context, keep, on_stages);
+  const std::shared_ptr<Group>& replicas = mpu.group("data");
+  const int shards = values.zero_shard_size.value_or(replicas->size());
+  if (shards == 1) return nullptr;
+  take_from_first(layers, *replicas);
+  if (shards == replicas->size()) {
+    return shard_parameters(layers, replicas, context, keep, on_stages);
+  }
+  const std::shared_ptr<Group>& group = mpu.group("data_shards");
+  set_travel_type(*group, context->precision);
+  set_travel_type(*copies_of(*group), context->precision);
+  return shard_parameters(layers, group, context, keep, on_stages);
 }
 
 }  // namespace oslo

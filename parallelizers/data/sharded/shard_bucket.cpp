@@ -303,7 +303,8 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   }
   const at::Tensor flag = at::tensor(used).to(joined.options());
   for (int replica = 0; replica < ranks; ++replica) shards.beside(joined, replica).copy_(flag);
-  const at::Tensor own = average_of(joined, shards);
+  at::Tensor own = average_of(joined, shards);
+  if (all_->copies().are_seen(own_parts)) own = all_->copies().averaged(own);
   const std::vector<bool> had = had_by_any(own, flags);
   std::vector<at::Tensor> parts(weights_.size());
   int64_t begin = 0;
@@ -315,6 +316,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
     if (had[n]) parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
   }
   all_->used_in_backward(*this);
+  all_->gradients_come();
   return parts;
 }
 
@@ -327,6 +329,7 @@ at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
   JoinedShards shards({&*weight.pieces}, replicas_->size());
   const at::Tensor joined = own.new_empty(shards.elements());
   shards.write(joined, own);
+  all_->gradients_come();
   return alias_of(average_of(joined, shards).view(weight.pieces->sizes_on(replicas_->rank())));
 }
 

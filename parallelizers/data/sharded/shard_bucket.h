@@ -55,6 +55,7 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
 
   const std::string& name() const { return name_; }
   const std::shared_ptr<ShardBuckets>& all() const { return all_; }
+  std::vector<at::Tensor> parts() const override;
   int64_t gathered_bytes() const override;
   void let_go() override;
   void renew_kept() override;
@@ -75,7 +76,6 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
 
   using KeptMemory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
-  std::vector<at::Tensor> parts() const;
   bool is_current(const std::vector<at::Tensor>& parts) const;
   bool is_unwritten(const std::vector<at::Tensor>& parts) const;
   void gather(const std::vector<at::Tensor>& parts);

@@ -34,6 +34,20 @@ void ShardBuckets::used_in_backward(GatheredWeights& bucket) {
   if (keep_ != KeepGathered::until_written) bucket.let_go();
 }
 
+void ShardBuckets::gradients_come() {
+  copies_.gradients_come([own = shared_from_this()] { own->average_over_copies(); });
+}
+
+void ShardBuckets::average_over_copies() {
+  std::vector<at::Tensor> all;
+  for (const Entry& entry : buckets_) {
+    const auto bucket = entry.bucket.lock();
+    if (!bucket) continue;
+    for (const at::Tensor& part : bucket->parts()) all.push_back(part);
+  }
+  copies_.average(all);
+}
+
 int64_t ShardBuckets::gathered_bytes() const {
   int64_t bytes = 0;
   for (const Entry& entry : buckets_) {

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
+
+#include "parallelizers/data/sharded/shard_copies.h"
 
 namespace oslo {
 
@@ -11,6 +14,8 @@ namespace oslo {
 class GatheredWeights {
  public:
   virtual ~GatheredWeights() = default;
+  /// What this rank has of them between their uses.
+  virtual std::vector<at::Tensor> parts() const = 0;
   /// Bytes of the whole weights, where they are there.
   virtual int64_t gathered_bytes() const = 0;
   /// Gives them back, but for what somebody still holds.
@@ -27,9 +32,11 @@ enum class KeepGathered {
 };
 
 /// The buckets of one model, and which of them stay gathered.
-class ShardBuckets {
+class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
  public:
-  explicit ShardBuckets(KeepGathered keep) : keep_(keep) {}
+  /// `copies`: ranks that have the parts that this one has; null: none but this one.
+  explicit ShardBuckets(KeepGathered keep, std::shared_ptr<Group> copies = nullptr)
+      : keep_(keep), copies_(std::move(copies)) {}
 
   /// `of_layer`: its weights are one layer's.
   void add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer);
@@ -42,6 +49,12 @@ class ShardBuckets {
   void used_in_backward(GatheredWeights& bucket);
   void let_all_go();
 
+  ShardCopies& copies() { return copies_; }
+  /// In a backward pass: this rank's parts get gradients.
+  void gradients_come();
+  /// Averages the gradients of all parts over their copies.
+  void average_over_copies();
+
   /// Bytes of whole weights that are there now.
   int64_t gathered_bytes() const;
 
@@ -51,6 +64,7 @@ class ShardBuckets {
     bool of_layer;
   };
   const KeepGathered keep_;
+  ShardCopies copies_;
   std::vector<Entry> buckets_;
 };
 

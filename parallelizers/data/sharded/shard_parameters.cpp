@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "mpu/grid/group_copies.h"
 #include "parallelizers/data/sharded/shard_bucket.h"
 #include "parallelizers/data/zero/replica_context.h"
 #include "parallelizers/libtorch/keys.h"
@@ -133,7 +134,7 @@ std::shared_ptr<ModelContext> shard_parameters(
   if (replicas->size() == 1) return nullptr;
   const std::shared_ptr<ModelContext> context = replica_context(*tensor, replicas);
   if (on_stages) on_stages(*context);
-  const auto all = std::make_shared<ShardBuckets>(keep);
+  const auto all = std::make_shared<ShardBuckets>(keep, copies_of(*replicas));
   for (const ShardedLayer& layer : layers) {
     const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
     for (const NamedTensor& parameter : layer.parameters) {

@@ -38,7 +38,16 @@ StepGradients::StepGradients(ContextPtr context, Group& replicas,
       exchange_(replicas, parameters),
       shards_(buckets_of(parameters)),
       strays_(own_, context_->stage_ranks(), averages()),
-      last_(last_gradients(list, context_->pipeline() != nullptr)) {}
+      last_(last_gradients(list, context_->pipeline() != nullptr)) {
+  for (const auto& shards : shards_) {
+    synchronized_.push_back(shards->copies().synchronizes());
+    shards->copies().synchronize(false);
+  }
+}
+
+StepGradients::~StepGradients() {
+  for (size_t i = 0; i < shards_.size(); ++i) shards_[i]->copies().synchronize(synchronized_[i]);
+}
 
 /// The gradients of parameters on this rank's other stages have come in earlier passes.
 void StepGradients::begins(const pipeline::Action& action) {
@@ -57,6 +66,7 @@ void StepGradients::finish(pipeline::Recorder* recorder) {
   if (averages()) {
     const pipeline::Recorder::During reduces(recorder, Doing::reduce);
     exchange_.finish();
+    for (const auto& shards : shards_) shards->average_over_copies();
   }
   for (const auto& shards : shards_) shards->let_all_go();
   if (copied_.empty()) return;

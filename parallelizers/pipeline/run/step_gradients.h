@@ -26,6 +26,9 @@ class StepGradients {
   /// going to do.
   StepGradients(ContextPtr context, Group& replicas, const std::vector<at::Tensor>& parameters,
                 const std::vector<pipeline::Action>& list);
+  ~StepGradients();
+  StepGradients(const StepGradients&) = delete;
+  StepGradients& operator=(const StepGradients&) = delete;
 
   /// Whether gradients are averaged over data replicas.
   bool averages() const { return replicas_.size() > 1; }
@@ -47,6 +50,7 @@ class StepGradients {
   StepExchange exchange_;
   /// Of weights that replicas keep parts of.
   std::vector<std::shared_ptr<ShardBuckets>> shards_;
+  std::vector<bool> synchronized_;  ///< each of them, before
   StrayGradients strays_;
   std::optional<pipeline::Action> last_;  ///< of this rank in which parameters get gradients
 };

@@ -7,6 +7,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
+#include "mpu/grid/group_copies.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
@@ -76,13 +77,17 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
   Value value = value_of(tensor);
   const LayoutPtr layout = value.layout;
   const int axis = layout->context()->replica_axis;
-  const int replicas = layout->context()->mesh().axis(axis)->size();
+  const std::shared_ptr<Group>& group = layout->context()->mesh().axis(axis);
   const bool recorded = c10::GradMode::is_enabled() && tensor.requires_grad();
   if (recorded) value = gather_axis(std::move(value), axis, /*then_copy=*/true);
   at::Tensor whole =
       gather_reported(value, op.name.c_str(), "it met what one data replica computes");
   if (recorded) {  // replicas' gradients are averaged, what was gathered adds them up
-    whole.register_hook([replicas](const at::Tensor& gradient) { return gradient / replicas; });
+    whole.register_hook([replicas = group->size(), copies = copies_of(*group)](
+                            const at::Tensor& gradient) {
+      if (!copies) return gradient / replicas;
+      return copies->all_reduce(gradient / (replicas * copies->size()));
+    });
   }
   if (!layout->resident()) return whole;
   const ContextPtr context = own_context(tensor, operands);
