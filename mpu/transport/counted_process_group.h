@@ -73,8 +73,8 @@ class CountedProcessGroup final : public c10d::ProcessGroup {
   std::unique_ptr<DeviceMessages> device_messages_;
   std::string undivided_refused_;
   std::optional<c10::ScalarType> gradients_travel_in_;
-  std::shared_ptr<Group> copies_;
   std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
+  std::shared_ptr<Group> copies_;
 };
 
 }  // namespace oslo

@@ -8,6 +8,7 @@
 #include "mpu/base/error.h"
 #include "parallelizers/data/counted_gradients.h"
 #include "parallelizers/data/exchange/step_exchange.h"
+#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {
@@ -89,6 +90,7 @@ void EngineCore::average_by_handlers() {
   if (!by_handlers_ || replicas_ == nullptr || cycle_.way() == BatchCycle::Way::schedule) return;
   const std::shared_ptr<CountedGradients> counted = replicas_->counted_gradients();
   StepExchange(replicas_->group(), counted->parameters()).finish();
+  for (const auto& shards : buckets_of(counted->parameters())) shards->average_over_copies();
   if (counted->form() == CountedGradients::Form::sums) counted->step_ends(0);
 }
 

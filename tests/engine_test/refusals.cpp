@@ -70,9 +70,9 @@ TEST(EngineKeys, HandlersOfWhatThereIsNotAreRefused) {
   }
 }
 
-TEST(EngineKeys, ZeroIsRefusedBesideAnEngine) {
+TEST(EngineKeys, ZerosFirstStagesAreRefusedBesideAnEngine) {
   EXPECT_THAT(making(R"({"parallel": {}, "zero_optimization": {"enabled": true}})", 2),
-              Each(AllOf(HasSubstr("'zero_optimization.enabled' = true, and an engine"),
+              Each(AllOf(HasSubstr("'zero_optimization.enabled' = true at stage 1, and an engine"),
                          HasSubstr("oslo::ZeroOptimizer"))));
 }
 
