@@ -360,7 +360,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, RecomputedHistories,
                          [](const auto& info) { return info.param.name(); });
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Histories,
-                         testing::Values(Mesh{2, 1}, Mesh{3, 1}, Mesh{1, 2}, Mesh{2, 2}, Mesh{1, 4}),
+                         testing::Values(Mesh{2, 1}, Mesh{3, 1}, Mesh{1, 2}, Mesh{2, 2},
+                                         Mesh{1, 4}),
                          [](const auto& info) { return info.param.name(); });
 
 }  // namespace

@@ -52,7 +52,8 @@ ConfigKey amp_keys() {
 ConfigKey zero_keys() {
   ConfigKey stage = count("stage");
   stage.maximum = 3;
-  return object("zero_optimization", {flag("enabled"), stage, count("shard_size"), flag("reshard")});
+  return object("zero_optimization",
+                {flag("enabled"), stage, count("shard_size"), flag("reshard")});
 }
 
 ConfigKey activation_checkpoint() {

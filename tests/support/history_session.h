@@ -109,8 +109,7 @@ struct Session {
   Tensor batch(int64_t step) const {
     const NetOptions& net = setting.net;
     if (net.tokens) return training::classes({rows(), net.length}, net.inputs, step);
-    const Tensor features =
-        training::numbers({rows(), net.length, net.inputs}, 1.7 * double(step));
+    const Tensor features = training::numbers({rows(), net.length, net.inputs}, 1.7 * double(step));
     return setting.amp ? features.to(torch::kFloat) : features;
   }
   Tensor labels(int64_t step) const {

@@ -16,7 +16,8 @@ struct Written {
 };
 
 void PrintTo(const Written& one, std::ostream* out) {
-  *out << one.ranks << " stage " << one.stage << " " << one.config << " in groups of " << one.shards;
+  *out << one.ranks << " stage " << one.stage << " " << one.config << " in groups of "
+       << one.shards;
 }
 
 class ZeroCheckpoints : public ::testing::TestWithParam<std::tuple<Written, Written>> {};

@@ -13,8 +13,8 @@ struct Grid {
 };
 
 void PrintTo(const Grid& grid, std::ostream* out) {
-  *out << "tensor " << grid.tensor << " pipeline " << grid.pipeline << " stage " << grid.stage << " "
-       << grid.schedule << " in groups of " << grid.shards;
+  *out << "tensor " << grid.tensor << " pipeline " << grid.pipeline << " stage " << grid.stage
+       << " " << grid.schedule << " in groups of " << grid.shards;
 }
 
 class ZeroGrid : public ::testing::TestWithParam<Grid> {};
@@ -34,7 +34,7 @@ TEST_P(ZeroGrid, IsOneDevice) {
                                     R"(, "pipeline_parallel_size": )", pipeline,
                                     R"(, "pipeline_schedule": ")", kind, "\"}");
   run_as_threads(replicas * tensor * pipeline, [&, pipeline = pipeline, stage = stage,
-                                               shards = shards](World world) {
+                                                shards = shards](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
     ParallelModel parallel = initialize(net, zero_config(more, stage, shards), in(world));
@@ -53,8 +53,9 @@ TEST_P(ZeroGrid, IsOneDevice) {
       reference.step();
       optimizer->zero_grad();
       for (int more = 0; more <= step % 2; ++more) {
-        schedule.forward_backward_step(batch(step + 5 * more, parallel.mpu().rank("data"), replicas),
-                                       [&](const Tensors& micro) { return loss_of(net, micro); });
+        schedule.forward_backward_step(
+            batch(step + 5 * more, parallel.mpu().rank("data"), replicas),
+            [&](const Tensors& micro) { return loss_of(net, micro); });
       }
       if (pipeline > 1 && step == 0 && stage < 3) {
         // Each stage would wait for others that list other gradients.

@@ -1,7 +1,7 @@
 // Hybrid shards: groups of data ranks that have the weights once each, beside the same DDP program.
 #include "tests/zero_test/net.h"
 
-namespace oslo::zero_test {
+namespace oslo::zero_test::hybrid {
 namespace {
 
 using ::testing::AllOf;
@@ -75,7 +75,7 @@ TEST_P(HybridRanks, TrainsAsDdp) {
       }
     }
     const int64_t part = net->up->weight.numel();
-    EXPECT_EQ(part < plain->up->weight.numel(), shards > 1);
+    EXPECT_EQ(part<plain->up->weight.numel(), shards> 1);
     EXPECT_LE(part, (13 + shards - 1) / shards * 5);
   });
 }
@@ -365,4 +365,4 @@ TEST(Hybrid, KeysThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace oslo::zero_test
+}  // namespace oslo::zero_test::hybrid

@@ -9,8 +9,8 @@ namespace {
 /// Steps of one device, and of ranks with their rows of each batch.
 template <typename Optimizer, typename Options>
 void expect_one_device(int ranks, const std::string& more, const Options& options,
-                       const std::function<void(ParallelModel&)>& before_step = {},
-                       double clip = 0, int shards = 0) {
+                       const std::function<void(ParallelModel&)>& before_step = {}, double clip = 0,
+                       int shards = 0) {
   run_as_threads(ranks, [&](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
@@ -83,8 +83,7 @@ TEST(ShardedWeights, AreWholeAgainByDeparallelize) {
     run_as_threads(grid.ranks, [&](World world) {
       at::set_num_threads(1);
       Net plain = make_net(), net = make_net();
-      ParallelModel parallel =
-          initialize(net, zero_config(grid.more, 3, grid.shards), in(world));
+      ParallelModel parallel = initialize(net, zero_config(grid.more, 3, grid.shards), in(world));
       parallel.deparallelize();
       expect_equal(net, plain, "deparallelized");
     });

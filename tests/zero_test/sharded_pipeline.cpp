@@ -2,7 +2,7 @@
 // replicas.
 #include "tests/zero_test/net.h"
 
-namespace oslo::zero_test {
+namespace oslo::zero_test::in_stages {
 namespace {
 
 struct DeepImpl : torch::nn::Module {
@@ -27,12 +27,12 @@ int64_t gathers_of_a_step(World world, const std::string& keys) {
   at::set_num_threads(1);
   Deep plain = test::make_seeded(3, [] { return Deep(); });
   Deep net = test::make_seeded(3, [] { return Deep(); });
-  ParallelModel parallel = initialize(
-      net,
-      Config::parse(R"({"model_parallelism": {"pipeline_parallel_size": 2}, )"
-                    R"("zero_optimization": {"enabled": true, "stage": 3)" +
-                    keys + "}}"),
-      in(world));
+  ParallelModel parallel =
+      initialize(net,
+                 Config::parse(R"({"model_parallelism": {"pipeline_parallel_size": 2}, )"
+                               R"("zero_optimization": {"enabled": true, "stage": 3)" +
+                               keys + "}}"),
+                 in(world));
   const MPU& mpu = parallel.mpu();
   torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1)),
       optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -78,4 +78,4 @@ TEST(ShardedPipeline, GathersInEachMicroBatchWhereWeightsGo) {
 }
 
 }  // namespace
-}  // namespace oslo::zero_test
+}  // namespace oslo::zero_test::in_stages

@@ -39,8 +39,8 @@ void take_from_first(const std::vector<ShardedLayer>& layers, Group& replicas) {
 void check_zero_keys(const ConfigValues& values, int data_ranks) {
   if (!values.zero_optimization) return;
   const bool shards = values.zero_stage == 3;
-  OSLO_CHECK_AS(config, shards || !values.zero_reshard,
-                "'zero_optimization.reshard' beside stage ", values.zero_stage,
+  OSLO_CHECK_AS(config, shards || !values.zero_reshard, "'zero_optimization.reshard' beside stage ",
+                values.zero_stage,
                 ", which gathers no weights; leave it out, or set the stage to 3");
   if (!values.zero_shard_size) return;
   OSLO_CHECK_AS(config, shards, "'zero_optimization.shard_size' beside stage ", values.zero_stage,

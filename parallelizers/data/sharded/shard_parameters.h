@@ -24,9 +24,9 @@ struct ShardedLayer {
 /// Leaves each of the `replicas` a part of these parameters: along one dimension, which no tensor
 /// axis cuts where there is one. Parameters of no dimensions, or of no elements, stay as they are.
 /// Other groups may have the same parts (mpu/grid/group_copies.h), whose gradients backward passes
-/// then average. The values of all replicas are those of the first; collective over them, but for parameters
-/// whose content is still to come (deferred). `tensor`: what the model's values share; `on_stages`:
-/// puts what the parts share on pipeline stages, where there are such. Returns what
+/// then average. The values of all replicas are those of the first; collective over them, but for
+/// parameters whose content is still to come (deferred). `tensor`: what the model's values share;
+/// `on_stages`: puts what the parts share on pipeline stages, where there are such. Returns what
 /// the parts share; null, with nothing done, where there is one replica.
 std::shared_ptr<ModelContext> shard_parameters(
     const std::vector<ShardedLayer>& layers, const std::shared_ptr<Group>& replicas,

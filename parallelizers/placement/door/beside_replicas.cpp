@@ -83,11 +83,11 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
   at::Tensor whole =
       gather_reported(value, op.name.c_str(), "it met what one data replica computes");
   if (recorded) {  // replicas' gradients are averaged, what was gathered adds them up
-    whole.register_hook([replicas = group->size(), copies = copies_of(*group)](
-                            const at::Tensor& gradient) {
-      if (!copies) return gradient / replicas;
-      return copies->all_reduce(gradient / (replicas * copies->size()));
-    });
+    whole.register_hook(
+        [replicas = group->size(), copies = copies_of(*group)](const at::Tensor& gradient) {
+          if (!copies) return gradient / replicas;
+          return copies->all_reduce(gradient / (replicas * copies->size()));
+        });
   }
   if (!layout->resident()) return whole;
   const ContextPtr context = own_context(tensor, operands);
