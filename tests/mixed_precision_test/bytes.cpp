@@ -7,13 +7,11 @@ namespace {
 
 using torch::Tensor;
 
-/// Its products take their weights themselves; of `weight.t()`, which `nn::Linear` takes, no cast
-/// stays.
+/// Products of weights themselves, and of `weight.t()`, which `nn::Linear` takes.
 struct NetImpl : torch::nn::Module {
   Tensor forward(const Tensor& words) {
-    Tensor x = norm->forward(table->forward(words));
-    for (const auto& layer : {up, down, head}) x = torch::linear(x, layer->weight, layer->bias);
-    return x;
+    const Tensor x = norm->forward(table->forward(words));
+    return head->forward(down->forward(torch::linear(x, up->weight, up->bias)));
   }
   torch::nn::Embedding table = register_module("table", torch::nn::Embedding(61, 24));
   torch::nn::LayerNorm norm =
@@ -41,7 +39,9 @@ Held held(const std::string& keys, bool half = false) {
     if (half) model->to(torch::kBFloat16);
     const auto parallel = initialize(model, Config::parse("{" + keys + "}"), in(world));
     for (const auto& item : model->named_parameters()) {
-      const bool read = !item.key().starts_with("table") && !item.key().starts_with("norm");
+      const std::string& name = item.key();
+      // Of three dimensions nn::Linear adds the bias behind its product.
+      const bool read = name.starts_with("up") || name == "down.weight" || name == "head.weight";
       found.parameters += item.value().numel();
       if (read) found.cast += item.value().numel();
     }

@@ -58,5 +58,32 @@ TEST_P(ShardedMemory, HoldsPartsAndFewLayers) {
   });
 }
 
+/// Nor are casts of a weight, or of a view of one, by which C++'s nn::Linear multiplies.
+TEST_P(ShardedMemory, CastsDoNotWaitForBackward) {
+  const int ranks = GetParam();
+  constexpr int64_t kCast = DeepImpl::kWidth * DeepImpl::kWidth * 2;
+  for (const std::string& more : {std::string(), std::string(R"(, "master_weights": true)")}) {
+    test::CountedMemory memory;
+    run_as_threads(ranks, [&](World world) {
+      at::set_num_threads(1);
+      Deep net = test::make_seeded(1, [] { return Deep(); });
+      ParallelModel parallel =
+          initialize(net, zero_config(R"(, "amp": {"enabled": true})" + more, 3), in(world));
+      DistributedDataParallel<Deep> ddp(net, parallel.mpu().data_group());
+      const Tensor x = torch::ones({3, DeepImpl::kWidth}) * (1 + world.rank());
+      ddp.forward(x).sum().backward();
+      world.barrier();
+      const int64_t at_rest = memory.bytes();
+      const Tensor out = ddp.forward(x);
+      world.barrier();
+      if (world.rank() == 0) {
+        EXPECT_LT(memory.bytes() - at_rest, ranks * kCast) << more;
+      }
+      world.barrier();
+      out.sum().backward();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace oslo::zero_test

@@ -186,21 +186,19 @@ const at::Tensor& ShardBucket::memory() {
   return memory_;
 }
 
-void ShardBucket::cast_made(size_t number, const at::Tensor& cast) {
-  if (!memory_.defined() || cast.is_alias_of(memory_)) return;
-  const at::ScalarType type = cast.scalar_type();
-  regained_.push_back(
-      regain_memory(cast, [own = weak_from_this(), number, type](const at::Tensor& saved) {
-        const auto bucket = own.lock();
-        if (!bucket) return UnpackSavedTensor();
-        return UnpackSavedTensor(
-            [bucket, number, type, versions = bucket->versions(), lies = geometry_of(saved)] {
-              const c10::AutoGradMode no_grad(false);
-              bucket->check_not_written(versions);
-              bucket->memory();
-              return lay(lies, bucket->wholes_[number].to(type).storage());
-            });
-      }));
+void ShardBucket::cast_made(const at::Tensor& cast, const at::Tensor& of) {
+  if (!memory_.defined() || !of.is_alias_of(memory_) || cast.is_alias_of(memory_)) return;
+  regained_.push_back(regain_memory(cast, [own = weak_from_this(), type = cast.scalar_type(),
+                                           from = geometry_of(of)](const at::Tensor& saved) {
+    const auto bucket = own.lock();
+    if (!bucket) return UnpackSavedTensor();
+    return UnpackSavedTensor(
+        [bucket, type, from, versions = bucket->versions(), lies = geometry_of(saved)] {
+          const c10::AutoGradMode no_grad(false);
+          bucket->check_not_written(versions);
+          return lay(lies, lay(from, bucket->memory().storage()).to(type).storage());
+        });
+  }));
 }
 
 std::vector<uint32_t> ShardBucket::versions() const {

@@ -48,8 +48,8 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   at::Tensor whole(size_t number);
   /// This rank's part of the replicas' average of one whole gradient.
   at::Tensor averaged(size_t number, const at::Tensor& gradient);
-  /// Autocast has made `cast` of weight `number`.
-  void cast_made(size_t number, const at::Tensor& cast);
+  /// Autocast has made `cast` of a weight or a view of it: what lies in `of`.
+  void cast_made(const at::Tensor& cast, const at::Tensor& of);
   /// The program has got a tensor over the memory of a part that counts its writes apart.
   void count_writes_of(const at::Tensor& data);
 

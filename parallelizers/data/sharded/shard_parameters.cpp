@@ -37,8 +37,8 @@ class WeightOfBucket final : public ShardedWeight {
   at::Tensor averaged(const at::Tensor& gradient) override {
     return bucket_->averaged(number_.value(), gradient);
   }
-  void cast_made(const at::Tensor& cast) override {
-    if (number_) bucket_->cast_made(*number_, cast);
+  void cast_made(const at::Tensor& cast, const at::Tensor& of) override {
+    bucket_->cast_made(cast, of);
   }
   void count_writes_of(const at::Tensor& data) override { bucket_->count_writes_of(data); }
 

@@ -23,7 +23,33 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-/// Casts what comes back to the parameter's type. Until then it has the numbers for those who use
+using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
+
+/// A tensor for as long as somebody else keeps its memory.
+class WeakNumbers {
+ public:
+  WeakNumbers() = default;
+  explicit WeakNumbers(const at::Tensor& numbers)
+      : memory_(numbers.storage().getWeakStorageImpl()),
+        like_(numbers.options()),
+        sizes_(numbers.sizes().vec()),
+        strides_(numbers.strides().vec()) {}
+
+  /// Undefined where nobody does.
+  at::Tensor lock() const {
+    const auto memory = memory_.lock();
+    if (!memory) return {};
+    const BelowDoor below;
+    return at::empty({0}, like_).set_(c10::Storage(memory), 0, sizes_, strides_);
+  }
+
+ private:
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory_{c10::intrusive_ptr<c10::StorageImpl>()};
+  at::TensorOptions like_;
+  std::vector<int64_t> sizes_, strides_;
+};
+
+/// Casts what comes back to the parameter's type. Until then it keeps the numbers for those who use
 /// the cast once more: with the graph they go.
 class CastBack final : public Node {
  public:
@@ -56,25 +82,9 @@ class CastBack final : public Node {
     return !over_ && has_halves_ == (split != nullptr) && split == split_.lock();
   }
 
-  /// What it had last; undefined where nobody keeps that any more.
-  at::Tensor copy() {
+  void keep(const at::Tensor& copy) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (copy_.defined()) return copy_;
-    const auto memory = memory_.lock();
-    if (!memory) return {};
-    const BelowDoor below;
-    return at::empty({0}, like_).set_(c10::Storage(memory), 0, sizes_, strides_);
-  }
-
-  /// `keeps`: until the pass; else as long as the graph's products do.
-  void set(const at::Tensor& copy, bool keeps) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (over_) return;
-    like_ = copy.options();
-    sizes_ = copy.sizes().vec();
-    strides_ = copy.strides().vec();
-    memory_ = copy.storage().getWeakStorageImpl();
-    if (keeps) copy_ = copy;
+    if (!over_) copy_ = copy;
   }
 
  private:
@@ -82,14 +92,9 @@ class CastBack final : public Node {
   std::mutex mutex_;
   bool over_ = false;
   at::Tensor copy_;
-  c10::weak_intrusive_ptr<c10::StorageImpl> memory_{c10::intrusive_ptr<c10::StorageImpl>()};
-  at::TensorOptions like_;
-  std::vector<int64_t> sizes_, strides_;
   const bool has_halves_;
   const std::weak_ptr<SplitBackward> split_;
 };
-
-using Weak = c10::weak_intrusive_ptr<c10::TensorImpl>;
 
 /// A tensor over the same memory, without history.
 at::Tensor alias_of(const at::Tensor& tensor) {
@@ -110,6 +115,23 @@ at::Tensor numbers_of(const at::Tensor& parameter, at::ScalarType type) {
   const c10::InferenceMode ordinary(false);  // others than this thread's may record with it
   const c10::AutoGradMode no_grad(false);
   return unmarked_alias(parameter).to(type);
+}
+
+/// Puts `node` behind `cast`: what comes back of that goes to `of`, which was cast.
+void lead_back(Node& node, const at::Tensor& of, const at::Tensor& cast) {
+  node.set_next_edges(torch::autograd::collect_next_edges(of));
+  node.add_input_metadata(cast);
+}
+
+/// Whether a cast of `view` has its strides, and a cast of `parameter` all that `view` shows.
+bool shows_part_of(const at::Tensor& view, const at::Tensor& parameter) {
+  if (!view.has_storage() || !view.is_alias_of(parameter)) return false;
+  if (view.scalar_type() != parameter.scalar_type() || view.numel() == 0) return false;
+  if (!view.is_non_overlapping_and_dense() || !parameter.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  const int64_t start = view.storage_offset() - parameter.storage_offset();
+  return start >= 0 && start + view.numel() <= parameter.numel();
 }
 
 /// Of a parameter that another pipeline stage holds.
@@ -148,7 +170,8 @@ struct WeightCasts::Entry {
   Weak parameter;
   Content content;
   at::ScalarType type;
-  at::Tensor copy = {};  ///< the numbers; undefined where nobody keeps them
+  at::Tensor copy = {};   ///< the numbers; undefined where the model keeps none
+  WeakNumbers last = {};  ///< the same as long as a graph has them
   /// The node of the cast that is recorded last, as long as a graph has it.
   WeakNodePtr recorded{NodePtr()};
 };
@@ -156,14 +179,8 @@ struct WeightCasts::Entry {
 WeightCasts::WeightCasts(bool keeps_copies) : keeps_copies_(keeps_copies) {}
 WeightCasts::~WeightCasts() = default;
 
-at::Tensor WeightCasts::of(const at::Tensor& parameter, at::ScalarType type) {
-  const Mark* const mark = mark_of(parameter);
-  const bool here = mark != nullptr && mark->layout->here() && !parameter.is_inference();
-  if (!here || !parameter.is_leaf() || parameter.scalar_type() == type) return {};
-  const bool records = c10::GradMode::is_enabled() && parameter.requires_grad();
-  if (!records && !keeps_copies_) return {};
+WeightCasts::Entry& WeightCasts::entry_of(const at::Tensor& parameter, at::ScalarType type) {
   const Content content(parameter);
-  const std::lock_guard<std::mutex> lock(mutex_);
   auto found = entries_.find(parameter.unsafeGetTensorImpl());
   const bool written = written_by_others(parameter.unsafeGetTensorImpl());
   if (written || found == entries_.end() || !found->second.holds(content, type)) {
@@ -173,30 +190,67 @@ at::Tensor WeightCasts::of(const at::Tensor& parameter, at::ScalarType type) {
                                   Entry{Weak(parameter.getIntrusivePtr()), content, type})
                 .first;
   }
-  Entry& entry = found->second;
-  const std::shared_ptr<SplitBackward>& split = SplitBackward::current();
-  NodePtr node = records ? entry.recorded.lock() : NodePtr();
-  if (node && !static_cast<CastBack&>(*node).serves(split)) node = NodePtr();
-  at::Tensor copy = node ? static_cast<CastBack&>(*node).copy() : at::Tensor();
-  if (!copy.defined()) copy = entry.copy;
-  if (!copy.defined()) copy = numbers_of(parameter, type);
+  return found->second;
+}
+
+at::Tensor WeightCasts::numbers_in(Entry& entry, const at::Tensor& parameter) {
+  at::Tensor copy = entry.copy.defined() ? entry.copy : entry.last.lock();
+  if (copy.defined()) return copy;
+  copy = numbers_of(parameter, entry.type);
+  entry.last = WeakNumbers(copy);
   if (keeps_copies_) entry.copy = copy;
+  return copy;
+}
+
+bool WeightCasts::casts(const at::Tensor& parameter, at::ScalarType type, bool records) const {
+  const Mark* const mark = mark_of(parameter);
+  if (mark == nullptr || !mark->layout->here() || parameter.is_inference()) return false;
+  if (!parameter.is_leaf() || parameter.scalar_type() == type) return false;
+  return records || keeps_copies_;
+}
+
+at::Tensor WeightCasts::of(const at::Tensor& parameter, at::ScalarType type) {
+  const bool records = c10::GradMode::is_enabled() && parameter.requires_grad();
+  if (!casts(parameter, type, records)) return {};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entry_of(parameter, type);
+  const at::Tensor copy = numbers_in(entry, parameter);
   at::Tensor cast = alias_of(copy);
   if (!records) return marked_copy(cast, parameter);
+  const std::shared_ptr<SplitBackward>& split = SplitBackward::current();
+  NodePtr node = entry.recorded.lock();
+  if (node && !static_cast<CastBack&>(*node).serves(split)) node = NodePtr();
   if (!node) {
-    const at::Tensor inside = value_of_marked(parameter, *mark).local;
     node = make_node<CastBack>(parameter.scalar_type(), split);
-    node->set_next_edges(torch::autograd::collect_next_edges(inside));
-    node->add_input_metadata(cast);
+    lead_back(*node, value_of_marked(parameter, *mark_of(parameter)).local, cast);
     // What a backward pass computes again is of no forward's graph.
     const bool of_forward = torch::autograd::get_current_graph_task_id() == -1;
     if (of_forward) entry.recorded = WeakNodePtr(node);
   }
   // What is computed again has its own.
-  static_cast<CastBack&>(*node).set(copy, !OperatorTap::Lifted::active());
+  if (!OperatorTap::Lifted::active()) static_cast<CastBack&>(*node).keep(copy);
   at::Tensor recorded = marked_copy(cast, parameter);
   torch::autograd::impl::set_gradient_edge(recorded, {node, 0});
   return recorded;
+}
+
+at::Tensor WeightCasts::of_view(const at::Tensor& parameter, const at::Tensor& view,
+                                at::ScalarType type) {
+  const bool records = c10::GradMode::is_enabled() && view.requires_grad();
+  if (!casts(parameter, type, records) || !shows_part_of(view, parameter)) return {};
+  at::Tensor cast;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const at::Tensor copy = numbers_in(entry_of(parameter, type), parameter);
+    const BelowDoor below;
+    const int64_t start = view.storage_offset() - parameter.storage_offset();
+    cast = alias_of(copy.as_strided(view.sizes(), view.strides(), copy.storage_offset() + start));
+  }
+  if (!records) return cast;
+  const NodePtr node = make_node<CastBack>(view.scalar_type(), nullptr);
+  lead_back(*node, view, cast);
+  torch::autograd::impl::set_gradient_edge(cast, {node, 0});
+  return cast;
 }
 
 void WeightCasts::Others::look() {

@@ -32,6 +32,11 @@ class WeightCasts {
   /// The marked `parameter` in `type`, marked as it is. Undefined where it is to be cast as any
   /// other tensor: it is no leaf, is not here, has the type already. Thread safe.
   at::Tensor of(const at::Tensor& parameter, at::ScalarType type);
+  /// The same of `view`, an ordinary tensor over the parameter's memory (`weight.t()`, which C++'s
+  /// `nn::Linear` multiplies by): the numbers are a view of the parameter's cast, with strides as a
+  /// cast of `view` has them. Of what is recorded every cast is a node of its own, as in LibTorch,
+  /// whose cache has leaves alone. Undefined, too, where the view leaves gaps in memory.
+  at::Tensor of_view(const at::Tensor& parameter, const at::Tensor& view, at::ScalarType type);
 
   /// The model's author had `parameter`, which is kept in fp32, in a narrower `type`: there
   /// operators of the forward read it in that.
@@ -49,6 +54,11 @@ class WeightCasts {
   struct Content;
   struct Entry;
 
+  /// Whether the parameter's cast is one of those here.
+  bool casts(const at::Tensor& parameter, at::ScalarType type, bool records) const;
+  /// The mutex is held. The entry of what the parameter holds now, and its numbers in the type.
+  Entry& entry_of(const at::Tensor& parameter, at::ScalarType type);
+  at::Tensor numbers_in(Entry& entry, const at::Tensor& parameter);
   bool written_by_others(const c10::TensorImpl* parameter);
 
   const bool keeps_copies_;

@@ -9,7 +9,9 @@
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
+#include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/carrier/weight_casts.h"
 
 namespace oslo {
@@ -99,7 +101,40 @@ std::optional<at::ScalarType> type_by_model(c10::ArrayRef<c10::IValue> arguments
   return precision->autocast;
 }
 
+/// What keeps casts of the weight that `parameter` is, or null.
+WeightCasts* casts_of(const at::Tensor& parameter) {
+  const Mark* const mark = mark_of(parameter);
+  // What data replicas keep parts of is whole for a moment only.
+  if (mark == nullptr || !mark->layout->followed() || mark->sharded) return nullptr;
+  return mark->layout->context()->weight_casts.get();
+}
+
+/// The cast of a placed tensor that is a view of a parameter; undefined for any other.
+at::Tensor cast_of_view(const at::Tensor& tensor, at::ScalarType type) {
+  const at::Tensor parameter = viewed_parameter(tensor);
+  WeightCasts* const casts = parameter.defined() ? casts_of(parameter) : nullptr;
+  if (casts == nullptr || !parameter.is_leaf()) return {};
+  const PlacedTensorImpl& view = *placed_impl(tensor);
+  const Value value = unwrap(tensor);
+  if (value.elsewhere()) return {};
+  const at::Tensor cast = casts->of_view(parameter, value.local, type);
+  if (!cast.defined()) return {};
+  at::Tensor placed = wrap_view({cast, value.layout}, view.strides(), nullptr, true);
+  PlacedTensorImpl& own = *placed_impl(placed);
+  own.set_weight_uses(view.weight_uses());
+  GraphPlace::of(own).set_leaf(parameter);
+  return placed;
+}
+
 }  // namespace
+
+at::Tensor viewed_parameter(const at::Tensor& view) {
+  const PlacedTensorImpl* const impl = placed_impl(view);
+  if (impl == nullptr || impl->partial() || impl->gathered_view()) return {};
+  const GraphPlace* const place = GraphPlace::find(*impl);
+  if (place == nullptr || !place->views_leaf()) return {};
+  return placed_impl(place->leaf()) == nullptr ? place->leaf() : at::Tensor();
+}
 
 bool run_under_autocast(const OperatorEntry& op, torch::jit::Stack& stack) {
   if (!op.autocasts) return false;
@@ -151,11 +186,13 @@ bool take_kept_cast(const OperatorEntry& op, torch::jit::Stack& stack) {
   if (!op.to_type || !may_keep_casts || !inside_kernel) return false;
   c10::IValue* const arguments = &stack[stack.size() - op.arguments];
   const at::Tensor& tensor = arguments[0].toTensor();
-  const Mark* const mark = mark_of(tensor);
-  if (mark == nullptr || !mark->layout->followed()) return false;
-  WeightCasts* const casts = mark->layout->context()->weight_casts.get();
-  if (casts == nullptr) return false;
-  at::Tensor kept = casts->of(tensor, arguments[1].toScalarType());
+  const at::ScalarType type = arguments[1].toScalarType();
+  at::Tensor kept;
+  if (placed_impl(tensor) != nullptr) {
+    kept = cast_of_view(tensor, type);
+  } else if (WeightCasts* const casts = casts_of(tensor)) {
+    kept = casts->of(tensor, type);
+  }
   if (!kept.defined()) return false;
   torch::jit::drop(stack, op.arguments);
   stack.emplace_back(std::move(kept));

@@ -35,9 +35,12 @@ class AutocastOfParts {
   bool caches_ = true, outer_keeps_ = false, outer_by_model_ = false;
 };
 
-/// Takes a cast that autocast asks for out of the weights that the model keeps in that type
-/// (carrier/weight_casts.h). False of every other call.
+/// Takes a cast that autocast asks for, of a weight or of a view of one, out of the weights that
+/// the model keeps in that type (carrier/weight_casts.h). False of every other call.
 bool take_kept_cast(const OperatorEntry& op, torch::jit::Stack& stack);
+
+/// The marked tensor that `view` is a view of; undefined where it is none, or had to be gathered.
+at::Tensor viewed_parameter(const at::Tensor& view);
 
 /// Whether this thread is within an operator that runs under autocast: what its kernel calls, the
 /// casts first, is no call of the program's.

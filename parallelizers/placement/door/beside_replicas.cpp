@@ -11,6 +11,7 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
+#include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/door/autocast.h"
@@ -160,19 +161,29 @@ bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
   if (!op.to_type || !is_inside_autocast()) return false;
   c10::IValue& argument = stack[stack.size() - op.arguments];
   const at::Tensor tensor = argument.toTensor();
-  if (!tensor.key_set().has(kPlacedKey) || placed_impl(tensor) != nullptr) return false;
-  const Mark& mark = *mark_of(tensor);
+  if (!tensor.key_set().has(kPlacedKey)) return false;
+  const bool is_view = placed_impl(tensor) != nullptr;
+  const at::Tensor parameter = is_view ? viewed_parameter(tensor) : tensor;
+  if (!parameter.defined()) return false;
+  const Mark& mark = *mark_of(parameter);
   const std::shared_ptr<ShardedWeight> weight = mark.sharded;
-  if (!weight) return false;
+  if (!weight || !mark.layout->here()) return false;
+  at::Tensor whole;
   if (mark.layout->context()->replica_axis < 0) {  // gathered
+    whole = is_view ? local_of(tensor) : unmarked_alias(tensor);
     run();
-  } else if (sharded_weight(tensor, mark) == nullptr) {
+  } else if (is_view || sharded_weight(tensor, mark) == nullptr) {
     return false;
   } else {
     argument = weight->gathered();
+    if (argument.toTensor().key_set().has(kPlacedKey)) {  // it comes here once more
+      again();
+      return true;
+    }
+    whole = argument.toTensor();
     again();
   }
-  weight->cast_made(stack.back().toTensor());
+  weight->cast_made(local_of(stack.back().toTensor()), whole);
   return true;
 }
 

@@ -218,7 +218,8 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
     return;
   }
   const auto run_met = [&] {
-    if (met == Met::marked && (take_kept_cast(op, stack) || run_on_parts(op, stack))) return;
+    if (take_kept_cast(op, stack)) return;
+    if (met == Met::marked && run_on_parts(op, stack)) return;
     if (gather_beside_replicas(op, stack)) return door(op, stack);
     if (met == Met::marked && run_alone(op, stack)) return;
     run(op, stack);

@@ -26,8 +26,8 @@ class ShardedWeight {
   /// Other pipeline stages have `parameter` from now on, whose part lies in `layout`.
   virtual void lies_in(const at::Tensor& parameter, const LayoutPtr& layout) = 0;
 
-  /// Autocast has made `cast` of what was gathered.
-  virtual void cast_made(const at::Tensor& cast) = 0;
+  /// Autocast has made `cast` of `of`: what was gathered, or a view of it, as an ordinary tensor.
+  virtual void cast_made(const at::Tensor& cast, const at::Tensor& of) = 0;
 
   /// The program has got `data`, whose writes are counted apart, over the memory of the part
   /// (`p.data()`, by which LibTorch's SGD writes): they are writes to the weight.
