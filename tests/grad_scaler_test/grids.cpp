@@ -42,6 +42,15 @@ struct Program {
     }
   }
 
+  /// By ZeRO's stages 1 and 2.
+  void share_out(const std::vector<ParallelModel*>& models) {
+    for (size_t i = 0; i < 2; ++i) {
+      optimizers[i] = std::make_unique<ZeroOptimizer<torch::optim::AdamW>>(
+          *models[i], torch::optim::AdamWOptions(1e-2));
+      schedules[i] = std::make_unique<torch::optim::StepLR>(*optimizers[i], 1, 0.9);
+    }
+  }
+
   Tensors parameters() const {
     Tensors all = front->parameters();
     for (const Tensor& each : back->parameters()) all.push_back(each);
@@ -98,16 +107,28 @@ void expect_steps(const Program& program, const Program& plain, int64_t steps) {
 
 enum class Way { schedule, ddp, unreduced };
 
+Config config_of(const Grid& grid, int zero) {
+  std::string text = pipeline_parity::config_of(grid);
+  if (zero == 0) return Config::parse(text);
+  const auto key = c10::str(R"("zero_optimization": {"enabled": true, "stage": )", zero, "}, ");
+  return Config::parse(text.insert(1, key));
+}
+
 /// Five steps, the second of which overflows on `bad` alone: in a gradient element, or by the loss.
-void expect_one_verdict(const Grid& grid, Way way, int bad, bool by_loss, bool clips) {
-  SCOPED_TRACE(c10::str(grid.name(), ", rank ", bad, by_loss ? " has a NaN loss" : " overflows",
-                        clips ? ", with clipping" : ""));
+/// `zero`: ZeRO's stage.
+void expect_one_verdict(const Grid& grid, Way way, int bad, bool by_loss, bool clips,
+                        int zero = 0) {
+  const std::string what =
+      c10::str(grid.name(), ", rank ", bad, by_loss ? " has a NaN loss" : " overflows",
+               clips ? ", with clipping" : "", ", ZeRO ", zero);
   run_as_threads(grid.size(), [&](World world) {
+    SCOPED_TRACE(what);
     at::set_num_threads(1);
     Program plain, program;
-    const Config config = Config::parse(pipeline_parity::config_of(grid));
+    const Config config = config_of(grid, zero);
     ParallelModel a = initialize(program.front, config, in(world));
     ParallelModel b = initialize(program.back, config, in(world));
+    if (zero == 1 || zero == 2) program.share_out({&a, &b});
     const MPU& mpu = a.mpu();
     GradScaler scaler({&a, &b}, GradScalerOptions().init_scale(8).growth_interval(3));
     ScaledByHand by_hand(8, 3);
@@ -183,6 +204,17 @@ TEST(GradScalerGrids, ANanInTheLossOfOneRankIsEverybodys) {
   expect_one_verdict({2, 1, 1}, Way::unreduced, 1, true, false);
   expect_one_verdict({2, 2, 1}, Way::ddp, 1, true, true);
   expect_one_verdict({2, 1, 2}, Way::schedule, 3, true, true);  // of the last stage
+}
+
+/// acceptance S1 to S3, whose gradients are on one replica each, or in parts on all
+TEST(GradScalerGrids, AreOneVerdictWithZero) {
+  for (const int zero : {1, 2, 3}) {
+    expect_one_verdict({2, 2, 2}, Way::schedule, 3, false, false, zero);
+    expect_one_verdict({2, 2, 2}, Way::schedule, 6, false, true, zero);
+    expect_one_verdict({2, 2, 1}, Way::ddp, 3, false, true, zero);
+    expect_one_verdict({2, 1, 1}, Way::ddp, 1, true, true, zero);
+    expect_one_verdict({2, 1, 2}, Way::schedule, 3, true, true, zero);
+  }
 }
 
 /// What one rank cannot go on with is thrown on all of them.

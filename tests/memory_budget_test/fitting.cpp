@@ -210,6 +210,37 @@ TEST(Budget, GoesWithItsModel) {
   });
 }
 
+/// Casts of weights count: until backward, or those that masters keep.
+TEST(Budget, IsKeptInMixedPrecision) {
+  for (const char* more : {"", R"("master_weights": true, )"}) {
+    const auto config = [&](const std::string& memory) {
+      return c10::str(R"({"amp": {"enabled": true}, )", more,
+                      R"("activation_checkpoint": {"enabled": )", memory, "}}");
+    };
+    const Steps plain = train(&gpt2, config("false"), false);
+    const int64_t all = peak(plain);
+    int64_t before = std::numeric_limits<int64_t>::max();
+    int kept = 0, runs = 0;
+    for (const int percent : {110, 100, 90, 80, 70}) {
+      const int64_t budget = all * percent / 100;
+      SCOPED_TRACE(c10::str(more, percent, " %: ", budget));
+      Steps steps;
+      const std::string memory = c10::str("true, \"memory\": ", budget);
+      if (!refusal_of([&] { steps = train(&gpt2, config(memory), false); }).empty()) continue;
+      ++runs;
+      EXPECT_LE(peak(steps), budget);
+      EXPECT_LE(peak(steps), before);
+      before = peak(steps);
+      kept += steps.kept;
+      for (size_t i = 0; i < plain.weights.size(); ++i) {
+        EXPECT_TRUE(steps.weights[i].equal(plain.weights[i])) << i;
+      }
+    }
+    EXPECT_GT(kept, 0);
+    EXPECT_GT(runs, 2);
+  }
+}
+
 TEST_P(Budgets, AreRefusedBeforeTheFirstStepByAnExample) {
   const auto make = GetParam().second;
   const int64_t least = [&] {

@@ -167,7 +167,8 @@ bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
   if (!parameter.defined()) return false;
   const Mark& mark = *mark_of(parameter);
   const std::shared_ptr<ShardedWeight> weight = mark.sharded;
-  if (!weight || !mark.layout->here()) return false;
+  const bool here = mark.layout->here();
+  if (!weight || (is_view && !here)) return false;
   at::Tensor whole;
   if (mark.layout->context()->replica_axis < 0) {  // gathered
     whole = is_view ? local_of(tensor) : unmarked_alias(tensor);
@@ -183,7 +184,7 @@ bool cast_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack,
     whole = argument.toTensor();
     again();
   }
-  weight->cast_made(local_of(stack.back().toTensor()), whole);
+  if (here) weight->cast_made(local_of(stack.back().toTensor()), whole);
   return true;
 }
 
