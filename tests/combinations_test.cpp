@@ -32,11 +32,16 @@ const std::vector<Way>& ways() {
   const auto mode = [](int size, const char* name) {
     return Json{{"parallel", {{"tensor", {{"size", size}, {"mode", name}}}}}};
   };
+  const auto zero = [](int stage) {
+    return Json{{"zero_optimization", {{"enabled", true}, {"stage", stage}}}};
+  };
   Json stream = mode(2, "1d"), deep = mode(8, "2.5d");
   stream["sequence_parallel"] = true;
   deep["parallel"]["tensor"]["depth"] = 2;
   static const std::vector<Way> all = {
       {"data 2", Json::object(), 2},
+      {"ZeRO, stage 2", zero(2), 2},
+      {"ZeRO, stage 3", zero(3), 2},
       {"tensor 2", mode(2, "1d"), 1, 2},
       {"sequence_parallel", stream, 1, 2},
       {"context 2", {{"context_parallel_size", 2}}, 1, 2},
@@ -88,6 +93,8 @@ void expect_exact(const Way& way) {
   pipeline_parity::Trial trial;
   trial.grid = {way.data, way.tensor, way.pipeline};
   trial.config = way.config.dump();
+  trial.shares = way.config.contains(Json::json_pointer("/zero_optimization/stage")) &&
+                 way.config["zero_optimization"]["stage"] == 2;
   trial.micro_batches = 2;
   trial.steps = 2;
   pipeline_parity::expect_parity(

@@ -48,20 +48,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Exhibit& exhibit,
   return pipeline_parity::make_optimizer(exhibit.sgd, parameters);
 }
 
-/// The same over data ranks that share its states out.
-std::unique_ptr<torch::optim::Optimizer> sharing(const Exhibit& exhibit,
-                                                 const oslo::ParallelModel& parallel) {
-  const auto plain = make_optimizer(exhibit, {torch::zeros({1})});
-  const auto& options = plain->defaults();
-  using torch::optim::AdamW, torch::optim::SGD;
-  if (exhibit.sgd) {
-    return std::make_unique<oslo::ZeroOptimizer<SGD>>(
-        parallel, static_cast<const torch::optim::SGDOptions&>(options));
-  }
-  return std::make_unique<oslo::ZeroOptimizer<AdamW>>(
-      parallel, static_cast<const torch::optim::AdamWOptions&>(options));
-}
-
 int micro_batches_of(const Layout& layout) {
   return layout.pipeline > 1 ? kMicroBatches : 1;
 }
@@ -155,7 +141,9 @@ class Run {
         optimizer_(make_optimizer(exhibit, program_->parameters())),
         parallel_(initialized(world)),
         group_(parallel_.mpu().get_data_parallel_group()) {
-    if (layout.zero == 1 || layout.zero == 2) optimizer_ = sharing(exhibit, parallel_);
+    if (layout.zero == 1 || layout.zero == 2) {
+      optimizer_ = pipeline_parity::make_sharing_optimizer(exhibit.sgd, parallel_);
+    }
     program_->parts = layout.data * micro_batches_of(layout);
     if (layout.pipeline > 1) {
       schedule_.emplace(parallel_,

@@ -49,6 +49,7 @@ struct Trial {
   bool may_refuse = false;
   double clip = 0.5;
   bool sgd = false;        ///< in place of AdamW
+  bool shares = false;     ///< by `ZeroOptimizer`, as stages 1 and 2 have it
   bool evaluates = false;  ///< also: the loss of the first batch at the end, without gradients
   std::function<void(oslo::InitializeOptions&)> tweak = {};
 };
@@ -135,6 +136,19 @@ inline std::unique_ptr<torch::optim::Optimizer> make_optimizer(bool sgd,
   return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
 }
 
+/// The same, made of what `initialize` returned: data ranks share its states out.
+inline std::unique_ptr<torch::optim::Optimizer> make_sharing_optimizer(
+    bool sgd, const oslo::ParallelModel& parallel) {
+  using torch::optim::AdamW, torch::optim::SGD;
+  const auto plain = make_optimizer(sgd, {torch::zeros({1})});
+  if (sgd) {
+    return std::make_unique<oslo::ZeroOptimizer<SGD>>(
+        parallel, static_cast<const torch::optim::SGDOptions&>(plain->defaults()));
+  }
+  return std::make_unique<oslo::ZeroOptimizer<AdamW>>(
+      parallel, static_cast<const torch::optim::AdamWOptions&>(plain->defaults()));
+}
+
 inline void expect_buffers(const torch::nn::Module& model, const torch::nn::Module& reference) {
   const auto buffers = model.named_buffers();
   for (const auto& item : reference.named_buffers()) {
@@ -166,7 +180,7 @@ bool expect_parity(const Trial& setup, const Make& make, const MakeBatch& batch,
     for (int step = 0; step < setup.steps; ++step) {
       batches.push_back(make_seeded(100 + step, [&] { return batch(step); }));
     }
-    const auto optimizer = make_optimizer(setup.sgd, model->parameters());  // made before
+    auto optimizer = make_optimizer(setup.sgd, model->parameters());  // made before
     const auto reference_optimizer = make_optimizer(setup.sgd, reference->parameters());
     oslo::InitializeOptions how;
     how.world = world;
@@ -175,6 +189,7 @@ bool expect_parity(const Trial& setup, const Make& make, const MakeBatch& batch,
     const auto config = oslo::Config::parse(
         setup.config.empty() ? config_of(setup.grid, setup.kind, setup.chunks) : setup.config);
     oslo::ParallelModel parallel = oslo::initialize(model, config, how);
+    if (setup.shares) optimizer = make_sharing_optimizer(setup.sgd, parallel);
     const oslo::MPU& mpu = parallel.mpu();
     oslo::PipelineSchedule schedule(
         parallel, oslo::PipelineOptions().num_microbatches(setup.micro_batches).kind(setup.kind));
