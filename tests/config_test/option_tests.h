@@ -30,6 +30,8 @@ inline OptionTests option_tests() {
        "Mpu.AllReduceOfRankIdsOverTensorGroups"},
       {"MpuOptions::data_parallel_size", "mpu_test/mpu.cpp",
        "MpuOptions.SizesThatDoNotFitNameFactorsProductAndTheNearest"},
+      {"MpuOptions::data_shard_size", "zero_test/hybrid.cpp", "Hybrid.MovesWhatItSays",
+       "data_shards"},
       {"MpuOptions::rank_order", "mpu_test/mpu.cpp", "Mpu.GroupsReachTheirMembersInBothOrders"},
       {"MpuOptions::axes", "mpu_test/axes.cpp", "NamedAxes.EveryGroupAndGetterReachesItsRanks"},
       {"MpuOptions::backend", here, "Options.ABackendIsThatOfTheGroups"},
