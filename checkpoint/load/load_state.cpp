@@ -19,6 +19,7 @@
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/door/written_weights.h"
 
 namespace oslo {
 namespace {
@@ -117,7 +118,9 @@ void copy_into(const ModelState& state, const std::vector<at::Tensor>& values) {
   const BelowDoor below;
   for (size_t i = 0; i < values.size(); ++i) {
     at::Tensor to = state.tensors[i].local;
-    if (state.tensors[i].here) to.copy_(values[i]);
+    if (!state.tensors[i].here) continue;
+    const WrittenWeights written(to);
+    to.copy_(values[i]);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "checkpoint/storage/outside_text.h"
 #include "mpu/base/error.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/door/written_weights.h"
 
 namespace oslo {
 namespace {
@@ -56,6 +57,7 @@ class PretrainedMatch {
       if (!state_.tensors[i].here) continue;
       const at::Tensor value = checked_[i].defined() ? checked_[i] : read(i, sources_[i].front());
       at::Tensor to = state_.tensors[i].local;
+      const WrittenWeights written(to);
       to.copy_(value);
       ++load.tensors;
       load.bytes += value.nbytes();

@@ -41,6 +41,7 @@ void read_zero(const Json& zero, ConfigValues& values) {
   values.zero_stage = value_or(zero, "stage", 1);
   values.zero_shard_size = maybe<int>(zero, "shard_size");
   values.zero_reshard = maybe<bool>(zero, "reshard");
+  values.zero_copies_per_host = maybe<int>(zero, "copies_per_host");
 }
 
 void read_amp(const Json& amp, ConfigValues& values) {

@@ -52,8 +52,11 @@ ConfigKey amp_keys() {
 ConfigKey zero_keys() {
   ConfigKey stage = count("stage");
   stage.maximum = 3;
+  ConfigKey copies = count("copies_per_host");
+  copies.minimum = 0;
+  copies.maximum = 1;
   return object("zero_optimization",
-                {flag("enabled"), stage, count("shard_size"), flag("reshard")});
+                {flag("enabled"), stage, count("shard_size"), flag("reshard"), copies});
 }
 
 ConfigKey activation_checkpoint() {

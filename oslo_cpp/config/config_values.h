@@ -107,10 +107,11 @@ struct ConfigValues {
   std::optional<int64_t> activation_ahead;      ///< bytes that stay on the device meanwhile
   bool zero_optimization = false;
   int zero_stage = 1;
-  std::optional<int> zero_shard_size;  ///< data ranks that have the weights once (stage 3)
-  std::optional<bool> zero_reshard;    ///< whole weights of stage 3 go when a forward is done
-  bool amp = false;                    ///< the forward runs under autocast
-  std::string amp_dtype = "bfloat16";  ///< or "float16"
+  std::optional<int> zero_shard_size;       ///< data ranks that have the weights once (stage 3)
+  std::optional<bool> zero_reshard;         ///< whole weights of stage 3 go when a forward is done
+  std::optional<int> zero_copies_per_host;  ///< of the weights of stage 3: 1, or 0 to gather
+  bool amp = false;                         ///< the forward runs under autocast
+  std::string amp_dtype = "bfloat16";       ///< or "float16"
   bool master_weights = false;
   std::string reduce_dtype = "float32";  ///< or "bfloat16", "float16"
 };

@@ -220,7 +220,7 @@ void Initialization::explain() {
 void Initialization::plan_together(const Rates& rates) {
   check_decided_over(view_, context_);
   if (shards_weights()) {
-    check_shards_weights(view_, config_.values());
+    check_shards_weights(view_, *mpu_, config_.values());
     check_all_cuttable(view_);
   }
   layers_ = plan_layers(view_, config_.values().plan, options_.policies, *axes_);

@@ -47,15 +47,16 @@ TEST(Config, ZeroInEveryDialect) {
     EXPECT_EQ(config.values().zero_stage, 1) << text;
   }
   for (const int stage : {2, 3}) {
-    const std::string keys = c10::str(
-        R"("zero_optimization": {"enabled": true, "reshard": false, "shard_size": 2, "stage": )",
-        stage, "}");
+    const std::string keys =
+        c10::str(R"("zero_optimization": {"enabled": true, "reshard": false, "shard_size": 2, )",
+                 R"("copies_per_host": 1, "stage": )", stage, "}");
     for (const std::string& text : {"{" + keys + "}", R"({"train": {)" + keys + "}}"}) {
       const Config config = Config::parse(text);
       config.resolve(2);
       EXPECT_EQ(config.values().zero_stage, stage) << text;
       EXPECT_EQ(config.values().zero_reshard, false) << text;
       EXPECT_EQ(config.values().zero_shard_size, 2) << text;
+      EXPECT_EQ(config.values().zero_copies_per_host, 1) << text;
     }
   }
 }

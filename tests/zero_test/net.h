@@ -123,6 +123,9 @@ struct ByNorm : torch::optim::SGD {
   }
 };
 
+/// Of stage 3: data ranks of a host share the weights.
+inline const std::string kOneCopy = R"(, "copies_per_host": 1)";
+
 /// `shards`: data ranks that have the weights once; 0: all.
 inline Config zero_config(const std::string& more = "", int stage = 1, int shards = 0) {
   const std::string size = shards == 0 ? "" : c10::str(R"(, "shard_size": )", shards);

@@ -1,37 +1,24 @@
 // Stage 3: weights of which each data rank keeps a part, beside the same DDP program.
 #include <ATen/autocast_mode.h>
 
-#include "parallelizers/data/sharded/shard_parameters.h"
-#include "tests/zero_test/net.h"
+#include "tests/zero_test/sharded_net.h"
 
 namespace oslo::zero_test {
 namespace {
 
-Config sharded_config(const std::string& more = "") {
-  return Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3)" + more + "}}");
-}
-
-int64_t gathered_bytes(const Net& net) {
-  int64_t bytes = 0;
-  for (const auto& buckets : buckets_of(trained(net))) bytes += buckets->gathered_bytes();
-  return bytes;
-}
-
-class ShardedRanks : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, ShardedRanks, ::testing::Values(2, 3));
-
-void expect_as_ddp(const Tensor& seen, const Tensor& plain, int ranks, const std::string& what) {
-  const Tensor whole = full_tensor(seen);
-  EXPECT_TRUE(ranks == 2 ? torch::equal(whole, plain) : torch::allclose(whole, plain, 1e-10, 1e-12))
-      << what;
-}
+/// Ranks, and what the config says beside the stage.
+class ShardedRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedRanks,
+                         ::testing::Combine(::testing::Values(2, 3),
+                                            ::testing::Values("", kOneCopy)));
 
 TEST_P(ShardedRanks, TrainsAsDdp) {
-  const int ranks = GetParam();
-  run_as_threads(ranks, [&](World world) {
+  const auto [count, more] = GetParam();
+  const int ranks = count;
+  run_as_threads(ranks, [&, more = more](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    ParallelModel parallel = initialize(net, sharded_config(more), in(world));
     const MPU& mpu = parallel.mpu();
     AdamW reference(plain->parameters(), adamw()), optimizer(net->parameters(), adamw());
     DistributedDataParallel<Net> plain_ddp(plain, mpu.data_group()), ddp(net, mpu.data_group());
@@ -71,86 +58,25 @@ struct HalfForward {
   }
 };
 
-struct MlpImpl : torch::nn::Module {
-  explicit MlpImpl(int layers = 3) {
-    for (int i = 0; i < layers; ++i) blocks->push_back(torch::nn::Linear(7, 7));
-    register_module("blocks", blocks);
-    bias = register_parameter("bias", torch::ones({7}));
-  }
-  Tensor forward(Tensor x) {
-    for (const int i : order) x = torch::tanh(blocks[i]->as<torch::nn::Linear>()->forward(x));
-    return x + bias;
-  }
-  torch::nn::ModuleList blocks;
-  Tensor bias, kept;
-  std::vector<int> order{0, 1, 2};
-};
-TORCH_MODULE(Mlp);
+/// What the config says beside the stage.
+class ShardedSteps : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Gathered, ShardedSteps, ::testing::Values(""));
+INSTANTIATE_TEST_SUITE_P(OneCopyAHost, ShardedSteps, ::testing::Values(kOneCopy));
 
-Mlp make_mlp(int layers = 3) {
-  return test::make_seeded(3, [&] { return Mlp(layers); });
-}
-
-Tensor rows_of(int step, int rank) {
-  return torch::sin(torch::arange(5 * 7, torch::kFloat).view({5, 7}) * 0.3 + step + 10 * rank);
-}
-
-/// `bits`: where sums come in the same order.
-void expect_same(const Mlp& net, const Mlp& plain, bool bits, const std::string& what) {
-  const auto equal = [&](const Tensor& a, const Tensor& b) {
-    return bits ? torch::equal(a, b) : torch::allclose(a, b, 1e-4, 1e-6);
-  };
-  const auto others = plain->named_parameters();
-  for (const auto& each : net->named_parameters()) {
-    const Tensor& other = others[each.key()];
-    EXPECT_TRUE(equal(full_tensor(each.value()), other)) << what << ": " << each.key();
-    ASSERT_EQ(each.value().grad().defined(), other.grad().defined()) << what << ": " << each.key();
-    if (!other.grad().defined()) continue;
-    EXPECT_TRUE(equal(full_tensor(each.value().grad()), other.grad()))
-        << what << ": gradient of " << each.key();
-  }
-}
-
-/// `step(i, ddp, x)`: one step's forwards and backwards, the same for both.
-template <typename Step>
-void expect_steps_as_ddp(const Step& step, const std::string& more = "",
-                         const std::function<void(Mlp&)>& prepare = {}, bool bits = true) {
-  run_as_threads(2, [&](World world) {
-    at::set_num_threads(1);
-    Mlp plain = make_mlp(), net = make_mlp();
-    if (prepare) prepare(plain);
-    if (prepare) prepare(net);
-    ParallelModel parallel = initialize(net, sharded_config(more), in(world));
-    const auto group = parallel.mpu().data_group();
-    torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)),
-        optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    const auto options = DDPOptions().find_unused_parameters(true);
-    DistributedDataParallel<Mlp> plain_ddp(plain, group, options), ddp(net, group, options);
-    for (int i = 0; i < 6; ++i) {
-      reference.zero_grad();
-      optimizer.zero_grad();
-      step(i, plain_ddp, plain, rows_of(i, world.rank()));
-      step(i, ddp, net, rows_of(i, world.rank()));
-      expect_same(net, plain, bits, c10::str("before step ", i));
-      reference.step();
-      optimizer.step();
-      expect_same(net, plain, bits, c10::str("after step ", i));
-    }
-  });
-}
-
-TEST(Sharded, UnderAutocast) {
-  expect_steps_as_ddp([](int, auto& ddp, Mlp& net, const Tensor& x) {
-    Tensor loss;
-    {
-      const HalfForward half;
-      loss = ddp.forward(x).square().mean();
-    }
-    for (const auto& buckets : buckets_of(net->parameters())) {
-      EXPECT_EQ(buckets->gathered_bytes(), 0);
-    }
-    loss.backward();
-  });
+TEST_P(ShardedSteps, UnderAutocast) {
+  expect_steps_as_ddp(
+      [](int, auto& ddp, Mlp& net, const Tensor& x) {
+        Tensor loss;
+        {
+          const HalfForward half;
+          loss = ddp.forward(x).square().mean();
+        }
+        for (const auto& buckets : buckets_of(net->parameters())) {
+          EXPECT_EQ(buckets->gathered_bytes(), 0);
+        }
+        loss.backward();
+      },
+      GetParam());
 }
 
 TEST(Sharded, InHalfByTheConfig) {
@@ -203,12 +129,14 @@ TEST(Sharded, HalfGradientsAddUpInFull) {  // acceptance Z3
   });
 }
 
-TEST(Sharded, LayersInAnyOrder) {  // acceptance Z5
-  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
-    net->order = i % 2 == 1 ? std::vector<int>{0, 2, 0} : std::vector<int>{0, 2, 1};
-    if (i == 4) net->order = {1, 0, 0, 2};
-    ddp.forward(x).square().mean().backward();
-  });
+TEST_P(ShardedSteps, LayersInAnyOrder) {  // acceptance Z5
+  expect_steps_as_ddp(
+      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
+        net->order = i % 2 == 1 ? std::vector<int>{0, 2, 0} : std::vector<int>{0, 2, 1};
+        if (i == 4) net->order = {1, 0, 0, 2};
+        ddp.forward(x).square().mean().backward();
+      },
+      GetParam());
 }
 
 TEST(Sharded, KeptUntilBackward) {
@@ -217,27 +145,41 @@ TEST(Sharded, KeptUntilBackward) {
       R"(, "reshard": false)");
 }
 
-TEST(Sharded, SeveralBackwardsAStep) {  // acceptance Z11
+TEST_P(ShardedSteps, SeveralBackwardsAStep) {  // acceptance Z11
   const auto step = [](int i, auto& ddp, Mlp&, const Tensor& x) {
     for (int k = 0; k <= i % 3; ++k) ddp.forward(x * (k + 1)).backward(torch::full({5, 7}, 0.25));
   };
-  expect_steps_as_ddp(step, "", {}, /*bits=*/false);
+  expect_steps_as_ddp(step, GetParam(), {}, /*bits=*/false);
 }
 
-TEST(Sharded, EvaluationBetween) {
-  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
-    {
-      const torch::NoGradGuard no_grad;
-      net->forward(x);
-    }
-    ddp.forward(x).square().mean().backward();
-    const torch::NoGradGuard no_grad;
-    if (i % 2 == 0) net->blocks[1]->as<torch::nn::Linear>()->weight.mul_(0.5);
-    net->forward(x);
-  });
+TEST_P(ShardedSteps, EvaluationBetween) {
+  expect_steps_as_ddp(
+      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
+        {
+          const torch::NoGradGuard no_grad;
+          net->forward(x);
+        }
+        ddp.forward(x).square().mean().backward();
+        const torch::NoGradGuard no_grad;
+        if (i % 2 == 0) net->blocks[1]->as<torch::nn::Linear>()->weight.mul_(0.5);
+        net->forward(x);
+      },
+      GetParam());
 }
 
-TEST(Sharded, ViewsKeptOverSteps) {
+TEST_P(ShardedSteps, WritesThroughViews) {
+  expect_steps_as_ddp(
+      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
+        ddp.forward(x).square().mean().backward();
+        const torch::NoGradGuard no_grad;
+        const Tensor& weight = net->blocks[1]->as<torch::nn::Linear>()->weight;
+        if (i % 2 == 0) weight.narrow(0, 1, 4).mul_(0.5);
+        weight.select(0, 2).zero_();
+      },
+      GetParam());
+}
+
+TEST_P(ShardedSteps, ViewsKeptOverSteps) {
   for (const bool recorded : {false, true}) {  // without a record a view is one of the parts
     const auto step = [recorded](int i, auto& ddp, Mlp& net, const Tensor& x) {
       if (i == 0) {
@@ -247,48 +189,53 @@ TEST(Sharded, ViewsKeptOverSteps) {
       const Tensor out = ddp.forward(x);
       (out.square().mean() + (net->kept * 2).square().sum() * out.mean()).backward();
     };
-    expect_steps_as_ddp(step, "", {}, /*bits=*/recorded);
+    expect_steps_as_ddp(step, GetParam(), {}, /*bits=*/recorded);
   }
 }
 
-TEST(Sharded, FrozenInBetween) {
+TEST_P(ShardedSteps, FrozenInBetween) {
   expect_steps_as_ddp(
-      [](int, auto& ddp, Mlp&, const Tensor& x) { ddp.forward(x).square().mean().backward(); }, "",
+      [](int, auto& ddp, Mlp&, const Tensor& x) { ddp.forward(x).square().mean().backward(); },
+      GetParam(),
       [](Mlp& net) {
         net->blocks[1]->as<torch::nn::Linear>()->weight.set_requires_grad(false);
         net->blocks[2]->as<torch::nn::Linear>()->bias.set_requires_grad(false);
       });
 }
 
-TEST(Sharded, BackwardThatThrows) {  // acceptance Z7
-  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
-    if (i == 2) {
-      Tensor out = ddp.forward(x);
-      const auto handle = [](const Tensor&) -> Tensor { throw std::runtime_error("stop"); };
-      Tensor middle = out * 1;
-      middle.register_hook(handle);
-      EXPECT_THROW(middle.sum().backward(), std::exception);
-      for (Tensor& each : net->parameters()) each.mutable_grad().reset();
-    }
-    ddp.forward(x).square().mean().backward();
-  });
+TEST_P(ShardedSteps, BackwardThatThrows) {  // acceptance Z7
+  expect_steps_as_ddp(
+      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
+        if (i == 2) {
+          Tensor out = ddp.forward(x);
+          const auto handle = [](const Tensor&) -> Tensor { throw std::runtime_error("stop"); };
+          Tensor middle = out * 1;
+          middle.register_hook(handle);
+          EXPECT_THROW(middle.sum().backward(), std::exception);
+          for (Tensor& each : net->parameters()) each.mutable_grad().reset();
+        }
+        ddp.forward(x).square().mean().backward();
+      },
+      GetParam());
 }
 
-TEST(Sharded, ClippedByLibTorch) {
+TEST_P(ShardedSteps, ClippedByLibTorch) {
   const auto step = [](int, auto& ddp, Mlp& net, const Tensor& x) {
     ddp.forward(x).square().sum().backward();
     torch::nn::utils::clip_grad_norm_(net->parameters(), 0.05);
   };
-  expect_steps_as_ddp(step, "", {}, /*bits=*/false);
+  expect_steps_as_ddp(step, GetParam(), {}, /*bits=*/false);
 }
 
-TEST(Sharded, WeightsInTheLoss) {
-  expect_steps_as_ddp([](int, auto& ddp, Mlp& net, const Tensor& x) {
-    const Tensor out = ddp.forward(x);
-    Tensor loss = out.square().mean();
-    for (const Tensor& each : net->parameters()) loss = loss + each.square().sum() * out.mean();
-    loss.backward();
-  });
+TEST_P(ShardedSteps, WeightsInTheLoss) {
+  expect_steps_as_ddp(
+      [](int, auto& ddp, Mlp& net, const Tensor& x) {
+        const Tensor out = ddp.forward(x);
+        Tensor loss = out.square().mean();
+        for (const Tensor& each : net->parameters()) loss = loss + each.square().sum() * out.mean();
+        loss.backward();
+      },
+      GetParam());
 }
 
 /// A user's own.
@@ -305,11 +252,11 @@ struct Scaled : torch::autograd::Function<Scaled> {
   }
 };
 
-TEST(Sharded, OwnFunction) {
+TEST_P(ShardedSteps, OwnFunction) {
   const auto step = [](int, auto& ddp, Mlp& net, const Tensor& x) {
     (ddp.forward(x) + Scaled::apply(x, net->bias)).square().mean().backward();
   };
-  expect_steps_as_ddp(step, "", {}, /*bits=*/false);
+  expect_steps_as_ddp(step, GetParam(), {}, /*bits=*/false);
 }
 
 TEST(Sharded, GathersOncePerLayerAndDirection) {  // acceptance K11
@@ -398,25 +345,28 @@ TEST(Sharded, OneReplicaIsAnOrdinaryProgram) {  // acceptance Z4
   });
 }
 
-TEST(Sharded, WritesOfListsAndToOut) {
-  expect_steps_as_ddp([](int i, auto& ddp, Mlp& net, const Tensor& x) {
-    ddp.forward(x).square().mean().backward();
-    const torch::NoGradGuard no_grad;
-    Tensors weights, gradients, wholes;
-    for (const Tensor& each : net->parameters()) {
-      weights.push_back(each);
-      gradients.push_back(each.grad());
-      wholes.push_back(torch::full(full_tensor(each).sizes(), 0.25));
-    }
-    at::_foreach_mul_(weights, torch::tensor(0.5));
-    at::_foreach_mul_(gradients, torch::tensor(0.5));
-    at::_foreach_add_(weights, wholes);
-    at::_foreach_lerp_(weights, wholes, 0.125);
-    Tensor out = weights[0];
-    torch::mul_out(out, weights[0], wholes[0]);
-    torch::mul_out(out, wholes[0], wholes[0]);
-    if (i == 3) at::_foreach_copy_(weights, wholes);
-  });
+TEST_P(ShardedSteps, WritesOfListsAndToOut) {
+  expect_steps_as_ddp(
+      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
+        ddp.forward(x).square().mean().backward();
+        const torch::NoGradGuard no_grad;
+        Tensors weights, gradients, wholes;
+        for (const Tensor& each : net->parameters()) {
+          weights.push_back(each);
+          gradients.push_back(each.grad());
+          wholes.push_back(torch::full(full_tensor(each).sizes(), 0.25));
+        }
+        at::_foreach_mul_(weights, torch::tensor(0.5));
+        at::_foreach_mul_(gradients, torch::tensor(0.5));
+        at::_foreach_add_(weights, wholes);
+        at::_foreach_lerp_(weights, wholes, 0.125);
+        Tensor out = weights[0];
+        // Of one copy it would be written while others read it, which is refused.
+        if (GetParam().empty()) torch::mul_out(out, weights[0], wholes[0]);
+        torch::mul_out(out, wholes[0], wholes[0]);
+        if (i == 3) at::_foreach_copy_(weights, wholes);
+      },
+      GetParam());
 }
 
 TEST(Sharded, MemoryThatOthersHaveIsRefused) {

@@ -8,6 +8,7 @@
 #include "mpu/grid/group_copies.h"
 #include "oslo_cpp/config/precision_of.h"
 #include "parallelizers/data/replicas.h"
+#include "parallelizers/data/sharded/host/host_ranks.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/deferred/content.h"
 #include "parallelizers/modules/path_components.h"
@@ -42,6 +43,9 @@ void check_zero_keys(const ConfigValues& values, int data_ranks) {
   OSLO_CHECK_AS(config, shards || !values.zero_reshard, "'zero_optimization.reshard' beside stage ",
                 values.zero_stage,
                 ", which gathers no weights; leave it out, or set the stage to 3");
+  OSLO_CHECK_AS(config, shards || !values.zero_copies_per_host,
+                "'zero_optimization.copies_per_host' beside stage ", values.zero_stage,
+                ", which keeps whole weights; leave it out, or set the stage to 3");
   if (!values.zero_shard_size) return;
   OSLO_CHECK_AS(config, shards, "'zero_optimization.shard_size' beside stage ", values.zero_stage,
                 ", which shares out over all data ranks; leave it out, or set the stage to 3");
@@ -52,7 +56,33 @@ void check_zero_keys(const ConfigValues& values, int data_ranks) {
                 "take a size that does");
 }
 
-void check_shards_weights(const ModelView& model, const ConfigValues& values) {
+namespace {
+
+/// What weights that the data ranks of a host share ("copies_per_host": 1) cannot be beside.
+void check_shares_on_host(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
+  constexpr const char* kAsked = "'zero_optimization.copies_per_host' = 1";
+  constexpr const char* kFix = "; set it to 0";
+  OSLO_CHECK_AS(config, mpu.size("pipeline") == 1, kAsked, " beside pipeline stages", kFix);
+  if (mpu.size("data") == 1) return;
+  OSLO_CHECK_AS(config, values.zero_shard_size.value_or(mpu.size("data")) == mpu.size("data"),
+                kAsked, " beside 'shard_size' = ", values.zero_shard_size.value_or(0),
+                ", of copies in several groups", kFix);
+  OSLO_CHECK_AS(
+      config, HostRanks::can_share(*mpu.group("data")), kAsked, ": data ranks ",
+      mpu.group("data")->ranks(),
+      " do not go over shared memory (they are on several hosts, or the backend is another)", kFix);
+  for (const NamedTensor& parameter : model.in_use()) {
+    OSLO_CHECK_AS(config, !is_deferred(parameter.tensor), kAsked,
+                  " beside oslo::DeferredInit: ", parameter.name, " has no content yet", kFix);
+    OSLO_CHECK_AS(config, parameter.tensor.device().is_cpu(), kAsked, ": ", parameter.name,
+                  " is on ", parameter.tensor.device(), ", and memory is shared on the CPU", kFix);
+  }
+}
+
+}  // namespace
+
+void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
+  if (values.zero_copies_per_host.value_or(0) == 1) check_shares_on_host(model, mpu, values);
   if (!values.master_weights) return;
   for (const NamedTensor& parameter : model.in_use()) {
     OSLO_CHECK_AS(
@@ -84,17 +114,18 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
   const KeepGathered keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
                             : in_stages                              ? KeepGathered::until_written
                                                                      : KeepGathered::until_backward;
+  const ShardedHow how{keep, values.zero_copies_per_host.value_or(0) == 1};
   const std::shared_ptr<Group>& replicas = mpu.group("data");
   const int shards = values.zero_shard_size.value_or(replicas->size());
   if (shards == 1) return nullptr;
   take_from_first(layers, *replicas);
   if (shards == replicas->size()) {
-    return shard_parameters(layers, replicas, context, keep, on_stages);
+    return shard_parameters(layers, replicas, context, how, on_stages);
   }
   const std::shared_ptr<Group>& group = mpu.group("data_shards");
   set_travel_type(*group, context->precision);
   set_travel_type(*copies_of(*group), context->precision);
-  return shard_parameters(layers, group, context, keep, on_stages);
+  return shard_parameters(layers, group, context, how, on_stages);
 }
 
 }  // namespace oslo

@@ -15,7 +15,7 @@ void check_zero_keys(const ConfigValues& values, int data_ranks);
 
 /// Throws where the model cannot be trained with its weights shared out over data ranks
 /// ("zero_optimization", stage 3) as `values` ask.
-void check_shards_weights(const ModelView& model, const ConfigValues& values);
+void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values);
 
 /// Leaves each data rank its part of the model's weights: the layers of a repeated stack one by
 /// one, what lies outside of them together (parallelizers/data/sharded/). With "shard_size" each

@@ -11,21 +11,18 @@
 #include "mpu/base/error.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/presence/pending.h"
+#include "parallelizers/data/exchange/travel_type.h"
 #include "parallelizers/data/zero/gradient_share.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
-namespace {
 
-/// The type that the config has gradients of `type` travel in: their own, or a narrower one.
 c10::ScalarType travel_type(Group& group, c10::ScalarType type) {
   const auto* counted = dynamic_cast<const CountedProcessGroup*>(group.process_group().get());
   const auto asked = counted == nullptr ? std::nullopt : counted->gradients_travel_in();
   return asked && c10::elementSize(*asked) < c10::elementSize(type) ? *asked : type;
 }
-
-}  // namespace
 
 GradientExchange::GradientExchange(Group& group, const std::vector<at::Tensor>& parameters,
                                    const char* rule)

@@ -12,6 +12,7 @@
 #include "mpu/base/ledger.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/sharded/shard_buckets.h"
+#include "parallelizers/data/sharded/written_counts.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/memory/saved_geometry.h"
@@ -43,15 +44,8 @@ class AverageShards final : public Node {
   const Average average_;
 };
 
-/// Another tensor over the same memory, without history.
 at::Tensor alias_of(const at::Tensor& plain) {
-  const c10::TensorImpl* const impl = plain.unsafeGetTensorImpl();
-  return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(),
-                                                  /*allow_tensor_metadata_change=*/true));
-}
-
-uint32_t version_of(c10::TensorImpl& impl) {
-  return impl.is_inference() ? 0 : impl.version_counter().current_version();
+  return alias_counted_by(plain, plain);
 }
 
 c10::weak_intrusive_ptr<c10::TensorImpl> weak(const at::Tensor& tensor) {
@@ -102,7 +96,8 @@ bool ShardBucket::is_unwritten(const std::vector<at::Tensor>& parts) const {
 }
 
 void ShardBucket::count_writes_of(const at::Tensor& data) {
-  let_go();  // what it writes before the next use is seen there
+  if (host_) return;  // they are seen as they are written
+  let_go();           // what it writes before the next use is seen there
   may_be_written_ = true;
   std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
   handed_.push_back({weak(data), version_of(*data.unsafeGetTensorImpl())});
@@ -113,9 +108,18 @@ int64_t ShardBucket::gathered_bytes() const {
 }
 
 void ShardBucket::let_go() {
+  regained_.clear();
+  if (host_) return;
   memory_.reset();
   wholes_.clear();
-  regained_.clear();
+}
+
+void ShardBucket::bring(const std::vector<at::Tensor>& parts) {
+  if (host_) {
+    read_on_host(parts);
+  } else if (!is_current(parts)) {
+    gather(parts);
+  }
 }
 
 void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
@@ -176,27 +180,35 @@ at::Tensor ShardBucket::memory_for(int64_t elements, const at::TensorOptions& op
 }
 
 void ShardBucket::renew_kept() {
+  if (host_) return read_on_host(parts());
   if (memory_.defined() || !last_memory_ || last_memory_->expired()) return;
   const std::vector<at::Tensor> now = parts();
   if (may_be_written_ || !is_unwritten(now)) gather(now);
 }
 
 const at::Tensor& ShardBucket::memory() {
-  if (const std::vector<at::Tensor> now = parts(); !is_current(now)) gather(now);
+  bring(parts());
   return memory_;
 }
 
 void ShardBucket::cast_made(const at::Tensor& cast, const at::Tensor& of) {
-  if (!memory_.defined() || !of.is_alias_of(memory_) || cast.is_alias_of(memory_)) return;
-  regained_.push_back(regain_memory(cast, [own = weak_from_this(), type = cast.scalar_type(),
+  if (cast.is_alias_of(of)) return;
+  std::optional<size_t> whole;  // on a host each has a storage of its own
+  for (size_t i = 0; host_ && i < wholes_.size(); ++i) {
+    if (of.is_alias_of(wholes_[i])) whole = i;
+  }
+  if (host_ ? !whole : !memory_.defined() || !of.is_alias_of(memory_)) return;
+  regained_.push_back(regain_memory(cast, [own = weak_from_this(), type = cast.scalar_type(), whole,
                                            from = geometry_of(of)](const at::Tensor& saved) {
     const auto bucket = own.lock();
     if (!bucket) return UnpackSavedTensor();
     return UnpackSavedTensor(
-        [bucket, type, from, versions = bucket->versions(), lies = geometry_of(saved)] {
+        [bucket, type, whole, from, versions = bucket->versions(), lies = geometry_of(saved)] {
           const c10::AutoGradMode no_grad(false);
           bucket->check_not_written(versions);
-          return lay(lies, lay(from, bucket->memory().storage()).to(type).storage());
+          bucket->bring(bucket->parts());
+          const at::Tensor& memory = whole ? bucket->wholes_[*whole] : bucket->memory_;
+          return lay(lies, lay(from, memory.storage()).to(type).storage());
         });
   }));
 }
@@ -243,9 +255,10 @@ void ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
 
 at::Tensor ShardBucket::whole(size_t number) {
   const std::vector<at::Tensor> parts = this->parts();
-  if (!is_current(parts)) gather(parts);
-  at::Tensor whole = alias_of(wholes_[number]);
+  bring(parts);
   const at::Tensor& parameter = parts[number];
+  // On a host the parameter's writes are its own.
+  at::Tensor whole = alias_counted_by(wholes_[number], host_ ? parameter : wholes_[number]);
   if (c10::GradMode::is_enabled() && parameter.requires_grad()) {
     const bool known = node_ && node_type_ == whole.scalar_type() &&
                        std::equal(parts.begin(), parts.end(), weights_.begin(),
@@ -274,11 +287,16 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
              "stage 1, or torch::autograd::grad with respect to the inputs alone");
   const BelowDoor below;
   const RuleScope scope(kRule);
+  const std::vector<at::Tensor> own_parts = this->parts();
+  if (host_ && leaves_on_host(own_parts)) {
+    leave_on_host(gradients);
+    all_->used_in_backward(*this);
+    return std::vector<at::Tensor>(gradients.size());
+  }
   std::vector<size_t> trained;
   std::vector<const ShardPieces*> pieces;
   at::TensorOptions options;
   c10::ScalarType type = at::kFloat;
-  const std::vector<at::Tensor> own_parts = this->parts();
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained) continue;
     trained.push_back(i);

@@ -11,6 +11,7 @@
 
 #include "mpu/base/node_ptr.h"
 #include "mpu/group/group.h"
+#include "parallelizers/data/sharded/host/host_weights.h"
 #include "parallelizers/data/sharded/shard_buckets.h"
 #include "parallelizers/data/sharded/shard_pieces.h"
 #include "parallelizers/placement/layout/layout.h"
@@ -43,6 +44,13 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
                   LayoutPtr used);
 
+  /// Whole weights lie in memory that the replicas share, of which their parts are stretches: none
+  /// is gathered, and gradients are left there. `first`: the number there of weight 0; those of the
+  /// bucket follow it. When all weights are laid.
+  void lie_on_host(const std::shared_ptr<HostWeights>& host, size_t first);
+  /// Weight `number` is about to be written through `tensor` (ShardedWeight::write).
+  std::shared_ptr<void> write(size_t number, const at::Tensor& tensor);
+
   /// What operators compute with in the place of weight `number`: with a history where gradients
   /// are recorded and it is trained.
   at::Tensor whole(size_t number);
@@ -66,7 +74,7 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
     std::optional<ShardPieces> pieces;  ///< of one that is laid
     LayoutPtr layout, used;
     c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
-    uint32_t version = 0;  ///< of the part, when it was gathered
+    uint32_t version = 0;  ///< of the part, when it was gathered; on a host: last written
     bool trained = false;  ///< when the node was made
   };
   struct Handed {
@@ -74,8 +82,15 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
     uint32_t version;
   };
 
+  class WriteOnHost;
+  class GradientOnHost;
   using KeptMemory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
+  void bring(const std::vector<at::Tensor>& parts);
+  void read_on_host(const std::vector<at::Tensor>& parts);
+  bool leaves_on_host(const std::vector<at::Tensor>& parts) const;
+  void leave_on_host(const std::vector<at::Tensor>& gradients);
+  void take_from_host(size_t number, const at::Tensor& average);
   bool is_current(const std::vector<at::Tensor>& parts) const;
   bool is_unwritten(const std::vector<at::Tensor>& parts) const;
   void gather(const std::vector<at::Tensor>& parts);
@@ -99,6 +114,8 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   NodePtr node_;                                 ///< where their gradients arrive
   at::ScalarType node_type_ = at::kFloat;
   std::vector<Handed> handed_;
+  std::shared_ptr<HostWeights> host_;  ///< null: weights are gathered
+  size_t first_on_host_ = 0;
 };
 
 }  // namespace oslo

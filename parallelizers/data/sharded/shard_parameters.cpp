@@ -41,6 +41,9 @@ class WeightOfBucket final : public ShardedWeight {
     bucket_->cast_made(cast, of);
   }
   void count_writes_of(const at::Tensor& data) override { bucket_->count_writes_of(data); }
+  std::shared_ptr<void> write(const at::Tensor& tensor) override {
+    return number_ ? bucket_->write(*number_, tensor) : nullptr;
+  }
 
   const LayoutPtr& used() const override { return used_; }
   void lies_in(const at::Tensor& parameter, const LayoutPtr& layout) override {
@@ -85,34 +88,53 @@ int64_t dimension_to_cut(c10::IntArrayRef sizes, const Layout* layout, int64_t r
   return std::max<int64_t>(best, 0);
 }
 
-/// How the part of a parameter lies that is `own` on this rank of the tensor axes now.
-LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& own, const LayoutPtr& used) {
+/// How the part of a parameter lies that is `own` on this rank of the tensor axes now. `on_host`:
+/// parts are stretches of memory.
+LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& own, const LayoutPtr& used,
+                   bool on_host) {
   auto layout = std::make_shared<Layout>(context);
   const int replicas = context->replica_axis;
   for (int axis = 0; used && axis < used->axes(); ++axis) (*layout)[axis] = (*used)[axis];
   if (used) layout->set_stages(used->stages());
   const int ranks = context->mesh().axis(replicas)->size();
-  const int64_t dim = dimension_to_cut(own.sizes(), used.get(), ranks);
+  const int64_t dim =
+      on_host ? outermost_dimension(own) : dimension_to_cut(own.sizes(), used.get(), ranks);
   CutPtr cut = cut_inside(layout.get(), Placement::shard(dim), own.size(dim), ranks);
   (*layout)[replicas] = {dim, std::move(cut)};
   return layout;
 }
 
-void shard(const at::Tensor& parameter, const std::string& name, const ContextPtr& context,
-           const std::shared_ptr<ShardBucket>& bucket) {
-  const BelowDoor below;
-  const c10::AutoGradMode no_grad(false);
-  const Mark* const mark = mark_of(parameter);
+/// A parameter before it is sharded.
+struct Uncut {
+  NamedTensor parameter;
+  at::Tensor own;  ///< what tensor ranks leave of it to this one
+  LayoutPtr used, layout;
+};
+
+Uncut uncut(const NamedTensor& parameter, const ContextPtr& context, bool on_host) {
+  const Mark* const mark = mark_of(parameter.tensor);
   const LayoutPtr used = mark != nullptr ? mark->layout : nullptr;
-  const at::Tensor own = plain_values(parameter);
-  const LayoutPtr layout = cut_over(context, own, used);
+  const at::Tensor own = plain_values(parameter.tensor);
+  return {parameter, own, used, cut_over(context, own, used, on_host)};
+}
+
+/// `part`: memory for it; undefined where it gets some of its own.
+void shard(const Uncut& weight, const std::shared_ptr<ShardBucket>& bucket, at::Tensor part) {
+  const ContextPtr& context = weight.layout->context();
   Layout of_replica(context);  // of what tensor ranks leave
-  of_replica[context->replica_axis] = (*layout)[context->replica_axis];
-  const at::Tensor part = local_part(own, of_replica).clone(at::MemoryFormat::Contiguous);
-  const auto weight = std::make_shared<WeightOfBucket>(
-      bucket, at::empty_strided(own.sizes(), own.strides(), own.options().device(at::kMeta)), used);
-  lay_parameter(parameter, part, layout, name, weight);
-  weight->lies_in(parameter, layout);
+  of_replica[context->replica_axis] = (*weight.layout)[context->replica_axis];
+  const at::Tensor own_part = local_part(weight.own, of_replica);
+  if (part.defined()) {
+    part.copy_(own_part);
+  } else {
+    part = own_part.clone(at::MemoryFormat::Contiguous);
+  }
+  const at::Tensor& own = weight.own;
+  const auto sharded = std::make_shared<WeightOfBucket>(
+      bucket, at::empty_strided(own.sizes(), own.strides(), own.options().device(at::kMeta)),
+      weight.used);
+  lay_parameter(weight.parameter.tensor, part, weight.layout, weight.parameter.name, sharded);
+  sharded->lies_in(weight.parameter.tensor, weight.layout);
 }
 
 /// By what all ranks know: a part may be empty on some.
@@ -129,20 +151,43 @@ const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
 
 std::shared_ptr<ModelContext> shard_parameters(
     const std::vector<ShardedLayer>& layers, const std::shared_ptr<Group>& replicas,
-    const ContextPtr& tensor, KeepGathered keep,
-    const std::function<void(ModelContext&)>& on_stages) {
+    const ContextPtr& tensor, ShardedHow how, const std::function<void(ModelContext&)>& on_stages) {
   if (replicas->size() == 1) return nullptr;
   const std::shared_ptr<ModelContext> context = replica_context(*tensor, replicas);
   if (on_stages) on_stages(*context);
-  const auto all = std::make_shared<ShardBuckets>(keep, copies_of(*replicas));
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const auto all = std::make_shared<ShardBuckets>(how.keep, copies_of(*replicas));
+  std::vector<std::vector<Uncut>> of_layers;
+  std::vector<HostWeight> on_host;
   for (const ShardedLayer& layer : layers) {
-    const auto bucket = std::make_shared<ShardBucket>(layer.name, replicas, all);
+    auto& weights = of_layers.emplace_back();
     for (const NamedTensor& parameter : layer.parameters) {
       if (!can_be_cut(parameter.tensor)) continue;
-      shard(parameter.tensor, parameter.name, context, bucket);
+      const Uncut weight = uncut(parameter, context, how.one_copy_on_host);
+      const ShardPieces pieces(weight.own, *weight.layout);
+      const int rank = replicas->rank();
+      on_host.push_back({weight.own.scalar_type(), pieces.sizes, pieces.strides, pieces.dim,
+                         pieces.begin_on(rank), pieces.cut->local_size(rank)});
+      weights.push_back(weight);
     }
-    all->add(bucket, layer.of_layer);
   }
+  std::shared_ptr<HostWeights> host;
+  if (how.one_copy_on_host) host = std::make_shared<HostWeights>(replicas, on_host);
+  size_t number = 0;
+  if (host) host->turns().begin_write();  // which all ranks do
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto bucket = std::make_shared<ShardBucket>(layers[i].name, replicas, all);
+    const size_t first = number;
+    for (Uncut& weight : of_layers[i]) {
+      shard(weight, bucket, host ? host->part(number) : at::Tensor());
+      weight = {};  // what was whole goes
+      ++number;
+    }
+    if (host) bucket->lie_on_host(host, first);
+    all->add(bucket, layers[i].of_layer);
+  }
+  if (host) host->turns().end_write();
   return context;
 }
 

@@ -21,6 +21,14 @@ struct ShardedLayer {
   std::vector<NamedTensor> parameters = {};
 };
 
+/// How whole weights come to be.
+struct ShardedHow {
+  KeepGathered keep = KeepGathered::until_next;
+  /// They lie in memory that the replicas share, and none is gathered: the replicas can
+  /// (HostRanks::can_share), and all weights are on the CPU and have their content.
+  bool one_copy_on_host = false;
+};
+
 /// Leaves each of the `replicas` a part of these parameters: along one dimension, which no tensor
 /// axis cuts where there is one. Parameters of no dimensions, or of no elements, stay as they are.
 /// Other groups may have the same parts (mpu/grid/group_copies.h), whose gradients backward passes
@@ -30,7 +38,7 @@ struct ShardedLayer {
 /// the parts share; null, with nothing done, where there is one replica.
 std::shared_ptr<ModelContext> shard_parameters(
     const std::vector<ShardedLayer>& layers, const std::shared_ptr<Group>& replicas,
-    const ContextPtr& tensor, KeepGathered keep,
+    const ContextPtr& tensor, ShardedHow how,
     const std::function<void(ModelContext&)>& on_stages = {});
 
 /// The buckets of the parameters among these that replicas keep parts of; each model's once.

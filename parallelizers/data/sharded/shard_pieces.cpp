@@ -21,6 +21,12 @@ c10::DimVector ShardPieces::sizes_on(int replica) const {
   return own;
 }
 
+int64_t ShardPieces::begin_on(int replica) const {
+  int64_t begin = 0;
+  for (int before = 0; before < replica; ++before) begin += cut->local_size(before);
+  return begin;
+}
+
 std::vector<std::pair<int, at::Tensor>> ShardPieces::of(const at::Tensor& whole) const {
   std::vector<std::pair<int, at::Tensor>> pieces;
   int64_t begin = 0;

@@ -24,6 +24,8 @@ struct ShardPieces {
   int64_t elements() const { return c10::multiply_integers(sizes); }
   int64_t elements_on(int replica) const;
   c10::DimVector sizes_on(int replica) const;
+  /// Where that begins along `dim`.
+  int64_t begin_on(int replica) const;
   /// Those of a whole tensor that are not empty, with their replicas; views of it.
   std::vector<std::pair<int, at::Tensor>> of(const at::Tensor& whole) const;
 };

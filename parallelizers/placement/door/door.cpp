@@ -12,6 +12,7 @@
 #include "parallelizers/placement/carrier/graph/adopt.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
+#include "parallelizers/placement/door/written_weights.h"
 #include "parallelizers/placement/door/autocast.h"
 #include "parallelizers/placement/door/autocast_of_shapes.h"
 #include "parallelizers/placement/door/beside_replicas.h"
@@ -217,6 +218,7 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
     op.handle.callBoxed(stack);
     return;
   }
+  const WrittenWeights written(op, arguments);
   const auto run_met = [&] {
     if (take_kept_cast(op, stack)) return;
     if (met == Met::marked && run_on_parts(op, stack)) return;

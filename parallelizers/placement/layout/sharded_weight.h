@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
 #include "parallelizers/placement/layout/layout.h"
 
 namespace oslo {
@@ -32,6 +34,10 @@ class ShardedWeight {
   /// The program has got `data`, whose writes are counted apart, over the memory of the part
   /// (`p.data()`, by which LibTorch's SGD writes): they are writes to the weight.
   virtual void count_writes_of(const at::Tensor& data) = 0;
+
+  /// `tensor`, which has this weight's mark, is about to be written: what is returned ends when it
+  /// has been. Null: there is nothing to see to. May wait for ranks that read it.
+  virtual std::shared_ptr<void> write(const at::Tensor& tensor) = 0;
 };
 
 }  // namespace oslo

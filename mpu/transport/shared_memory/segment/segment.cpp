@@ -111,6 +111,12 @@ void Segment::commit(size_t offset, size_t bytes) const {
              "; free some memory, raise its limit, or choose smaller chunks");
 }
 
+void Segment::release(size_t offset, size_t bytes) const {
+  // Where the kernel cannot, the memory stays: nobody relies on zeros.
+  (void)::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
 void Segment::unlink() {
   if (!name_.empty()) ::shm_unlink(name_.c_str());
   name_.clear();

@@ -37,6 +37,10 @@ class Segment {
   /// Makes sure that there is memory behind these bytes.
   void commit(size_t offset, size_t bytes) const;
 
+  /// Gives back the memory behind whole pages of these bytes, which are zeros and not committed
+  /// from then on.
+  void release(size_t offset, size_t bytes) const;
+
   /// Removes the name, if there is one. Those who have opened the segment keep it.
   void unlink();
 

@@ -1,0 +1,171 @@
+#include "parallelizers/data/sharded/host/deposits.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "parallelizers/data/sharded/host/pages.h"
+#include "parallelizers/libtorch/keys.h"
+
+namespace oslo {
+/// The engine keeps it until the end of a pass, and lets go of it where the pass throws.
+class Deposits::Pass {
+ public:
+  Pass(std::shared_ptr<State> state, uint64_t number) : state_(std::move(state)), number_(number) {}
+  ~Pass() {
+    if (done_) return;
+    HostWord& own = state_->ranks->own();
+    own.thrown.store(number_);
+    own.taken.store(number_);
+    own.ended.store(number_);
+    state_->ranks->tell();
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  uint64_t number() const { return number_; }
+  void ends() {
+    done_ = true;
+    state_->add_up(number_);
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  const uint64_t number_;
+  bool done_ = false;
+};
+
+Deposits::Deposits(std::shared_ptr<HostRanks> ranks, std::vector<Place> places, size_t begin,
+                   size_t bytes)
+    : state_(std::make_shared<State>()) {
+  state_->ranks = std::move(ranks);
+  state_->places = std::move(places);
+  state_->begin = begin;
+  state_->bytes = bytes;
+}
+
+size_t Deposits::words_for(int ranks, size_t weights) {
+  return whole_pages(static_cast<size_t>(ranks) * weights * 2 * sizeof(std::atomic<uint64_t>));
+}
+
+size_t Deposits::State::memory_of(int rank) const {
+  return begin + words_for(ranks->size(), places.size()) + static_cast<size_t>(rank) * bytes;
+}
+
+/// The number of the last pass in which `rank` left a gradient of `weight`, from 1.
+std::atomic<uint64_t>& Deposits::State::left_in(size_t weight, int rank) const {
+  auto* const all = reinterpret_cast<std::atomic<uint64_t>*>(ranks->data() + begin);
+  return all[static_cast<size_t>(rank) * places.size() + weight];
+}
+
+at::Tensor Deposits::State::deposit(size_t weight, int rank) const {
+  const Place& place = places[weight];
+  return at::from_blob(ranks->data() + memory_of(rank) + place.offset, place.weight.sizes,
+                       place.weight.strides, at::TensorOptions(place.owner->types().travels_in));
+}
+
+void Deposits::leave(size_t weight, const at::Tensor& gradient) {
+  State& state = *state_;
+  const HostRanks& ranks = *state.ranks;
+  std::shared_ptr<Pass> pass = state.pass.lock();
+  if (!pass) {
+    const uint64_t before = ranks.own().ended.load();
+    ranks.await_others([&](int other) { return ranks.word(other).taken.load() >= before; },
+                       "take its part of the gradients of the last backward pass");
+    state.tidy();
+    pass = std::make_shared<Pass>(state_, before + 1);
+    state.pass = pass;
+    torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->ends(); });
+  }
+  const Place& place = state.places[weight];
+  std::atomic<uint64_t>& left = state.left_in(weight, ranks.rank());
+  const bool again = left.load() == pass->number();
+  const at::ScalarType travels_in = place.owner->types().travels_in;
+  OSLO_CHECK(
+      c10::elementSize(travels_in) * static_cast<size_t>(place.weight.elements()) <= place.bytes,
+      "gradients of a weight that ranks share on this host came to be ", travels_in,
+      ", which there is no room for; set \"copies_per_host\" to 0");
+  if (!again) {
+    const size_t at = state.memory_of(ranks.rank()) + place.offset;
+    const size_t from = at / kPage * kPage;
+    ranks.commit(from, at + place.bytes - from);
+  }
+  const at::Tensor there = state.deposit(weight, ranks.rank());
+  // Divided before the sum, as LibTorch's DDP does: a half type would overflow.
+  if (again) {
+    there.add_(at::div(gradient.to(travels_in), ranks.size()));
+  } else if (gradient.scalar_type() == travels_in) {
+    at::Tensor into = there;
+    at::div_out(into, gradient, at::scalar_tensor(ranks.size(), gradient.options()));
+  } else {
+    there.copy_(gradient).div_(ranks.size());
+  }
+  state.left_any = true;
+  left.store(pass->number());
+}
+
+/// Of this rank's stretch; undefined where nobody has left one.
+at::Tensor Deposits::State::average(size_t weight, uint64_t number) const {
+  at::Tensor sum;
+  const HostWeight& lies = places[weight].weight;
+  for (int rank = 0; rank < ranks->size(); ++rank) {
+    if (left_in(weight, rank).load() != number) continue;
+    const at::Tensor part = deposit(weight, rank).narrow(lies.dim, lies.begin, lies.size);
+    if (!sum.defined()) {
+      sum = at::empty_strided(part.sizes(), part.strides(),
+                              at::TensorOptions(places[weight].owner->types().average));
+      sum.copy_(part);
+    } else {
+      sum.add_(part);
+    }
+  }
+  return sum;
+}
+
+void Deposits::State::add_up(uint64_t number) {
+  const c10::AutoGradMode no_grad(false);
+  HostWord& own = ranks->own();
+  pass.reset();
+  own.ended.store(number);
+  ranks->tell();
+  ranks->await_others([&](int other) { return ranks->word(other).ended.load() >= number; },
+                      "end its backward pass");
+  for (int other = 0; other < ranks->size(); ++other) {
+    if (ranks->word(other).thrown.load() != number) continue;
+    own.taken.store(number);
+    ranks->tell();
+    fail_as(ErrorKind::peer, "the backward pass of ", ranks->name_of(other),
+            " threw, and this rank's did not: there is no average of their gradients");
+  }
+  std::vector<at::Tensor> averages;
+  for (size_t weight = 0; weight < places.size(); ++weight) {
+    const BelowDoor below;
+    averages.push_back(average(weight, number));
+  }
+  own.taken.store(number);
+  ranks->tell();
+  tidy();
+  for (size_t weight = 0; weight < places.size(); ++weight) {
+    if (averages[weight].defined()) places[weight].owner->take(averages[weight]);
+  }
+}
+
+void Deposits::State::tidy() {
+  if (!left_any) return;
+  const uint64_t number = ranks->own().taken.load();
+  for (int other = 0; other < ranks->size(); ++other) {
+    if (ranks->word(other).taken.load() < number) return;
+  }
+  ranks->release(memory_of(ranks->rank()), bytes);
+  left_any = false;
+}
+
+void Deposits::tidy() {
+  if (state_->pass.expired()) state_->tidy();
+}
+
+}  // namespace oslo

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/DimVector.h>
+#include <c10/util/accumulate.h>
+
+#include <cstdint>
+
+namespace oslo {
+
+/// A whole weight as it lies in memory, without gaps, and this rank's stretch of one dimension.
+struct HostWeight {
+  c10::ScalarType type;
+  c10::DimVector sizes, strides;
+  int64_t dim;          ///< the outermost one in memory
+  int64_t begin, size;  ///< of the stretch
+
+  int64_t elements() const { return c10::multiply_integers(sizes); }
+  c10::DimVector sizes_of_part() const {
+    c10::DimVector own = sizes;
+    own[dim] = size;
+    return own;
+  }
+};
+
+}  // namespace oslo

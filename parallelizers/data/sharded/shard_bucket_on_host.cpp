@@ -1,0 +1,140 @@
+// Weights of a bucket in memory that replicas share on one host.
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "parallelizers/data/exchange/travel_type.h"
+#include "parallelizers/data/sharded/shard_bucket.h"
+#include "parallelizers/data/sharded/written_counts.h"
+#include "parallelizers/libtorch/gradient_type.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/local_of.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
+
+namespace oslo {
+namespace {
+
+/// torch::autograd::grad, where nothing comes to `.grad` and the averages are wanted at once.
+bool pass_hands_gradients_out() {
+  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
+  return nodes != nullptr && std::any_of(nodes->begin(), nodes->end(), [](const auto& node) {
+           return node.second.captures_ != nullptr;
+         });
+}
+
+}  // namespace
+
+/// While a weight is written.
+class ShardBucket::WriteOnHost {
+ public:
+  WriteOnHost(std::shared_ptr<ShardBucket> bucket, size_t number, const at::Tensor& parameter)
+      : bucket_(std::move(bucket)),
+        number_(number),
+        parameter_(parameter),
+        version_(version_of(*parameter.unsafeGetTensorImpl())) {
+    bucket_->host_->turns().begin_write();
+    bucket_->host_->deposits().tidy();
+  }
+  ~WriteOnHost() {
+    c10::TensorImpl& impl = *parameter_.unsafeGetTensorImpl();
+    // Of `p.data()`, which counts apart: a graph that has read the weight is to know.
+    if (version_of(impl) == version_ && !impl.is_inference()) impl.bump_version();
+    bucket_->weights_[number_].version = version_of(impl);
+    bucket_->host_->turns().end_write();
+  }
+  WriteOnHost(const WriteOnHost&) = delete;
+  WriteOnHost& operator=(const WriteOnHost&) = delete;
+
+ private:
+  const std::shared_ptr<ShardBucket> bucket_;
+  const size_t number_;
+  const at::Tensor parameter_;
+  const uint32_t version_;
+};
+
+class ShardBucket::GradientOnHost final : public Deposits::Owner {
+ public:
+  GradientOnHost(std::weak_ptr<ShardBucket> bucket, size_t number)
+      : bucket_(std::move(bucket)), number_(number) {}
+  Types types() const override {
+    const auto bucket = bucket_.lock();
+    if (!bucket) return {at::kFloat, at::kFloat};
+    const at::ScalarType type = gradient_type(bucket->parts()[number_]);
+    return {type, travel_type(*bucket->replicas_, type)};
+  }
+  void take(const at::Tensor& average) override {
+    if (const auto bucket = bucket_.lock()) bucket->take_from_host(number_, average);
+  }
+
+ private:
+  const std::weak_ptr<ShardBucket> bucket_;
+  const size_t number_;
+};
+
+void ShardBucket::lie_on_host(const std::shared_ptr<HostWeights>& host, size_t first) {
+  host_ = host;
+  first_on_host_ = first;
+  const std::vector<at::Tensor> parts = this->parts();
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    wholes_.push_back(host->whole(first + i));
+    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
+    host->deposits().set_owner(first + i, std::make_shared<GradientOnHost>(weak_from_this(), i));
+  }
+}
+
+std::shared_ptr<void> ShardBucket::write(size_t number, const at::Tensor& tensor) {
+  if (!host_ || !host_->holds(tensor)) return nullptr;
+  auto impl = weights_[number].parameter.lock();
+  if (!impl) return nullptr;
+  return std::make_shared<WriteOnHost>(shared_from_this(), number, at::Tensor(std::move(impl)));
+}
+
+void ShardBucket::read_on_host(const std::vector<at::Tensor>& parts) {
+  host_->turns().read();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    OSLO_CHECK(
+        host_->holds(parts[i]), "weight ", mark_of(parts[i])->name,
+        ", whose memory data replicas share on this host (\"copies_per_host\": 1), was given "
+        "other memory (module.to, set_data); convert the model before initialize, or set "
+        "\"copies_per_host\" to 0");
+    OSLO_CHECK(version_of(*parts[i].unsafeGetTensorImpl()) == weights_[i].version, "weight ",
+               mark_of(parts[i])->name,
+               ", whose memory data replicas share on this host (\"copies_per_host\": 1), was "
+               "written where that is not seen (oslo::local_tensor(p), or a view of a whole "
+               "weight); write to the parameter itself, or set \"copies_per_host\" to 0");
+  }
+}
+
+/// Hooks on a weight are called with the average, which comes only at the end of a pass.
+bool ShardBucket::leaves_on_host(const std::vector<at::Tensor>& parts) const {
+  if (pass_hands_gradients_out()) return false;
+  return std::none_of(parts.begin(), parts.end(), [](const at::Tensor& part) {
+    return part.requires_grad() && !torch::autograd::impl::hooks(part).empty();
+  });
+}
+
+void ShardBucket::leave_on_host(const std::vector<at::Tensor>& gradients) {
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (!weights_[i].trained || !gradients[i].defined()) continue;
+    host_->deposits().leave(first_on_host_ + i,
+                            local_of(gradients[i]).expand(weights_[i].pieces->sizes));
+  }
+}
+
+void ShardBucket::take_from_host(size_t number, const at::Tensor& average) {
+  auto impl = weights_[number].parameter.lock();
+  if (!impl) return;
+  const at::Tensor parameter(std::move(impl));
+  if (!parameter.requires_grad()) return;
+  keep_accumulator(parameter, *mark_of(parameter));
+  const auto edge = torch::autograd::impl::gradient_edge(parameter);
+  (*edge.function)({wrap_placed({alias_counted_by(average, average), weights_[number].layout})});
+}
+
+}  // namespace oslo

@@ -1,0 +1,247 @@
+// Stage 3 with one copy of the weights a host: what holds of it beside what `sharded.cpp` runs both
+// ways.
+#include <future>
+
+#include "tests/support/temporary_directory.h"
+#include "tests/zero_test/sharded_net.h"
+
+namespace oslo::zero_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+/// Of whatever is thrown.
+template <typename Run>
+std::string what_of(const Run& run) {
+  try {
+    run();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+torch::optim::SGD sgd(const Mlp& net) {
+  return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+TEST(OneCopy, NothingIsGathered) {
+  run_as_threads(3, [](World world) {
+    Mlp net = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    const auto group = parallel.mpu().data_group();
+    torch::optim::SGD optimizer = sgd(net);
+    DistributedDataParallel<Mlp> ddp(net, group);
+    EXPECT_LT(net->bias.numel(), 7);
+    group->ledger().clear();
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      ddp.forward(rows_of(step, world.rank())).square().sum().backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(group->ledger().total().calls, 0);
+    for (const auto& buckets : buckets_of(net->parameters())) {
+      EXPECT_EQ(buckets->gathered_bytes(), 0);
+    }
+  });
+}
+
+TEST(OneCopy, RanksTakeDifferentPaths) {  // acceptance Z6
+  constexpr int kRanks = 3;
+  // Which layers a rank calls, by a seed of its own; rank 1 ends its forward early.
+  const auto layers_of = [](int step, int rank) {
+    std::vector<int> order;
+    for (int layer = 0; layer < 3; ++layer) {
+      if ((step * 5 + rank * 3 + layer * layer) % 4 != 0) order.push_back(layer);
+    }
+    if (rank == 1 && !order.empty()) order.resize(1);
+    return order;
+  };
+  run_as_threads(kRanks, [&](World world) {
+    at::set_num_threads(1);
+    Mlp net = make_mlp(), plain = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    torch::optim::SGD optimizer = sgd(net), reference = sgd(plain);
+    DistributedDataParallel<Mlp> ddp(net, parallel.mpu().data_group());
+    for (int step = 0; step < 8; ++step) {
+      // On one device: what every rank computes, and zeros for what one does not.
+      Tensors sums(plain->parameters().size());
+      for (int rank = 0; rank < kRanks; ++rank) {
+        reference.zero_grad();
+        plain->order = layers_of(step, rank);
+        plain->forward(rows_of(step, rank)).square().mean().backward();
+        const Tensors all = plain->parameters();
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (!all[i].grad().defined()) continue;
+          const Tensor share = all[i].grad() / kRanks;
+          sums[i] = sums[i].defined() ? sums[i] + share : share;
+        }
+      }
+      for (size_t i = 0; i < sums.size(); ++i) plain->parameters()[i].mutable_grad() = sums[i];
+      optimizer.zero_grad();
+      net->order = layers_of(step, world.rank());
+      ddp.forward(rows_of(step, world.rank())).square().mean().backward();
+      expect_same(net, plain, /*bits=*/true, c10::str("before step ", step));
+      optimizer.step();
+      reference.step();
+      expect_same(net, plain, /*bits=*/true, c10::str("after step ", step));
+    }
+  });
+}
+
+TEST(OneCopy, OneRankComputesAlone) {
+  run_as_threads(2, [](World world) {
+    at::set_num_threads(1);
+    Mlp net = make_mlp(), plain = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    const auto group = parallel.mpu().data_group();
+    torch::optim::SGD optimizer = sgd(net), reference = sgd(plain);
+    DistributedDataParallel<Mlp> ddp(net, group), plain_ddp(plain, group);
+    const auto evaluate = [&](int rank) {
+      if (world.rank() != rank) return;
+      EXPECT_TRUE(torch::equal(net->forward(rows_of(9, 9)), plain->forward(rows_of(9, 9))));
+    };
+    for (int step = 0; step < 4; ++step) {
+      reference.zero_grad();
+      optimizer.zero_grad();
+      plain_ddp.forward(rows_of(step, world.rank())).square().mean().backward();
+      ddp.forward(rows_of(step, world.rank())).square().mean().backward();
+      evaluate(step % 2);  // the other one is at its step already
+      optimizer.step();
+      reference.step();
+      evaluate(step % 2);
+      world.barrier();
+    }
+  });
+}
+
+TEST(OneCopy, AGraphThatIsKeptOverAStepIsRefused) {
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(0.1));
+    const Tensor x = rows_of(0, world.rank()).requires_grad_();
+    const Tensor loss = net->forward(x).square().sum();
+    loss.backward({}, /*retain_graph=*/true);
+    loss.backward({}, /*retain_graph=*/true);
+    optimizer.step();
+    EXPECT_THAT(what_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"));
+  });
+}
+
+TEST(OneCopy, ARankThatLeavesIsNamed) {
+  const std::string error = error_of([] {
+    run_as_threads(2, [&](World world) {
+      Mlp net = make_mlp();
+      ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+      torch::optim::SGD optimizer = sgd(net);
+      net->forward(rows_of(0, world.rank())).sum().backward();
+      if (world.rank() == 1) return;
+      optimizer.step();
+    });
+  });
+  EXPECT_THAT(error, AllOf(HasSubstr("rank 0 waited for rank 1 to come to the write"),
+                           HasSubstr("has left")));
+}
+
+TEST(OneCopy, APassThatThrowsOnOneRankIsTold) {
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    const auto train = [&](bool throws) {
+      Tensor x = rows_of(0, world.rank()).requires_grad_() * 1;
+      if (throws) {
+        x.register_hook([](const Tensor&) -> Tensor { throw std::runtime_error("stop"); });
+      }
+      net->forward(x).square().mean().backward();
+    };
+    const std::string error = what_of([&] { train(world.rank() == 1); });
+    EXPECT_THAT(error, HasSubstr(world.rank() == 1 ? "stop" : "the backward pass of rank 1 threw"));
+    for (Tensor& each : net->parameters()) each.mutable_grad().reset();
+    train(false);
+    EXPECT_TRUE(net->bias.grad().defined());
+  });
+}
+
+TEST(OneCopy, ARankThatIsLateIsNamed) {
+  std::promise<void> told;
+  run_as_threads(
+      2,
+      [&](World world) {
+        Mlp net = make_mlp();
+        ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+        if (world.rank() == 1) return told.get_future().wait();
+        EXPECT_THAT(what_of([&] { net->forward(rows_of(0, 0)).sum().backward(); }),
+                    HasSubstr("rank 0 waited for rank 1 to end its backward pass"));
+        told.set_value();
+      },
+      std::chrono::seconds(3));
+}
+
+TEST(OneCopy, CheckpointsComeOfIt) {
+  const test::TemporaryDirectory folder;
+  run_as_threads(2, [&](World world) {
+    at::set_num_threads(1);
+    Net net = make_net(), plain = make_net();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    AdamW optimizer(trained(net), adamw()), reference(trained(plain), adamw());
+    train(plain, reference, 0, 3);
+    train(net, optimizer, 0, 3);
+    parallel.save_parallelized((folder / "saved").string(), SaveOptions().optimizer(&optimizer));
+    train(net, optimizer, 5, 7);  // to be replaced
+    parallel.from_parallelized((folder / "saved").string(), LoadOptions().optimizer(&optimizer));
+    train(plain, reference, 3, 5);
+    train(net, optimizer, 3, 5);
+    expect_near(net, plain);
+  });
+}
+
+TEST(OneCopy, WhatItCannotBeIsRefused) {
+  const auto refused = [](int ranks, const std::string& more, Transport transport) {
+    return error_of([&] {
+      run_as_threads(ranks, [&](World world) {
+        Mlp net = make_mlp();
+        const std::string zero = R"({"zero_optimization": {"enabled": true, "stage": 3)" + kOneCopy;
+        const std::string backend =
+            transport == Transport::gloo ? R"(, "backend": "gloo")" : std::string();
+        initialize(net, Config::parse(zero + "}" + backend + more + "}"), in(world));
+      });
+    });
+  };
+  EXPECT_THAT(
+      refused(2, R"(, "model_parallelism": {"pipeline_parallel_size": 2})", Transport::automatic),
+      AllOf(HasSubstr("copies_per_host' = 1 beside pipeline stages"), HasSubstr("to 0")));
+  EXPECT_THAT(error_of([&] {
+                run_as_threads(2, [&](World world) {
+                  Mlp net = test::make_seeded(5, [] {
+                    const DeferredInit deferred;
+                    return Mlp();
+                  });
+                  initialize(net, sharded_config(kOneCopy), in(world));
+                });
+              }),
+              HasSubstr("copies_per_host' = 1 beside oslo::DeferredInit"));
+  EXPECT_THAT(refused(2, "", Transport::gloo),
+              AllOf(HasSubstr("copies_per_host' = 1: data ranks"), HasSubstr("shared memory")));
+}
+
+TEST(OneCopy, MemoryAndWritesThatAreNotSeenAreRefused) {
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp(), other = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world)),
+                  second = initialize(other, sharded_config(kOneCopy), in(world));
+    {
+      const torch::NoGradGuard no_grad;
+      local_tensor(net->bias).mul_(2);
+    }
+    EXPECT_THAT(error_of([&] { net->forward(rows_of(0, 0)); }),
+                HasSubstr("written where that is not seen"));
+    other->to(torch::kDouble);
+    EXPECT_THAT(error_of([&] { other->forward(rows_of(0, 0).to(torch::kDouble)); }),
+                HasSubstr("was given other memory"));
+  });
+}
+
+}  // namespace
+}  // namespace oslo::zero_test
