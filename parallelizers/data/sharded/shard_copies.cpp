@@ -11,14 +11,22 @@
 
 #include "parallelizers/data/exchange/gradient_exchange.h"
 #include "parallelizers/data/exchange/step_exchange.h"
-#include "parallelizers/data/gradient_elements.h"
 #include "parallelizers/libtorch/graph_pass.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
 namespace {
 
 constexpr char kOverCopies[] = "zero";
+
+/// What a program assigned (`p.mutable_grad() = p.grad() * 0.5`) is a value of the global shape.
+void take_assigned(const at::Tensor& part) {
+  at::Tensor& gradient = part.mutable_grad();
+  if (!gradient.defined() || placed_impl(gradient) == nullptr) return;
+  gradient = marked_gradient(local_in(gradient, layouts_of(part).gradient), part);
+}
 
 bool has_hooks(const at::Tensor& part) {
   namespace impl = torch::autograd::impl;
@@ -44,7 +52,7 @@ void ShardCopies::average(const std::vector<at::Tensor>& parts) const {
   std::vector<at::Tensor> trained;
   for (const at::Tensor& part : parts) {
     if (!part.requires_grad()) continue;
-    if (part.grad().defined()) gradient_elements(part);
+    take_assigned(part);
     trained.push_back(part);
   }
   if (trained.empty()) return;
