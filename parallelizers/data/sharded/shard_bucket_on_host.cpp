@@ -1,7 +1,6 @@
 // Weights of a bucket in memory that replicas share on one host.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -12,24 +11,13 @@
 #include "parallelizers/data/sharded/shard_bucket.h"
 #include "parallelizers/data/sharded/written_counts.h"
 #include "parallelizers/libtorch/gradient_type.h"
+#include "parallelizers/libtorch/graph_pass.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
-namespace {
-
-/// torch::autograd::grad, where nothing comes to `.grad` and the averages are wanted at once.
-bool pass_hands_gradients_out() {
-  const auto* const nodes = torch::autograd::get_current_graph_task_exec_info();
-  return nodes != nullptr && std::any_of(nodes->begin(), nodes->end(), [](const auto& node) {
-           return node.second.captures_ != nullptr;
-         });
-}
-
-}  // namespace
-
 /// While a weight is written.
 class ShardBucket::WriteOnHost {
  public:
