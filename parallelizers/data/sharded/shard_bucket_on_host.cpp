@@ -18,6 +18,7 @@
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
 namespace oslo {
+
 /// While a weight is written.
 class ShardBucket::WriteOnHost {
  public:
