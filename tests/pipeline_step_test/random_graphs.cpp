@@ -114,6 +114,11 @@ struct Program {
     return text;
   }
 
+  bool has(Operation::Kind kind) const {
+    return std::any_of(operations.begin(), operations.end(),
+                       [&](const Operation& each) { return each.kind == kind; });
+  }
+
   /// `sharded`: over two data ranks, which keep parts of the weights.
   std::string config(bool sharded) const {
     std::string patterns;
@@ -291,7 +296,8 @@ TEST(PipelineRandomGraphs, TrainAsOnOneDevice) {
     const Program program = program_of(seed);
     SCOPED_TRACE(c10::str("seed ", seed, ": ", program.text()));
     Trial trial;
-    const bool sharded = seed % 3 == 1;
+    // Replicas of other batches that go other ways gather other weights: that is an error by name.
+    const bool sharded = seed % 3 == 1 && !program.has(Operation::read);
     trial.grid = {sharded ? 2 : 1, 1, program.ranks};
     trial.kind = program.kind;
     trial.micro_batches = micro_batches_for(program, 1 + seed % 5);
