@@ -85,5 +85,89 @@ TEST_P(ShardedMemory, CastsDoNotWaitForBackward) {
   }
 }
 
+/// Three layers of a transformer in LibTorch's own classes, of width 768 as in PyTorch's
+/// test_fully_shard_memory.py, and few words.
+struct ThreeLayersImpl : torch::nn::Module {
+  ThreeLayersImpl() {
+    words = register_module("words", torch::nn::Embedding(32, kWidth));
+    const auto options = torch::nn::TransformerEncoderLayerOptions(kWidth, 12)
+                             .dim_feedforward(4 * kWidth)
+                             .dropout(0);
+    for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::TransformerEncoderLayer(options));
+    register_module("layers", layers);
+    head = register_module("head", torch::nn::Linear(kWidth, 32));
+  }
+  Tensor forward(const Tensor& tokens) {
+    Tensor x = words(tokens);
+    for (const auto& layer : *layers) {
+      x = layer->as<torch::nn::TransformerEncoderLayer>()->forward(x);
+    }
+    return head(x);
+  }
+  static constexpr int64_t kWidth = 768;
+  torch::nn::Embedding words{nullptr};
+  torch::nn::ModuleList layers;
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(ThreeLayers);
+
+class ShardedPeaks : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Reshard, ShardedPeaks, ::testing::Bool());
+
+/// acceptance K12: the inequalities of PyTorch's test, for both ranks together.
+TEST_P(ShardedPeaks, AreThoseOfPyTorchOrBelow) {
+  constexpr int kRanks = 2;
+  const bool reshard = GetParam();
+  int64_t block = 0, whole = 0;
+  {
+    ThreeLayers shapes;
+    for (const Tensor& each : shapes->layers[0]->parameters()) block += each.nbytes();
+    for (const Tensor& each : shapes->parameters()) whole += each.nbytes();
+  }
+  const int64_t outside = whole - 3 * block, part = whole / kRanks;
+  constexpr int64_t kMegabyte = 1 << 20;
+  test::CountedMemory memory;
+  const int64_t before = memory.bytes();
+  run_as_threads(kRanks, [&](World world) {
+    at::set_num_threads(1);
+    ThreeLayers net = test::make_seeded(1, [] { return ThreeLayers(); });
+    ParallelModel parallel =
+        initialize(net,
+                   Config::parse(c10::str(R"({"zero_optimization": {"enabled": true, "stage": 3, )",
+                                          R"("reshard": )", reshard ? "true" : "false", "}}")),
+                   in(world));
+    DistributedDataParallel<ThreeLayers> ddp(net, parallel.mpu().data_group());
+    AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
+    const Tensor tokens = torch::arange(2 * 3).view({3, 2}) + world.rank();
+    /// Of each rank, as all do the same; `peak` is what there was at most since the last one.
+    const auto expect_most = [&](bool peak, int64_t bytes, const char* when) {
+      world.barrier();
+      if (world.rank() == 0) {
+        const int64_t most = memory.take_peak(), now = memory.bytes();
+        EXPECT_LE(((peak ? most : now) - before) / kRanks, bytes) << when;
+      }
+      world.barrier();
+    };
+    expect_most(false, part + block + 4 * kMegabyte, "initialize");
+    for (int step = 0; step < 2; ++step) {
+      const int64_t states = step == 0 ? 0 : 2 * part;
+      Tensor loss = ddp.forward(tokens).square().mean();
+      expect_most(true,
+                  (reshard ? 3 * block + outside : whole + block) + part + states + 2 * kMegabyte,
+                  "forward");
+      loss.backward();
+      loss.reset();
+      expect_most(true,
+                  (reshard ? 3 * block + outside + 2 * part : whole + part + block * 3 / 2) +
+                      states + 2 * kMegabyte,
+                  "backward");
+      optimizer.step();
+      expect_most(false, 4 * part + kMegabyte, "step");
+      optimizer.zero_grad();
+      expect_most(false, 3 * part + kMegabyte, "zero_grad");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace oslo::zero_test

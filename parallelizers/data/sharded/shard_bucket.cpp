@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -53,6 +54,29 @@ c10::weak_intrusive_ptr<c10::TensorImpl> weak(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+/// What is saved of a bucket's weights holds this one.
+struct ShardBucket::SavedUses {
+  std::weak_ptr<ShardBucket> bucket;
+
+  explicit SavedUses(std::weak_ptr<ShardBucket> of) : bucket(std::move(of)) {}
+  ~SavedUses() {
+    const auto all = bucket.lock();
+    if (all && torch::autograd::get_current_graph_task_id() != -1) all->used_in_backward();
+  }
+  SavedUses(const SavedUses&) = delete;
+  SavedUses& operator=(const SavedUses&) = delete;
+};
+
+std::shared_ptr<ShardBucket::SavedUses> ShardBucket::saved_uses() {
+  auto uses = saved_uses_.lock();
+  if (!uses) saved_uses_ = uses = std::make_shared<SavedUses>(weak_from_this());
+  return uses;
+}
+
+void ShardBucket::used_in_backward() {
+  if (saved_uses_.expired()) all_->used_in_backward(*this);
+}
 
 size_t ShardBucket::add(const at::Tensor& shape) {
   weights_.push_back({shape, std::nullopt, nullptr, nullptr, weak(shape)});
@@ -160,7 +184,8 @@ void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
   regained_.push_back(regain_memory(memory_, [own = weak_from_this()](const at::Tensor& saved) {
     const auto bucket = own.lock();
     if (!bucket) return UnpackSavedTensor();
-    return UnpackSavedTensor([bucket, versions = bucket->versions(), lies = geometry_of(saved)] {
+    return UnpackSavedTensor([bucket, uses = bucket->saved_uses(), versions = bucket->versions(),
+                              lies = geometry_of(saved)] {
       bucket->check_not_written(versions);
       return lay(lies, bucket->memory().storage());
     });
@@ -187,6 +212,7 @@ void ShardBucket::renew_kept() {
 }
 
 const at::Tensor& ShardBucket::memory() {
+  all_->about_to_use();
   bring(parts());
   return memory_;
 }
@@ -202,14 +228,15 @@ void ShardBucket::cast_made(const at::Tensor& cast, const at::Tensor& of) {
                                            from = geometry_of(of)](const at::Tensor& saved) {
     const auto bucket = own.lock();
     if (!bucket) return UnpackSavedTensor();
-    return UnpackSavedTensor(
-        [bucket, type, whole, from, versions = bucket->versions(), lies = geometry_of(saved)] {
-          const c10::AutoGradMode no_grad(false);
-          bucket->check_not_written(versions);
-          bucket->bring(bucket->parts());
-          const at::Tensor& memory = whole ? bucket->wholes_[*whole] : bucket->memory_;
-          return lay(lies, lay(from, memory.storage()).to(type).storage());
-        });
+    return UnpackSavedTensor([bucket, uses = bucket->saved_uses(), type, whole, from,
+                              versions = bucket->versions(), lies = geometry_of(saved)] {
+      const c10::AutoGradMode no_grad(false);
+      bucket->check_not_written(versions);
+      bucket->all_->about_to_use();
+      bucket->bring(bucket->parts());
+      const at::Tensor& memory = whole ? bucket->wholes_[*whole] : bucket->memory_;
+      return lay(lies, lay(from, memory.storage()).to(type).storage());
+    });
   }));
 }
 
@@ -254,6 +281,7 @@ void ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
 }
 
 at::Tensor ShardBucket::whole(size_t number) {
+  all_->about_to_use();
   const std::vector<at::Tensor> parts = this->parts();
   bring(parts);
   const at::Tensor& parameter = parts[number];
@@ -331,7 +359,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
     begin += elements;
     if (had[n]) parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
   }
-  all_->used_in_backward(*this);
+  used_in_backward();
   all_->gradients_come();
   return parts;
 }

@@ -25,7 +25,8 @@ namespace oslo {
 ///
 /// Gathering is one all-gather; a backward pass that reaches them is one reduce-scatter, when all
 /// gradients of the whole weights are there. What operators save of the whole weights, or of what
-/// autocast makes of them, is not kept: backward gathers them again.
+/// autocast makes of them, is not kept: backward gathers them again, and lets them go behind the
+/// last operator that has saved something of them.
 ///
 /// One thread at a time, of which the backward pass may be another. Collectives are those of the
 /// replicas, which must use the same buckets in the same order.
@@ -69,6 +70,7 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   void renew_kept() override;
 
  private:
+  struct SavedUses;
   struct Weight {
     at::Tensor shape;
     std::optional<ShardPieces> pieces;  ///< of one that is laid
@@ -96,6 +98,8 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   void gather(const std::vector<at::Tensor>& parts);
   const at::Tensor& memory();
   at::Tensor memory_for(int64_t elements, const at::TensorOptions& options) const;
+  std::shared_ptr<SavedUses> saved_uses();
+  void used_in_backward();
   void make_node(const std::vector<at::Tensor>& parts);
   std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
   at::Tensor average_of(const at::Tensor& joined, const JoinedShards& shards) const;
@@ -116,6 +120,7 @@ class ShardBucket final : public GatheredWeights, public std::enable_shared_from
   std::vector<Handed> handed_;
   std::shared_ptr<HostWeights> host_;  ///< null: weights are gathered
   size_t first_on_host_ = 0;
+  std::weak_ptr<SavedUses> saved_uses_;  ///< lives as long as an operator has saved something
 };
 
 }  // namespace oslo

@@ -1,6 +1,37 @@
 #include "parallelizers/data/sharded/shard_buckets.h"
 
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
+
 namespace oslo {
+
+/// The engine keeps it until the end of a pass, and lets go of it where the pass throws.
+class ShardBuckets::Pass {
+ public:
+  explicit Pass(std::weak_ptr<ShardBuckets> all) : all_(std::move(all)) {}
+  ~Pass() {
+    if (!done_) end(/*threw=*/true);
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  void ends() {
+    done_ = true;
+    end(/*threw=*/false);
+  }
+
+ private:
+  /// What is kept until backward has used it may be there for another pass.
+  void end(bool threw) {
+    const auto all = all_.lock();
+    if (all && (threw || all->keep_ == KeepGathered::until_next)) all->let_all_go();
+  }
+
+  const std::weak_ptr<ShardBuckets> all_;
+  bool done_ = false;
+};
 
 void ShardBuckets::add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer) {
   buckets_.push_back({bucket, of_layer});
@@ -28,6 +59,14 @@ void ShardBuckets::let_all_go() {
   for (const Entry& entry : buckets_) {
     if (const auto bucket = entry.bucket.lock()) bucket->let_go();
   }
+}
+
+void ShardBuckets::about_to_use() {
+  if (keep_ == KeepGathered::until_written || !pass_.expired()) return;
+  if (torch::autograd::get_current_graph_task_id() == -1) return;
+  const auto pass = std::make_shared<Pass>(weak_from_this());
+  pass_ = pass;
+  torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->ends(); });
 }
 
 void ShardBuckets::used_in_backward(GatheredWeights& bucket) {

@@ -45,6 +45,8 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   void forward_begins();
   /// A forward is done; its backward pass, if there is one, is yet to come.
   void forward_ended();
+  /// Whole weights are used. In a backward pass: none of them stay behind it, nor where it throws.
+  void about_to_use();
   /// A backward pass has no more use for them.
   void used_in_backward(GatheredWeights& bucket);
   void let_all_go();
@@ -59,6 +61,7 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   int64_t gathered_bytes() const;
 
  private:
+  class Pass;
   struct Entry {
     std::weak_ptr<GatheredWeights> bucket;
     bool of_layer;
@@ -66,6 +69,7 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   const KeepGathered keep_;
   ShardCopies copies_;
   std::vector<Entry> buckets_;
+  std::weak_ptr<Pass> pass_;
 };
 
 }  // namespace oslo
