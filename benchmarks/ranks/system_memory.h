@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <string>
 
 namespace bench {
 
@@ -19,6 +20,19 @@ struct SystemMemory {
     rusage used{};
     getrusage(RUSAGE_SELF, &used);
     return {pages * 4096, used.ru_maxrss * 1024, used.ru_minflt};
+  }
+
+  /// The peak that `most_since` tells begins anew.
+  static void forget_most() { std::ofstream("/proc/self/clear_refs") << "5"; }
+  /// Bytes that were resident at most since `forget_most`.
+  static int64_t most_since() {
+    std::ifstream status("/proc/self/status");
+    std::string word;
+    while (status >> word && word != "VmHWM:") {
+    }
+    int64_t kilobytes = 0;
+    status >> kilobytes;
+    return kilobytes * 1024;
   }
 };
 

@@ -21,6 +21,7 @@ import overhead
 import pipeline
 import plots
 import recomputation
+import sharded
 import training
 from row import table
 
@@ -39,7 +40,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin", help="folder of the built programs")
     parser.add_argument("--out", default="bench", help="folder for the results")
-    parser.add_argument("--only", help="one of: collectives overhead tensor allocator sequence overlap data pipeline memory modes recomputation autocast checkpoint exported planning expected limit")
+    parser.add_argument("--only", help="one of: collectives overhead tensor allocator sequence overlap data pipeline sharded memory modes recomputation autocast checkpoint exported planning expected limit")
     parser.add_argument("--rounds", type=int, default=3, help="launches of every job, in turn")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, one round")
     options = parser.parse_args()
@@ -59,6 +60,7 @@ def main():
         "overlap": lambda: training.overlap(options.bin, rounds, options.quick),
         "data": lambda: training.data_parallel(options.bin, peers("training_step"), rounds, options.quick),
         "pipeline": lambda: pipeline.pipeline(options.bin, peers("pipeline_step"), rounds, options.quick),
+        "sharded": lambda: sharded.sharded(options.bin, peers("sharded_step"), rounds, options.quick),
         "memory": lambda: training.memory(options.bin, options.quick),
         "modes": lambda: modes.all_modes(options.bin, options.quick),
         "recomputation": lambda: recomputation.recomputation(options.bin, peers("recomputation"), rounds, options.quick),

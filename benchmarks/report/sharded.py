@@ -1,0 +1,45 @@
+"""Steps of a GPT whose weights data ranks keep parts of, beside PyTorch's FSDP2: wall time, time of the
+processor, and memory. Both sides with the memory that `oslo run` keeps."""
+import sys
+
+from allocator import KEPT as KEPT_MEMORY
+from launch import Job
+from row import Row, Sample
+from training import TRANSPORTS, together
+
+# FSDP2's time / ours.
+TARGETS = {"gloo": {64: 1.0, 256: 1.0, 1024: 1.0}, "shm": {64: 5.0, 256: 2.0, 1024: 1.2}}
+
+
+def taken(outcome, most: str = "resident_most") -> Sample | None:
+    """Megabytes at most, above what there was before the model."""
+    values = [(result[most] - result["resident_before"]) / 2**20 for result in outcome.results]
+    return Sample.of(values) if values else None
+
+
+def processor(outcome) -> Sample | None:
+    values = [result["processor"] for result in outcome.results]
+    return Sample.of(values) if values else None
+
+
+def sharded(bin_folder: str, peers: list[str], rounds: int, quick: bool) -> list[Row]:
+    rows = []
+    peer_name = "FSDP2 over Gloo"
+    for hidden in (64, 256) if quick else (64, 256, 1024):
+        print(f"  sharded: C = {hidden}", file=sys.stderr)
+        options = ["--hidden", str(hidden), "--warm-up", "3", "--steps", "6" if hidden == 1024 else "20"]
+        jobs = [Job(transport, [f"{bin_folder}/bench_sharded_step", *options], 2,
+                    KEPT_MEMORY | {"OSLO_BACKEND": transport}) for transport in TRANSPORTS]
+        found = together([*jobs, Job("peer", [*peers, *options], 2, KEPT_MEMORY)], rounds)
+        peer = found["peer"]
+        for job in jobs:
+            ours = found[job.name]
+            what = f"C = {hidden}, {TRANSPORTS[job.name]}"
+            note = ours.failure or peer.failure
+            rows.append(Row("A step with weights in parts, 2 ranks", what, "ms", ours.sample(),
+                            peer.sample(), peer_name, target=TARGETS[job.name][hidden], note=note))
+            rows.append(Row("A step with weights in parts, 2 ranks", f"{what}, processor", "ms",
+                            processor(ours), processor(peer), peer_name))
+            rows.append(Row("A step with weights in parts, 2 ranks", f"{what}, memory at most", "MB",
+                            taken(ours), taken(peer), peer_name, target=1.0))
+    return rows
