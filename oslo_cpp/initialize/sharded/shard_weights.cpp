@@ -1,5 +1,7 @@
 #include "oslo_cpp/initialize/sharded/shard_weights.h"
 
+#include <torch/nn/modules/embedding.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "parallelizers/data/sharded/host/host_ranks.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/deferred/content.h"
+#include "parallelizers/layers/embedding.h"
 #include "parallelizers/modules/path_components.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/stages/model_layers.h"
@@ -119,13 +122,18 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
   const int shards = values.zero_shard_size.value_or(replicas->size());
   if (shards == 1) return nullptr;
   take_from_first(layers, *replicas);
-  if (shards == replicas->size()) {
-    return shard_parameters(layers, replicas, context, how, on_stages);
+  const bool copies = shards < replicas->size();
+  const std::shared_ptr<Group>& group = copies ? mpu.group("data_shards") : replicas;
+  if (copies) {
+    set_travel_type(*group, context->precision);
+    set_travel_type(*copies_of(*group), context->precision);
   }
-  const std::shared_ptr<Group>& group = mpu.group("data_shards");
-  set_travel_type(*group, context->precision);
-  set_travel_type(*copies_of(*group), context->precision);
-  return shard_parameters(layers, group, context, how, on_stages);
+  auto shared = shard_parameters(layers, group, context, how, on_stages);
+  for (const ModuleView& entry : model.modules()) {
+    auto* const table = entry.module ? entry.module->as<torch::nn::EmbeddingImpl>() : nullptr;
+    if (table != nullptr) nn::move_padding_to_mark(*table);
+  }
+  return shared;
 }
 
 }  // namespace oslo

@@ -214,6 +214,12 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
   }
   const RuleScope scope(op.name.c_str());
   const std::vector<c10::IValue> before = arguments.vec();
+  // The layer has no padding row where its part of the table has too few rows: the mark has it.
+  if (op.name == "aten::embedding") {
+    const ShardedWeight* const table = weight_of(arguments[0].toTensor());
+    const int64_t padding = table != nullptr ? mark_of(arguments[0].toTensor())->padding_row : -1;
+    if (padding >= 0) stack[base + 2] = padding;
+  }
   for (size_t i = base; i < stack.size(); ++i) {
     stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
       if (!over_replicas(tensor)) return tensor;
