@@ -14,6 +14,7 @@
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
 #include "tests/support/sequence_catalogue.h"
+#include "tests/support/zero_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -170,6 +171,19 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Recomputed,
                                                        cached_decoder},
                                                       0)),
                          recomputed_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Transformers, AtAStage,
+                         testing::ValuesIn(at_stages({{gpt2},
+                                                      {llama},
+                                                      {bert},
+                                                      {gpt2_by_hand},
+                                                      {t5},
+                                                      {mixture_of_experts},
+                                                      {gpt_neox},
+                                                      {bart},
+                                                      {cached_decoder}},
+                                                     0)),
+                         zero_case_name);
 
 INSTANTIATE_TEST_SUITE_P(Transformers, WithinBudget,
                          testing::Values(gpt2, gpt2_by_hand, llama, bert, gpt_neox, roberta, t5,
