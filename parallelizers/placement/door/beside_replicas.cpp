@@ -100,6 +100,28 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
   return wrap_placed({std::move(whole), std::move(lies)});
 }
 
+/// The whole of a weight's transpose, as LibTorch's nn::Linear takes it where no gradients are
+/// recorded, by the weight's bucket; undefined where `tensor` is something else.
+at::Tensor whole_transpose(const at::Tensor& tensor) {
+  const PlacedTensorImpl* const impl = placed_impl(tensor);
+  const GraphPlace* const place = impl != nullptr ? GraphPlace::find(*impl) : nullptr;
+  if (place == nullptr || !place->views_leaf() || impl->dim() != 2) return {};
+  if (tensor.requires_grad()) return {};
+  const at::Tensor& leaf = place->leaf();
+  ShardedWeight* const weight = leaf.dim() == 2 ? weight_of(leaf) : nullptr;
+  if (weight == nullptr) return {};
+  const std::vector<int64_t> sizes = whole_sizes(leaf);
+  const at::Tensor& part = impl->value().local;
+  const bool transposed = impl->size(0) == sizes[1] && impl->size(1) == sizes[0] &&
+                          part.size(0) == leaf.size(1) && part.size(1) == leaf.size(0) &&
+                          part.stride(0) == leaf.stride(1) && part.stride(1) == leaf.stride(0) &&
+                          part.storage_offset() == leaf.storage_offset() &&
+                          part.is_alias_of(unmarked_alias(leaf));
+  if (!transposed) return {};
+  const c10::AutoGradMode no_grad(false);
+  return weight->gathered().t();
+}
+
 /// Whether the call writes what replicas have parts of: in place, to `out=`, or to tensors of a
 /// list.
 bool writes_parts(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
@@ -224,7 +246,9 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
     stack[i] = with_tensors_in(stack[i], [&](const at::Tensor& tensor) {
       if (!over_replicas(tensor)) return tensor;
       ShardedWeight* const weight = weight_of(tensor);
-      return weight != nullptr ? weight->gathered() : whole_of(tensor, op, before);
+      if (weight != nullptr) return weight->gathered();
+      at::Tensor transpose = whole_transpose(tensor);
+      return transpose.defined() ? transpose : whole_of(tensor, op, before);
     });
   }
   return true;
