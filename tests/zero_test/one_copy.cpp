@@ -100,7 +100,10 @@ TEST(OneCopy, OneRankComputesAlone) {
     DistributedDataParallel<Mlp> ddp(net, group), plain_ddp(plain, group);
     const auto evaluate = [&](int rank) {
       if (world.rank() != rank) return;
-      EXPECT_TRUE(torch::equal(net->forward(rows_of(9, 9)), plain->forward(rows_of(9, 9))));
+      for (const bool recorded : {true, false}) {
+        const torch::AutoGradMode mode(recorded);
+        EXPECT_TRUE(torch::equal(net->forward(rows_of(9, 9)), plain->forward(rows_of(9, 9))));
+      }
     };
     for (int step = 0; step < 4; ++step) {
       reference.zero_grad();
