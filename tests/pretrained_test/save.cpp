@@ -35,10 +35,12 @@ void expect_same_state(const torch::nn::Module& actual, const torch::nn::Module&
   }
 }
 
-/// Other weights than those that every model of the family is made with.
+/// Other weights than those that every model of the family is made with. What is added is small: of
+/// weights that are nearly alike a norm makes the kernels' roundings, which depend on the CPU,
+/// large.
 void change(const ModulePtr& model) {
   const torch::NoGradGuard no_grad;
-  for (const NamedTensor& each : ModelView(model).in_use()) each.tensor.mul_(0.5).add_(0.25);
+  for (const NamedTensor& each : ModelView(model).in_use()) each.tensor.mul_(0.5).add_(0.02);
 }
 
 TEST(SavePretrained, PythonOpensWhatACutModelSaves) {
