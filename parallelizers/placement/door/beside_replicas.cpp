@@ -103,13 +103,12 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
 /// The whole of a weight's transpose, as LibTorch's nn::Linear takes it where no gradients are
 /// recorded, by the weight's bucket; undefined where `tensor` is something else.
 at::Tensor whole_transpose(const at::Tensor& tensor) {
-  const PlacedTensorImpl* const impl = placed_impl(tensor);
-  const GraphPlace* const place = impl != nullptr ? GraphPlace::find(*impl) : nullptr;
-  if (place == nullptr || !place->views_leaf() || impl->dim() != 2) return {};
+  const at::Tensor leaf = viewed_parameter(tensor);
+  if (!leaf.defined() || leaf.dim() != 2 || tensor.dim() != 2) return {};
   if (tensor.requires_grad()) return {};
-  const at::Tensor& leaf = place->leaf();
-  ShardedWeight* const weight = leaf.dim() == 2 ? weight_of(leaf) : nullptr;
+  ShardedWeight* const weight = weight_of(leaf);
   if (weight == nullptr) return {};
+  const PlacedTensorImpl* const impl = placed_impl(tensor);
   const std::vector<int64_t> sizes = whole_sizes(leaf);
   const at::Tensor& part = impl->value().local;
   const bool transposed = impl->size(0) == sizes[1] && impl->size(1) == sizes[0] &&
