@@ -14,20 +14,8 @@ import time
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from system_memory import forget_most, most_resident, resident
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
-
-
-def resident(name: str) -> int:
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith(name):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def forget_peak():
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
 
 
 def state_of(hidden: int, layers: int, mesh) -> dict:
@@ -78,14 +66,14 @@ def main():
     peaks = {}
     for _ in range(options.repeats):
         clear()
-        held = resident("VmRSS")
-        forget_peak()
+        held = resident()
+        forget_most()
         timed("save", lambda: dcp.save(state, checkpoint_id=folder))
-        peaks["save"] = max(peaks.get("save", 0), resident("VmHWM") - held)
-        held = resident("VmRSS")
-        forget_peak()
+        peaks["save"] = max(peaks.get("save", 0), most_resident() - held)
+        held = resident()
+        forget_most()
         timed("load", lambda: dcp.load(state, checkpoint_id=folder))
-        peaks["load"] = max(peaks.get("load", 0), resident("VmHWM") - held)
+        peaks["load"] = max(peaks.get("load", 0), most_resident() - held)
         clear()
         begin = time.perf_counter()
         pending = timed("stall", lambda: dcp.async_save(state, checkpoint_id=folder))

@@ -3,12 +3,12 @@ options and the same line of JSON, by torch.distributed.pipelining. Ranks and ad
 environment, as torchrun sets them."""
 import argparse
 import json
-import time
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from model import Gpt
+from rank_program import HEADS, POSITIONS, VOCABULARY, add_numbers, rows, timed_steps
 from torch import nn
 from torch.distributed import pipelining
 
@@ -44,16 +44,13 @@ class Stage(nn.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", choices=SCHEDULES, default="1f1b")
-    for name, default in {"hidden": 64, "layers": 4, "batch": 16, "micro-batches": 8, "warm-up": 3,
-                          "steps": 10, "recorded": 0}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    add_numbers(parser, hidden=64, layers=4, batch=16, micro_batches=8, warm_up=3, steps=10, recorded=0)
     options = parser.parse_args()
-    heads, positions, vocabulary = 4, 64, 512
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = Gpt(vocabulary, positions, options.hidden, heads, options.layers, tied=False)
+    model = Gpt(VOCABULARY, POSITIONS, options.hidden, HEADS, options.layers, tied=False)
     name, chunks = SCHEDULES[options.kind]
     number = chunks * ranks
     rank_of_stage = [min(stage, number - 1 - stage) if options.kind in V_SHAPED else stage % ranks
@@ -70,10 +67,9 @@ def main():
     takes_several = issubclass(schedule_class, pipelining.schedules.PipelineScheduleMulti)
     schedule = schedule_class(
         stages if takes_several else stages[0], options.micro_batches,
-        loss_fn=lambda y, target: F.cross_entropy(y.view(-1, vocabulary), target.view(-1)))
-    place = torch.arange(options.batch * positions) * 7
-    tokens = place.remainder(vocabulary).view(options.batch, positions)
-    targets = (tokens + 3).remainder(vocabulary)
+        loss_fn=lambda y, target: F.cross_entropy(y.view(-1, VOCABULARY), target.view(-1)))
+    tokens, targets = rows(options.batch)
+    targets = targets.view_as(tokens)  # micro-batches are cut off both
     # Parameters of other stages are dropped, as ours are.
     del model
     parameters = [p for stage in stages for p in stage.submod.parameters()]
@@ -94,13 +90,7 @@ def main():
         result["gradient"] = stages[0].submod.wte.weight.grad.abs().sum().item()
     for _ in range(options.warm_up):
         step()
-    milliseconds = []
-    for _ in range(options.steps):
-        dist.barrier()
-        start = time.perf_counter()
-        step()
-        milliseconds.append((time.perf_counter() - start) * 1e3)
-    result["milliseconds"] = milliseconds
+    result["milliseconds"] = timed_steps(options.steps, step, dist.barrier)
     if rank == 0:
         print(json.dumps(result), flush=True)
     dist.destroy_process_group()

@@ -4,11 +4,11 @@ import argparse
 import contextlib
 import functools
 import json
-import time
 
 import torch
 import torch.nn.functional as F
 from model import Gpt
+from rank_program import HEADS, POSITIONS, VOCABULARY, add_numbers, rows, timed_steps
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -28,16 +28,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--form", choices=["none", "whole", "selective"], default="none")
     parser.add_argument("--autocast", choices=["bfloat16", "float16"])
-    for name, default in {"hidden": 256, "layers": 4, "batch": 2, "warm-up": 3, "steps": 20}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    add_numbers(parser, hidden=256, layers=4, batch=2, warm_up=3, steps=20)
     options = parser.parse_args()
-    heads, positions, vocabulary = 4, 64, 512
 
     torch.set_num_threads(1)
-    model = Gpt(vocabulary, positions, options.hidden, heads, options.layers)
-    place = torch.arange(options.batch * positions) * 7
-    tokens = place.remainder(vocabulary).view(options.batch, positions)
-    targets = (place + 3).remainder(vocabulary)
+    model = Gpt(VOCABULARY, POSITIONS, options.hidden, HEADS, options.layers)
+    tokens, targets = rows(options.batch)
     at = torch.arange(tokens.shape[1])
     named = {"use_reentrant": False}
     if options.form == "whole":
@@ -56,7 +52,7 @@ def main():
             for block in model.h:
                 x = block(x) if options.form == "none" else checkpoint(block, x, **named)
             logits = torch.matmul(model.lnf(x), model.wte.weight.t())
-            return F.cross_entropy(logits.view(-1, vocabulary), targets)
+            return F.cross_entropy(logits.view(-1, VOCABULARY), targets)
 
     def step():
         model.zero_grad()
@@ -67,12 +63,7 @@ def main():
     result = {"loss": step().item(), "gradient": model.wte.weight.grad.abs().sum().item()}
     for _ in range(options.warm_up):
         step()
-    milliseconds = []
-    for _ in range(options.steps):
-        start = time.perf_counter()
-        step()
-        milliseconds.append((time.perf_counter() - start) * 1e3)
-    result["milliseconds"] = milliseconds
+    result["milliseconds"] = timed_steps(options.steps, step)
     print(json.dumps(result), flush=True)
 
 

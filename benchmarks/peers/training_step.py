@@ -4,12 +4,13 @@ sets them."""
 import argparse
 import json
 import resource
-import time
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from model import Gpt
+from rank_program import HEADS, POSITIONS, VOCABULARY, add_numbers, rows, timed_steps
+from system_memory import resident
 
 
 def tensor_parallel(model, ranks: int):
@@ -64,16 +65,14 @@ def sequence_parallel(model, ranks: int):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parallel", choices=["tensor", "sequence", "data", "none"], default="tensor")
-    for name, default in {"hidden": 64, "layers": 4, "batch": 2, "warm-up": 5, "steps": 40}.items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    add_numbers(parser, hidden=64, layers=4, batch=2, warm_up=5, steps=40)
     parser.add_argument("--bucket-mb", type=float, default=25)
     options = parser.parse_args()
-    heads, positions, vocabulary = 4, 64, 512
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    model = Gpt(vocabulary, positions, options.hidden, heads, options.layers)
+    model = Gpt(VOCABULARY, POSITIONS, options.hidden, HEADS, options.layers)
     called = model
     if options.parallel == "tensor":
         called = tensor_parallel(model, ranks)
@@ -84,31 +83,22 @@ def main():
             model, bucket_cap_mb=options.bucket_mb, gradient_as_bucket_view=False
         )
     shift = rank if options.parallel == "data" else 0
-    place = torch.arange(options.batch * positions) * 7 + shift
-    tokens = place.remainder(vocabulary).view(options.batch, positions)
-    targets = (place + 3).remainder(vocabulary)
+    tokens, targets = rows(options.batch, shift)
 
     def step():
         model.zero_grad()
-        loss = F.cross_entropy(called(tokens).view(-1, vocabulary), targets)
+        loss = F.cross_entropy(called(tokens).view(-1, VOCABULARY), targets)
         loss.backward()
         return loss
 
     result = {"loss": step().item(), "gradient": model.wte.weight.grad.abs().sum().item()}
     for _ in range(options.warm_up):
         step()
-    milliseconds = []
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(options.steps):
-        dist.barrier()
-        start = time.perf_counter()
-        step()
-        milliseconds.append((time.perf_counter() - start) * 1e3)
-    result["milliseconds"] = milliseconds
+    result["milliseconds"] = timed_steps(options.steps, step, dist.barrier)
     used = resource.getrusage(resource.RUSAGE_SELF)
     result["faults_a_step"] = (used.ru_minflt - faults) / options.steps
-    with open("/proc/self/statm") as file:
-        result["resident"] = int(file.read().split()[1]) * resource.getpagesize()
+    result["resident"] = resident()
     result["resident_most"] = used.ru_maxrss * 1024
     if rank == 0:
         print(json.dumps(result), flush=True)

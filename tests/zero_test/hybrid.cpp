@@ -1,5 +1,5 @@
 // Hybrid shards: groups of data ranks that have the weights once each, beside the same DDP program.
-#include "tests/zero_test/net.h"
+#include "tests/zero_test/sharded_net.h"
 
 namespace oslo::zero_test::hybrid {
 namespace {
@@ -115,41 +115,6 @@ TEST(Hybrid, CopiesAreAveragedAfterAddingUp) {  // acceptance Z2
   });
 }
 
-struct MlpImpl : torch::nn::Module {
-  MlpImpl() {
-    for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(7, 7));
-    register_module("blocks", blocks);
-    bias = register_parameter("bias", torch::ones({7}));
-  }
-  Tensor forward(Tensor x) {
-    for (const int i : order) x = torch::tanh(blocks[i]->as<torch::nn::Linear>()->forward(x));
-    return x + bias;
-  }
-  torch::nn::ModuleList blocks;
-  Tensor bias;
-  std::vector<int> order{0, 1, 2};
-};
-TORCH_MODULE(Mlp);
-
-Mlp make_mlp() {
-  return test::make_seeded(3, [] { return Mlp(); });
-}
-
-Tensor rows_of(int step, int rank) {
-  return torch::sin(torch::arange(5 * 7, torch::kFloat).view({5, 7}) * 0.3 + step + 10 * rank);
-}
-
-void expect_same(const Mlp& net, const Mlp& plain, const std::string& what) {
-  const auto others = plain->named_parameters();
-  for (const auto& each : net->named_parameters()) {
-    const Tensor& other = others[each.key()];
-    ASSERT_EQ(each.value().grad().defined(), other.grad().defined()) << what << ": " << each.key();
-    if (!other.grad().defined()) continue;
-    EXPECT_TRUE(torch::allclose(full_tensor(each.value().grad()), other.grad(), 1e-5, 1e-7))
-        << what << ": gradient of " << each.key();
-  }
-}
-
 TEST(Hybrid, MovesWhatItSays) {
   run_as_threads(4, [](World world) {
     Mlp net = make_mlp();
@@ -205,24 +170,10 @@ TEST(Hybrid, GroupsMayTakeOtherWays) {
       }
       plain_ddp.forward(rows_of(step, world.rank())).square().mean().backward();
       ddp.forward(rows_of(step, world.rank())).square().mean().backward();
-      expect_same(net, plain, c10::str("step ", step));
+      expect_same(net, plain, false, c10::str("step ", step));
     }
   });
 }
-
-/// A user's own.
-struct Scaled : torch::autograd::Function<Scaled> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
-                        const Tensor& weight) {
-    context->save_for_backward({x, weight});
-    return x * weight;
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    return {gradients[0] * saved[1], (gradients[0] * saved[0]).sum(0)};
-  }
-};
 
 TEST(Hybrid, GradientsThatComeByOtherWays) {
   run_as_threads(4, [](World world) {
@@ -240,7 +191,7 @@ TEST(Hybrid, GradientsThatComeByOtherWays) {
     for (int step = 0; step < 3; ++step) {
       pass(plain_ddp, plain, step);
       pass(ddp, net, step);
-      expect_same(net, plain, c10::str("step ", step));
+      expect_same(net, plain, false, c10::str("step ", step));
     }
   });
 }

@@ -40,6 +40,17 @@ std::unique_ptr<AdamW> optimizer_of(const ParallelModel& parallel, Model& model,
   return std::make_unique<ZeroOptimizer<AdamW>>(parallel, adamw());
 }
 
+/// Of both ranks' rows.
+template <typename Model>
+void step_of_one_device(Model& plain, AdamW& optimizer, int step) {
+  optimizer.zero_grad();
+  for (const int rank : {0, 1}) {
+    const Tensor tokens = tokens_of(step, rank);
+    (loss_of_tokens(plain->forward(tokens), tokens) / 2).backward();
+  }
+  optimizer.step();
+}
+
 template <typename Model>
 void expect_weights(Model& model, Model& plain) {
   for (const auto& each : plain->named_parameters()) {
@@ -63,12 +74,7 @@ void expect_one_device(const std::function<Model()>& make, int stage, double nor
     DistributedDataParallel<Model> ddp(model, parallel.mpu().data_group(),
                                        DDPOptions().find_unused_parameters(true));
     for (int step = 0; step < 4; ++step) {
-      reference.zero_grad();
-      for (const int rank : {0, 1}) {
-        const Tensor tokens = tokens_of(step, rank);
-        (loss_of_tokens(plain->forward(tokens), tokens) / 2).backward();
-      }
-      reference.step();
+      step_of_one_device(plain, reference, step);
       const Tensor tokens = tokens_of(step, world.rank());
       if (before) {
         optimizer->zero_grad();
@@ -177,12 +183,7 @@ TEST(RecomputedWithZero, AFunctionThatThrowsWhereItRunsAgain) {
       const auto optimizer = optimizer_of(parallel, model, stage);
       DistributedDataParallel<Blocks> ddp(model, parallel.mpu().data_group());
       for (int step = 0; step < 4; ++step) {
-        reference.zero_grad();
-        for (const int rank : {0, 1}) {
-          const Tensor tokens = tokens_of(step, rank);
-          (loss_of_tokens(plain->forward(tokens), tokens) / 2).backward();
-        }
-        reference.step();
+        step_of_one_device(plain, reference, step);
         const Tensor tokens = tokens_of(step, world.rank());
         if (step == 2) {
           model->h[1]->as<Block>()->throw_at = 2;

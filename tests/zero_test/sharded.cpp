@@ -238,20 +238,6 @@ TEST_P(ShardedSteps, WeightsInTheLoss) {
       GetParam());
 }
 
-/// A user's own.
-struct Scaled : torch::autograd::Function<Scaled> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
-                        const Tensor& weight) {
-    context->save_for_backward({x, weight});
-    return x * weight;
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    return {gradients[0] * saved[1], (gradients[0] * saved[0]).sum(0)};
-  }
-};
-
 TEST_P(ShardedSteps, OwnFunction) {
   const auto step = [](int, auto& ddp, Mlp& net, const Tensor& x) {
     (ddp.forward(x) + Scaled::apply(x, net->bias)).square().mean().backward();

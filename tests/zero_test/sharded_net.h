@@ -46,6 +46,20 @@ inline Mlp make_mlp(int layers = 3) {
   return test::make_seeded(3, [&] { return Mlp(layers); });
 }
 
+/// A user's own.
+struct Scaled : torch::autograd::Function<Scaled> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
+                        const Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return x * weight;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    return {gradients[0] * saved[1], (gradients[0] * saved[0]).sum(0)};
+  }
+};
+
 inline Tensor rows_of(int step, int rank) {
   return torch::sin(torch::arange(5 * 7, torch::kFloat).view({5, 7}) * 0.3 + step + 10 * rank);
 }
