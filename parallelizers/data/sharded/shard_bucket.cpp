@@ -12,7 +12,7 @@
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
-#include "parallelizers/data/sharded/shard_buckets.h"
+#include "parallelizers/data/sharded/rule_name.h"
 #include "parallelizers/data/sharded/written_counts.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/keys.h"
@@ -27,8 +27,6 @@ namespace {
 
 using torch::autograd::Node;
 using torch::autograd::variable_list;
-
-constexpr char kRule[] = "zero";
 
 /// Where the gradients of a bucket's whole weights arrive: what it hands on are this rank's parts
 /// of their averages. As early as it can run, as LibTorch's accumulators do.
@@ -68,7 +66,7 @@ struct ShardBucket::SavedUses {
   SavedUses& operator=(const SavedUses&) = delete;
 };
 
-std::shared_ptr<ShardBucket::SavedUses> ShardBucket::saved_uses() {
+std::shared_ptr<void> ShardBucket::saved_use() {
   auto uses = saved_uses_.lock();
   if (!uses) saved_uses_ = uses = std::make_shared<SavedUses>(weak_from_this());
   return uses;
@@ -104,140 +102,26 @@ std::vector<at::Tensor> ShardBucket::parts() const {
   return parts;
 }
 
-bool ShardBucket::is_current(const std::vector<at::Tensor>& parts) const {
-  return memory_.defined() && is_unwritten(parts);
-}
-
-/// Since they were gathered.
-bool ShardBucket::is_unwritten(const std::vector<at::Tensor>& parts) const {
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (version_of(*parts[i].unsafeGetTensorImpl()) != weights_[i].version) return false;
-  }
-  return std::all_of(handed_.begin(), handed_.end(), [](const Handed& one) {
-    const auto impl = one.data.lock();
-    return !impl || version_of(*impl) == one.version;
-  });
-}
-
-void ShardBucket::count_writes_of(const at::Tensor& data) {
-  if (host_) return;  // they are seen as they are written
-  let_go();           // what it writes before the next use is seen there
-  may_be_written_ = true;
-  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
-  handed_.push_back({weak(data), version_of(*data.unsafeGetTensorImpl())});
-}
-
-int64_t ShardBucket::gathered_bytes() const {
-  return memory_.defined() ? static_cast<int64_t>(memory_.nbytes()) : 0;
-}
-
-void ShardBucket::let_go() {
-  regained_.clear();
-  if (host_) return;
-  memory_.reset();
-  wholes_.clear();
-}
-
-void ShardBucket::bring(const std::vector<at::Tensor>& parts) {
-  if (host_) {
-    read_on_host(parts);
-  } else if (!is_current(parts)) {
-    gather(parts);
-  }
-}
-
-void ShardBucket::gather(const std::vector<at::Tensor>& parts) {
-  const BelowDoor below;
-  const c10::AutoGradMode no_grad(false);
-  const RuleScope scope(kRule);
-  let_go();
-  all_->about_to_gather(*this);
-  std::vector<at::Tensor> own;
-  std::vector<const ShardPieces*> pieces;
-  int64_t elements = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    OSLO_CHECK(parts[i].scalar_type() == parts[0].scalar_type(), "weights of ", name_,
-               ", of which data replicas keep parts, are ", parts[0].scalar_type(), " and ",
-               parts[i].scalar_type(), "; give those of a layer one type");
-    own.push_back(unmarked_alias(parts[i]).reshape(-1));
-    pieces.push_back(&*weights_[i].pieces);
-    elements += weights_[i].pieces->elements();
-  }
-  JoinedShards shards(pieces, replicas_->size());
-  const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
-  memory_ = memory_for(elements, joined.options());
-  may_be_written_ = false;
-  last_memory_ = memory_.storage().getWeakStorageImpl();
-  int64_t begin = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const int64_t size = pieces[i]->elements();
-    const at::Tensor whole = memory_.as_strided(pieces[i]->sizes, pieces[i]->strides, begin);
-    begin += size;
-    shards.read(joined, whole);
-    wholes_.push_back(alias_of(whole));
-    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
-  }
-  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
-  for (Handed& one : handed_) {
-    if (const auto impl = one.data.lock()) one.version = version_of(*impl);
-  }
-  regained_.push_back(regain_memory(memory_, [own = weak_from_this()](const at::Tensor& saved) {
-    const auto bucket = own.lock();
-    if (!bucket) return UnpackSavedTensor();
-    return UnpackSavedTensor([bucket, uses = bucket->saved_uses(), versions = bucket->versions(),
-                              lies = geometry_of(saved)] {
-      bucket->check_not_written(versions);
-      return lay(lies, bucket->memory().storage());
-    });
-  }));
-}
-
-/// A view that a program has kept is of the last memory, and is to see what is gathered now.
-at::Tensor ShardBucket::memory_for(int64_t elements, const at::TensorOptions& options) const {
-  if (auto kept = last_memory_ ? last_memory_->lock() : nullptr) {
-    at::Storage storage(std::move(kept));
-    if (storage.device() == options.device() &&
-        storage.nbytes() == elements * options.dtype().itemsize()) {
-      return at::empty({0}, options).set_(std::move(storage), 0, {elements}, {1});
-    }
-  }
-  return at::empty({elements}, options);
-}
-
-void ShardBucket::renew_kept() {
-  if (host_) return read_on_host(parts());
-  if (memory_.defined() || !last_memory_ || last_memory_->expired()) return;
-  const std::vector<at::Tensor> now = parts();
-  if (may_be_written_ || !is_unwritten(now)) gather(now);
-}
-
-const at::Tensor& ShardBucket::memory() {
-  all_->about_to_use();
-  bring(parts());
-  return memory_;
-}
-
 void ShardBucket::cast_made(const at::Tensor& cast, const at::Tensor& of) {
   if (cast.is_alias_of(of)) return;
-  std::optional<size_t> whole;  // on a host each has a storage of its own
-  for (size_t i = 0; host_ && i < wholes_.size(); ++i) {
-    if (of.is_alias_of(wholes_[i])) whole = i;
-  }
-  if (host_ ? !whole : !memory_.defined() || !of.is_alias_of(memory_)) return;
-  regained_.push_back(regain_memory(cast, [own = weak_from_this(), type = cast.scalar_type(), whole,
-                                           from = geometry_of(of)](const at::Tensor& saved) {
-    const auto bucket = own.lock();
-    if (!bucket) return UnpackSavedTensor();
-    return UnpackSavedTensor([bucket, uses = bucket->saved_uses(), type, whole, from,
-                              versions = bucket->versions(), lies = geometry_of(saved)] {
-      const c10::AutoGradMode no_grad(false);
-      bucket->check_not_written(versions);
-      bucket->all_->about_to_use();
-      bucket->bring(bucket->parts());
-      const at::Tensor& memory = whole ? bucket->wholes_[*whole] : bucket->memory_;
-      return lay(lies, lay(from, memory.storage()).to(type).storage());
-    });
-  }));
+  const auto whole = std::find_if(wholes_.begin(), wholes_.end(),
+                                  [&](const at::Tensor& each) { return of.is_alias_of(each); });
+  if (whole == wholes_.end()) return;
+  const auto number = static_cast<size_t>(whole - wholes_.begin());
+  regained_.push_back(
+      regain_memory(cast, [own = weak_from_this(), type = cast.scalar_type(), number,
+                           from = geometry_of(of)](const at::Tensor& saved) {
+        const auto bucket = own.lock();
+        if (!bucket) return UnpackSavedTensor();
+        return UnpackSavedTensor([bucket, use = bucket->saved_use(), type, number, from,
+                                  versions = bucket->versions(), lies = geometry_of(saved)] {
+          const c10::AutoGradMode no_grad(false);
+          bucket->check_not_written(versions);
+          bucket->all_->about_to_use();
+          bucket->bring(bucket->parts());
+          return lay(lies, lay(from, bucket->wholes_[number].storage()).to(type).storage());
+        });
+      }));
 }
 
 std::vector<uint32_t> ShardBucket::versions() const {
@@ -285,8 +169,7 @@ at::Tensor ShardBucket::whole(size_t number) {
   const std::vector<at::Tensor> parts = this->parts();
   bring(parts);
   const at::Tensor& parameter = parts[number];
-  // On a host the parameter's writes are its own.
-  at::Tensor whole = alias_counted_by(wholes_[number], host_ ? parameter : wholes_[number]);
+  at::Tensor whole = alias_of_whole(number, parameter);
   if (c10::GradMode::is_enabled() && parameter.requires_grad()) {
     const bool known = node_ && node_type_ == whole.scalar_type() &&
                        std::equal(parts.begin(), parts.end(), weights_.begin(),
@@ -300,9 +183,14 @@ at::Tensor ShardBucket::whole(size_t number) {
   return used ? marked_in(whole, parameter, used) : whole;
 }
 
+bool ShardBucket::take_gradients(const std::vector<at::Tensor>& /*parts*/,
+                                 const std::vector<at::Tensor>& /*gradients*/) {
+  return false;
+}
+
 /// This rank's stretch of the replicas' average.
 at::Tensor ShardBucket::average_of(const at::Tensor& joined, const JoinedShards& shards) const {
-  const GradientExchange exchange(*replicas_, {}, kRule);
+  const GradientExchange exchange(*replicas_, {}, kZeroRule);
   return exchange.start({joined, {}, shards.sizes()}, /*awaited=*/true).wait();
 }
 
@@ -314,10 +202,9 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
              "(zero_optimization, stage 3): what is averaged over replicas has no graph; take "
              "stage 1, or torch::autograd::grad with respect to the inputs alone");
   const BelowDoor below;
-  const RuleScope scope(kRule);
+  const RuleScope scope(kZeroRule);
   const std::vector<at::Tensor> own_parts = this->parts();
-  if (host_ && leaves_on_host(own_parts)) {
-    leave_on_host(gradients);
+  if (take_gradients(own_parts, gradients)) {
     all_->used_in_backward(*this);
     return std::vector<at::Tensor>(gradients.size());
   }
@@ -367,7 +254,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
 at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const RuleScope scope(kRule);
+  const RuleScope scope(kZeroRule);
   const Weight& weight = weights_[number];
   const at::Tensor own = local_in(gradient, weight.used).expand(weight.pieces->sizes);
   JoinedShards shards({&*weight.pieces}, replicas_->size());

@@ -9,7 +9,8 @@
 
 #include "mpu/base/error.h"
 #include "mpu/grid/group_copies.h"
-#include "parallelizers/data/sharded/shard_bucket.h"
+#include "parallelizers/data/sharded/gathered_bucket.h"
+#include "parallelizers/data/sharded/host_bucket.h"
 #include "parallelizers/data/zero/replica_context.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
@@ -177,14 +178,17 @@ std::shared_ptr<ModelContext> shard_parameters(
   size_t number = 0;
   if (host) host->turns().begin_write();  // which all ranks do
   for (size_t i = 0; i < layers.size(); ++i) {
-    const auto bucket = std::make_shared<ShardBucket>(layers[i].name, replicas, all);
-    const size_t first = number;
+    std::shared_ptr<ShardBucket> bucket;
+    if (host) {
+      bucket = std::make_shared<HostBucket>(layers[i].name, replicas, all, host, number);
+    } else {
+      bucket = std::make_shared<GatheredBucket>(layers[i].name, replicas, all);
+    }
     for (Uncut& weight : of_layers[i]) {
       shard(weight, bucket, host ? host->part(number) : at::Tensor());
       weight = {};  // what was whole goes
       ++number;
     }
-    if (host) bucket->lie_on_host(host, first);
     all->add(bucket, layers[i].of_layer);
   }
   if (host) host->turns().end_write();

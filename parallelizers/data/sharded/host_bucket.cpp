@@ -1,4 +1,5 @@
-// Weights of a bucket in memory that replicas share on one host.
+#include "parallelizers/data/sharded/host_bucket.h"
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -8,11 +9,9 @@
 
 #include "mpu/base/error.h"
 #include "parallelizers/data/exchange/travel_type.h"
-#include "parallelizers/data/sharded/shard_bucket.h"
 #include "parallelizers/data/sharded/written_counts.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/graph_pass.h"
-#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -20,9 +19,9 @@
 namespace oslo {
 
 /// While a weight is written.
-class ShardBucket::WriteOnHost {
+class HostBucket::Write {
  public:
-  WriteOnHost(std::shared_ptr<ShardBucket> bucket, size_t number, const at::Tensor& parameter)
+  Write(std::shared_ptr<HostBucket> bucket, size_t number, const at::Tensor& parameter)
       : bucket_(std::move(bucket)),
         number_(number),
         parameter_(parameter),
@@ -30,26 +29,26 @@ class ShardBucket::WriteOnHost {
     bucket_->host_->turns().begin_write();
     bucket_->host_->deposits().tidy();
   }
-  ~WriteOnHost() {
+  ~Write() {
     c10::TensorImpl& impl = *parameter_.unsafeGetTensorImpl();
     // Of `p.data()`, which counts apart: a graph that has read the weight is to know.
     if (version_of(impl) == version_ && !impl.is_inference()) impl.bump_version();
     bucket_->weights_[number_].version = version_of(impl);
     bucket_->host_->turns().end_write();
   }
-  WriteOnHost(const WriteOnHost&) = delete;
-  WriteOnHost& operator=(const WriteOnHost&) = delete;
+  Write(const Write&) = delete;
+  Write& operator=(const Write&) = delete;
 
  private:
-  const std::shared_ptr<ShardBucket> bucket_;
+  const std::shared_ptr<HostBucket> bucket_;
   const size_t number_;
   const at::Tensor parameter_;
   const uint32_t version_;
 };
 
-class ShardBucket::GradientOnHost final : public Deposits::Owner {
+class HostBucket::Gradient final : public Deposits::Owner {
  public:
-  GradientOnHost(std::weak_ptr<ShardBucket> bucket, size_t number)
+  Gradient(std::weak_ptr<HostBucket> bucket, size_t number)
       : bucket_(std::move(bucket)), number_(number) {}
   Types types() const override {
     const auto bucket = bucket_.lock();
@@ -58,33 +57,33 @@ class ShardBucket::GradientOnHost final : public Deposits::Owner {
     return {type, travel_type(*bucket->replicas_, type)};
   }
   void take(const at::Tensor& average) override {
-    if (const auto bucket = bucket_.lock()) bucket->take_from_host(number_, average);
+    if (const auto bucket = bucket_.lock()) bucket->take_average(number_, average);
   }
 
  private:
-  const std::weak_ptr<ShardBucket> bucket_;
+  const std::weak_ptr<HostBucket> bucket_;
   const size_t number_;
 };
 
-void ShardBucket::lie_on_host(const std::shared_ptr<HostWeights>& host, size_t first) {
-  host_ = host;
-  first_on_host_ = first;
-  const std::vector<at::Tensor> parts = this->parts();
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    wholes_.push_back(host->whole(first + i));
-    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
-    host->deposits().set_owner(first + i, std::make_shared<GradientOnHost>(weak_from_this(), i));
-  }
+void HostBucket::lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
+                            LayoutPtr used) {
+  ShardBucket::lay_weight(number, parameter, layout, std::move(used));
+  wholes_.resize(weights_.size());
+  wholes_[number] = host_->whole(first_ + number);
+  weights_[number].version = version_of(*parameter.unsafeGetTensorImpl());
+  const auto own = std::static_pointer_cast<HostBucket>(shared_from_this());
+  host_->deposits().set_owner(first_ + number, std::make_shared<Gradient>(own, number));
 }
 
-std::shared_ptr<void> ShardBucket::write(size_t number, const at::Tensor& tensor) {
-  if (!host_ || !host_->holds(tensor)) return nullptr;
+std::shared_ptr<void> HostBucket::write(size_t number, const at::Tensor& tensor) {
+  if (!host_->holds(tensor)) return nullptr;
   auto impl = weights_[number].parameter.lock();
   if (!impl) return nullptr;
-  return std::make_shared<WriteOnHost>(shared_from_this(), number, at::Tensor(std::move(impl)));
+  return std::make_shared<Write>(std::static_pointer_cast<HostBucket>(shared_from_this()), number,
+                                 at::Tensor(std::move(impl)));
 }
 
-void ShardBucket::read_on_host(const std::vector<at::Tensor>& parts) {
+void HostBucket::bring(const std::vector<at::Tensor>& parts) {
   host_->turns().read();
   for (size_t i = 0; i < parts.size(); ++i) {
     OSLO_CHECK(
@@ -100,23 +99,27 @@ void ShardBucket::read_on_host(const std::vector<at::Tensor>& parts) {
   }
 }
 
-/// Hooks on a weight are called with the average, which comes only at the end of a pass.
-bool ShardBucket::leaves_on_host(const std::vector<at::Tensor>& parts) const {
-  if (pass_hands_gradients_out()) return false;
-  return std::none_of(parts.begin(), parts.end(), [](const at::Tensor& part) {
-    return part.requires_grad() && !torch::autograd::impl::hooks(part).empty();
-  });
+/// The parameter's writes are those of the whole weight.
+at::Tensor HostBucket::alias_of_whole(size_t number, const at::Tensor& part) const {
+  return alias_counted_by(wholes_[number], part);
 }
 
-void ShardBucket::leave_on_host(const std::vector<at::Tensor>& gradients) {
+/// Hooks on a weight are called with the average, which comes only at the end of a pass.
+bool HostBucket::take_gradients(const std::vector<at::Tensor>& parts,
+                                const std::vector<at::Tensor>& gradients) {
+  if (pass_hands_gradients_out()) return false;
+  for (const at::Tensor& part : parts) {
+    if (part.requires_grad() && !torch::autograd::impl::hooks(part).empty()) return false;
+  }
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained || !gradients[i].defined()) continue;
-    host_->deposits().leave(first_on_host_ + i,
-                            local_of(gradients[i]).expand(weights_[i].pieces->sizes));
+    host_->deposits().leave(first_ + i, local_of(gradients[i]).expand(weights_[i].pieces->sizes));
   }
+  return true;
 }
 
-void ShardBucket::take_from_host(size_t number, const at::Tensor& average) {
+/// At the end of a backward pass.
+void HostBucket::take_average(size_t number, const at::Tensor& average) {
   auto impl = weights_[number].parameter.lock();
   if (!impl) return;
   const at::Tensor parameter(std::move(impl));

@@ -1,0 +1,135 @@
+#include "parallelizers/data/sharded/gathered_bucket.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mpu/base/error.h"
+#include "mpu/base/ledger.h"
+#include "parallelizers/data/sharded/rule_name.h"
+#include "parallelizers/data/sharded/written_counts.h"
+#include "parallelizers/libtorch/keys.h"
+#include "parallelizers/memory/saved_geometry.h"
+#include "parallelizers/memory/saved_tensors.h"
+#include "parallelizers/placement/carrier/mark.h"
+
+namespace oslo {
+
+bool GatheredBucket::is_unwritten(const std::vector<at::Tensor>& parts) const {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (version_of(*parts[i].unsafeGetTensorImpl()) != weights_[i].version) return false;
+  }
+  return std::all_of(handed_.begin(), handed_.end(), [](const Handed& one) {
+    const auto impl = one.data.lock();
+    return !impl || version_of(*impl) == one.version;
+  });
+}
+
+void GatheredBucket::count_writes_of(const at::Tensor& data) {
+  let_go();  // what it writes before the next use is seen there
+  may_be_written_ = true;
+  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
+  handed_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(data.getIntrusivePtr()),
+                     version_of(*data.unsafeGetTensorImpl())});
+}
+
+int64_t GatheredBucket::gathered_bytes() const {
+  return memory_.defined() ? static_cast<int64_t>(memory_.nbytes()) : 0;
+}
+
+void GatheredBucket::let_go() {
+  ShardBucket::let_go();
+  memory_.reset();
+  wholes_.clear();
+}
+
+void GatheredBucket::bring(const std::vector<at::Tensor>& parts) {
+  if (!memory_.defined() || !is_unwritten(parts)) gather(parts);
+}
+
+at::Tensor GatheredBucket::alias_of_whole(size_t number, const at::Tensor& /*part*/) const {
+  return alias_counted_by(wholes_[number], wholes_[number]);
+}
+
+void GatheredBucket::gather(const std::vector<at::Tensor>& parts) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope(kZeroRule);
+  let_go();
+  all_->about_to_gather(*this);
+  std::vector<at::Tensor> own;
+  std::vector<const ShardPieces*> pieces;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    OSLO_CHECK(parts[i].scalar_type() == parts[0].scalar_type(), "weights of ", name_,
+               ", of which data replicas keep parts, are ", parts[0].scalar_type(), " and ",
+               parts[i].scalar_type(), "; give those of a layer one type");
+    own.push_back(unmarked_alias(parts[i]).reshape(-1));
+    pieces.push_back(&*weights_[i].pieces);
+  }
+  JoinedShards shards(pieces, replicas_->size());
+  const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
+  lay_out(joined, shards, parts);
+  regain_saved();
+}
+
+/// Whole weights, of what the replicas have sent.
+void GatheredBucket::lay_out(const at::Tensor& joined, JoinedShards& shards,
+                             const std::vector<at::Tensor>& parts) {
+  int64_t elements = 0;
+  for (const Weight& weight : weights_) elements += weight.pieces->elements();
+  memory_ = memory_for(elements, joined.options());
+  may_be_written_ = false;
+  last_memory_ = memory_.storage().getWeakStorageImpl();
+  int64_t begin = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ShardPieces& pieces = *weights_[i].pieces;
+    const at::Tensor whole = memory_.as_strided(pieces.sizes, pieces.strides, begin);
+    begin += pieces.elements();
+    shards.read(joined, whole);
+    wholes_.push_back(alias_counted_by(whole, whole));
+    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
+  }
+  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
+  for (Handed& one : handed_) {
+    if (const auto impl = one.data.lock()) one.version = version_of(*impl);
+  }
+}
+
+/// What operators save over the memory is gathered again, not kept.
+void GatheredBucket::regain_saved() {
+  const auto own =
+      std::weak_ptr<GatheredBucket>(std::static_pointer_cast<GatheredBucket>(shared_from_this()));
+  regained_.push_back(regain_memory(memory_, [own](const at::Tensor& saved) {
+    const auto bucket = own.lock();
+    if (!bucket) return UnpackSavedTensor();
+    return UnpackSavedTensor([bucket, use = bucket->saved_use(), versions = bucket->versions(),
+                              lies = geometry_of(saved)] {
+      bucket->check_not_written(versions);
+      bucket->all_->about_to_use();
+      bucket->bring(bucket->parts());
+      return lay(lies, bucket->memory_.storage());
+    });
+  }));
+}
+
+/// A view that a program has kept is of the last memory, and is to see what is gathered now.
+at::Tensor GatheredBucket::memory_for(int64_t elements, const at::TensorOptions& options) const {
+  if (auto kept = last_memory_ ? last_memory_->lock() : nullptr) {
+    at::Storage storage(std::move(kept));
+    if (storage.device() == options.device() &&
+        storage.nbytes() == elements * options.dtype().itemsize()) {
+      return at::empty({0}, options).set_(std::move(storage), 0, {elements}, {1});
+    }
+  }
+  return at::empty({elements}, options);
+}
+
+void GatheredBucket::renew_kept() {
+  if (memory_.defined() || !last_memory_ || last_memory_->expired()) return;
+  const std::vector<at::Tensor> now = parts();
+  if (may_be_written_ || !is_unwritten(now)) gather(now);
+}
+
+}  // namespace oslo

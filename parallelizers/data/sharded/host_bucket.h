@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "parallelizers/data/sharded/host/host_weights.h"
+#include "parallelizers/data/sharded/shard_bucket.h"
+
+namespace oslo {
+
+/// A bucket whose whole weights lie in memory that the replicas share on one host, of which their
+/// parts are stretches: nothing is gathered. Gradients of whole weights are left there, too
+/// (Deposits), unless somebody sees their average within the pass.
+class HostBucket final : public ShardBucket {
+ public:
+  /// `first`: the number in `host` of weight 0; those of the bucket follow it.
+  HostBucket(std::string name, std::shared_ptr<Group> replicas, std::shared_ptr<ShardBuckets> all,
+             std::shared_ptr<HostWeights> host, size_t first)
+      : ShardBucket(std::move(name), std::move(replicas), std::move(all)),
+        host_(std::move(host)),
+        first_(first) {}
+
+  /// The part lies in `host`, and has its content.
+  void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
+                  LayoutPtr used) override;
+  std::shared_ptr<void> write(size_t number, const at::Tensor& tensor) override;
+  void count_writes_of(const at::Tensor& /*data*/) override {}  // they are seen as they are written
+  int64_t gathered_bytes() const override { return 0; }
+  void renew_kept() override { bring(parts()); }
+
+ private:
+  class Write;
+  class Gradient;
+
+  void bring(const std::vector<at::Tensor>& parts) override;
+  at::Tensor alias_of_whole(size_t number, const at::Tensor& part) const override;
+  bool take_gradients(const std::vector<at::Tensor>& parts,
+                      const std::vector<at::Tensor>& gradients) override;
+  void take_average(size_t number, const at::Tensor& average);
+
+  const std::shared_ptr<HostWeights> host_;
+  const size_t first_;
+};
+
+}  // namespace oslo
