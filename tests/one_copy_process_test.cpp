@@ -12,12 +12,15 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <vector>
 
+#include "mpu/launch/malloc_settings.h"
 #include "tests/support/temporary_directory.h"
 
 namespace oslo::test {
@@ -96,13 +99,20 @@ int64_t sum_over(const World& world, int64_t own) {
   return sum;
 }
 
-class OneCopyProcesses : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, OneCopyProcesses, ::testing::Values(2, 4));
+/// Ranks, and whether malloc is told to keep what is freed, as by `oslo run`.
+class OneCopyProcesses : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, OneCopyProcesses,
+                         ::testing::Values(std::tuple(2, false), std::tuple(4, false),
+                                           std::tuple(2, true)));
 
 TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
-  const auto ended = in_processes(GetParam(), [](const World& world) {
+  const auto [ranks, keeps] = GetParam();
+  const auto ended = in_processes(ranks, [keeps = keeps](const World& world) {
+    keeps ? ::setenv(MallocSettings::kTrimVariable, "4294967296", 1)
+          : ::unsetenv(MallocSettings::kTrimVariable);
     constexpr int kLayers = 8;
     constexpr int64_t kWidth = 1024, kWeights = kLayers * kWidth * kWidth * 4;  // 32 MiB
+    constexpr double kRate = 30;  // losses are small
     // What libraries, the engine and kernels take is there before.
     {
       const Tensor warm = torch::ones({2, kWidth}, torch::requires_grad());
@@ -113,8 +123,8 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
     Stack net(kLayers, kWidth);
     ParallelModel parallel = initialized(net, world);
     DistributedDataParallel<Stack> ddp(net, parallel.mpu().data_group());
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(1e-3));
-    const auto expect_once = [&](int64_t times, const char* when) {
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(kRate));
+    const auto expect_resident = [&](int64_t times, const char* when) {
       world.barrier();
       const int64_t bytes = sum_over(world, proportional_bytes()) - before;
       world.barrier();
@@ -125,17 +135,35 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
                  bytes, " bytes are resident, of weights of ", kWeights, " on ", world.size(),
                  " ranks");
     };
-    expect_once(1, "after initialize");
-    const Tensor x = torch::ones({2, kWidth}) * (1 + world.rank());
+    expect_resident(1, "after initialize");
+    const auto x = [](int rank) { return torch::ones({2, kWidth}) * (1 + rank); };
     for (int step = 0; step < 3; ++step) {
-      ddp.forward(x).square().mean().backward();
+      ddp.forward(x(world.rank())).square().mean().backward();
       optimizer.step();
       optimizer.zero_grad();
     }
-    expect_once(1, "after steps");
-    ddp.forward(x).square().mean().backward();
+    // What each rank has left, where that is kept.
+    const int64_t kept = keeps ? world.size() : 0;
+    expect_resident(1 + kept, "after steps");
+    ddp.forward(x(world.rank())).square().mean().backward();
     optimizer.step();
-    expect_once(2, "with gradients");  // each rank its part
+    expect_resident(2 + kept, "with gradients");  // each rank its part
+    torch::manual_seed(1);
+    Stack plain(kLayers, kWidth);
+    const Tensor first = plain->parameters()[0].detach().clone();
+    torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(kRate));
+    for (int step = 0; step < 4; ++step) {
+      reference.zero_grad();
+      for (int rank = 0; rank < world.size(); ++rank) {
+        (plain->forward(x(rank)).square().mean() / world.size()).backward();
+      }
+      reference.step();
+    }
+    OSLO_CHECK(!torch::allclose(first, plain->parameters()[0]), "nothing was learnt");
+    for (const auto& each : plain->named_parameters()) {
+      OSLO_CHECK(torch::allclose(full_tensor(net->named_parameters()[each.key()]), each.value()),
+                 each.key(), " is not what one device trains");
+    }
   });
   for (const int status : ended) EXPECT_EQ(status, 0);
 }

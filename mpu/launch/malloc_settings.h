@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -39,6 +40,12 @@ inline bool environment_sets_malloc() {
   const char* const tunables = std::getenv("GLIBC_TUNABLES");
   return tunables != nullptr &&
          std::string_view(tunables).find("glibc.malloc.") != std::string_view::npos;
+}
+
+/// Whether malloc is told there to keep as many bytes that are freed, as for ranks of `oslo run`.
+inline bool environment_keeps_freed(size_t bytes) {
+  const char* const trim = std::getenv(MallocSettings::kTrimVariable);
+  return trim != nullptr && std::strtoull(trim, nullptr, 10) >= bytes;
 }
 
 /// Sets this process's threshold to the largest that its glibc takes of the two, and returns that;

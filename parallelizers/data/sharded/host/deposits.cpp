@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "mpu/base/error.h"
+#include "mpu/launch/malloc_settings.h"
 #include "parallelizers/data/sharded/host/pages.h"
 #include "parallelizers/libtorch/keys.h"
 
@@ -46,6 +47,7 @@ Deposits::Deposits(std::shared_ptr<HostRanks> ranks, std::vector<Place> places, 
   state_->places = std::move(places);
   state_->begin = begin;
   state_->bytes = bytes;
+  state_->keeps = environment_keeps_freed(bytes);
 }
 
 size_t Deposits::words_for(int ranks, size_t weights) {
@@ -81,7 +83,7 @@ void Deposits::leave(size_t weight, const at::Tensor& gradient) {
     state.pass = pass;
     torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->ends(); });
   }
-  const Place& place = state.places[weight];
+  Place& place = state.places[weight];
   std::atomic<uint64_t>& left = state.left_in(weight, ranks.rank());
   const bool again = left.load() == pass->number();
   const at::ScalarType travels_in = place.owner->types().travels_in;
@@ -89,10 +91,11 @@ void Deposits::leave(size_t weight, const at::Tensor& gradient) {
       c10::elementSize(travels_in) * static_cast<size_t>(place.weight.elements()) <= place.bytes,
       "gradients of a weight that ranks share on this host came to be ", travels_in,
       ", which there is no room for; set \"copies_per_host\" to 0");
-  if (!again) {
+  if (!again && !place.there) {
     const size_t at = state.memory_of(ranks.rank()) + place.offset;
     const size_t from = at / kPage * kPage;
     ranks.commit(from, at + place.bytes - from);
+    place.there = state.keeps;
   }
   const at::Tensor there = state.deposit(weight, ranks.rank());
   // Divided before the sum, as LibTorch's DDP does: a half type would overflow.
@@ -155,7 +158,7 @@ void Deposits::State::add_up(uint64_t number) {
 }
 
 void Deposits::State::tidy() {
-  if (!left_any) return;
+  if (!left_any || keeps) return;
   const uint64_t number = ranks->own().taken.load();
   for (int other = 0; other < ranks->size(); ++other) {
     if (ranks->word(other).taken.load() < number) return;

@@ -20,8 +20,9 @@ namespace oslo {
 /// order, and none waits within a pass; they take part in equally many passes that reach a weight.
 ///
 /// A pass that does not come on another rank, or has thrown there, is a `PeerError`. The memory,
-/// that of a whole gradient a rank, is given back when all have taken their part. One thread at a
-/// time, inside the pass.
+/// that of a whole gradient a rank, is given back when all have taken their part, or kept for the
+/// next pass where malloc is told to keep what is freed: fresh pages cost as much here as there.
+/// One thread at a time, inside the pass.
 class Deposits {
  public:
   /// Whose gradients they are.
@@ -42,6 +43,7 @@ class Deposits {
     size_t offset;  ///< in a rank's memory
     size_t bytes;
     std::shared_ptr<Owner> owner = nullptr;
+    bool there = false;  ///< its memory, from an earlier pass
   };
 
   /// In the memory of `ranks`: from `begin` on when each has left what (`words_for` bytes), behind
@@ -63,6 +65,7 @@ class Deposits {
     std::shared_ptr<HostRanks> ranks;
     std::vector<Place> places;
     size_t begin, bytes;
+    bool keeps = false;  ///< its memory from pass to pass
     std::weak_ptr<Pass> pass = {};
     bool left_any = false;
 
