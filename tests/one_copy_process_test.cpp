@@ -16,8 +16,8 @@
 #include <fstream>
 #include <functional>
 #include <string>
-#include <tuple>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <tuple>
 #include <vector>
 
 #include "mpu/launch/malloc_settings.h"
@@ -112,7 +112,7 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
           : ::unsetenv(MallocSettings::kTrimVariable);
     constexpr int kLayers = 8;
     constexpr int64_t kWidth = 1024, kWeights = kLayers * kWidth * kWidth * 4;  // 32 MiB
-    constexpr double kRate = 30;  // losses are small
+    constexpr double kRate = 30;                                                // losses are small
     // What libraries, the engine and kernels take is there before.
     {
       const Tensor warm = torch::ones({2, kWidth}, torch::requires_grad());
