@@ -9,7 +9,8 @@
 // Rank 0 prints one line of JSON: the first loss and gradient and the losses of the steps behind
 // it, by which the two are known to compute the same, the milliseconds of every timed step, those
 // of the processor that this rank's threads take a step, and the bytes that are resident before the
-// model is made, behind the steps, and at most in them.
+// model is made, behind the steps, and at most in them; "proportional" counts those that ranks share
+// once.
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>
@@ -70,6 +71,7 @@ void run(const Options& options) {
   const oslo::World world = oslo::World::from_environment();
   nlohmann::json result;
   result["resident_before"] = bench::SystemMemory::now().resident;
+  result["proportional_before"] = bench::SystemMemory::proportional();
   bench::Gpt model(options.vocabulary, options.positions, options.hidden, options.heads,
                    options.layers);
   oslo::Config config = oslo::Config::parse(
@@ -102,6 +104,9 @@ void run(const Options& options) {
   result["milliseconds"] = bench::timed_steps(options.steps, barrier, step);
   result["processor"] = (processor_milliseconds() - before) / options.steps;
   result["resident"] = bench::SystemMemory::now().resident;
+  barrier();
+  result["proportional"] = bench::SystemMemory::proportional();
+  barrier();
   result["resident_most"] = bench::SystemMemory::most_since();
   if (world.rank() == 0) std::cout << result << std::endl;
 }
