@@ -145,6 +145,21 @@ TEST(Sharded, KeptUntilBackward) {
       R"(, "reshard": false)");
 }
 
+/// Behind a forward without gradients the weights are still whole, and nobody has `data` any more.
+TEST(Sharded, WritesThroughDataThatIsGone) {
+  expect_steps_as_ddp(
+      [](int, auto& ddp, Mlp& net, const Tensor& x) {
+        {
+          const torch::NoGradGuard no_grad;
+          const Tensor data = net->blocks[1]->template as<torch::nn::Linear>()->weight.data();
+          ddp.forward(x);
+          data.mul_(0.5);
+        }
+        ddp.forward(x).square().mean().backward();
+      },
+      R"(, "copies_per_host": 0, "reshard": false)");
+}
+
 TEST_P(ShardedSteps, SeveralBackwardsAStep) {  // acceptance Z11
   const auto step = [](int i, auto& ddp, Mlp&, const Tensor& x) {
     for (int k = 0; k <= i % 3; ++k) ddp.forward(x * (k + 1)).backward(torch::full({5, 7}, 0.25));

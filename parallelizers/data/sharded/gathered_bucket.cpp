@@ -22,17 +22,17 @@ bool GatheredBucket::is_unwritten(const std::vector<at::Tensor>& parts) const {
     if (version_of(*parts[i].unsafeGetTensorImpl()) != weights_[i].version) return false;
   }
   return std::all_of(handed_.begin(), handed_.end(), [](const Handed& one) {
-    const auto impl = one.data.lock();
-    return !impl || version_of(*impl) == one.version;
+    return one.counter.current_version() == one.version;
   });
 }
 
 void GatheredBucket::count_writes_of(const at::Tensor& data) {
   let_go();  // what it writes before the next use is seen there
   may_be_written_ = true;
-  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
-  handed_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(data.getIntrusivePtr()),
-                     version_of(*data.unsafeGetTensorImpl())});
+  if (data.is_inference()) return;  // counts nothing
+  std::erase_if(handed_, [](const Handed& one) { return one.counter.unique(); });
+  const c10::VariableVersion& counter = data.unsafeGetTensorImpl()->version_counter();
+  handed_.push_back({counter, counter.current_version()});
 }
 
 int64_t GatheredBucket::gathered_bytes() const {
@@ -91,10 +91,8 @@ void GatheredBucket::lay_out(const at::Tensor& joined, JoinedShards& shards,
     wholes_.push_back(alias_counted_by(whole, whole));
     weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
   }
-  std::erase_if(handed_, [](const Handed& one) { return one.data.expired(); });
-  for (Handed& one : handed_) {
-    if (const auto impl = one.data.lock()) one.version = version_of(*impl);
-  }
+  std::erase_if(handed_, [](const Handed& one) { return one.counter.unique(); });
+  for (Handed& one : handed_) one.version = one.counter.current_version();
 }
 
 /// What operators save over the memory is gathered again, not kept.

@@ -32,9 +32,11 @@ class GatheredBucket final : public ShardBucket {
   void renew_kept() override;
 
  private:
+  /// The writes of a tensor that a program has got over a part, and of its views, which may live
+  /// longer.
   struct Handed {
-    c10::weak_intrusive_ptr<c10::TensorImpl> data;
-    uint32_t version;
+    c10::VariableVersion counter;
+    uint32_t version;  ///< when the parts were gathered
   };
   using KeptMemory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
