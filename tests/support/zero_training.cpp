@@ -232,7 +232,7 @@ class ZeroRun {
     for (const auto& [name, layer] : layers_) {
       if (stage_ != 3 || std::find(but.begin(), but.end(), name) != but.end()) continue;
       moved.calls += 1;
-      moved.elements += elsewhere(layer);
+      moved.elements += elsewhere(layer) + (kRanks - 1);  // and by which ranks know the layer
     }
     return moved;
   }
@@ -242,10 +242,11 @@ class ZeroRun {
     Moved reduced;
     if (stage_ == 3) {
       expect_moved(ledger, "all_gather", gathered(unread_), "backward");
-      // One element a weight says who used it.
+      // One element a weight says who used it, eleven which layer it is.
       int64_t parts = 0;
       for (const Tensor& each : trained_) parts += each.numel();
-      reduced = {static_cast<int64_t>(layers_.size()), (parts + flags) * (kRanks - 1)};
+      const auto layers = static_cast<int64_t>(layers_.size());
+      reduced = {layers, (parts + flags + 11 * layers) * (kRanks - 1)};
     } else {
       // One bucket, as no model is larger than the first one.
       const int64_t asked = expected_.leaves_out ? flags : 0;

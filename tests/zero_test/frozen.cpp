@@ -127,8 +127,9 @@ TEST_P(Frozen, AdaptersAloneAreReducedAndHaveGradients) {
     }
   });
   EXPECT_EQ(held, kSteps * adapters);
-  // At stage 3 an element a weight beside them says which rank has used it, to each rank.
-  const int64_t flags = how().stage == 3 ? 4 * kReplicas * number : 0;
+  // At stage 3 an element a weight beside them says which rank has used it, and eleven a block
+  // which it is, to each rank.
+  const int64_t flags = how().stage == 3 ? 4 * kReplicas * (number + 11 * kBlocks) : 0;
   EXPECT_EQ(reduced, kSteps * (adapters + flags));
 }
 
@@ -165,6 +166,7 @@ TEST_P(FrozenInParts, TheBaseIsGatheredOnceADirection) {
     for (const Tensor& each : pair.net->parameters()) {
       elsewhere += full_tensor(each).nbytes() - each.nbytes();
     }
+    elsewhere += 4 * (kReplicas - 1) * (kBlocks + 1);  // by which ranks know the block
     for (int step = 0; step < 3; ++step) {
       const auto [forward, backward] = pair.forward_backward(step, "all_gather");
       EXPECT_EQ(forward.calls, kBlocks + 1);

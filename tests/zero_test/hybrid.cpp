@@ -136,8 +136,8 @@ TEST(Hybrid, MovesWhatItSays) {
       }
       EXPECT_EQ(shards.total("all_gather").calls, 4 + 2);
       EXPECT_EQ(shards.total("reduce_scatter").calls, 4);
-      // Beside the gradients travels one element a weight.
-      EXPECT_EQ(shards.total("reduce_scatter").elements, 3 * (layer + 2) + rows + 1);
+      // Beside the gradients travel one element a weight and eleven a layer.
+      EXPECT_EQ(shards.total("reduce_scatter").elements, 3 * (layer + 2) + rows + 1 + 4 * 11);
       EXPECT_EQ(copies.total().calls, 0);
       ddp.forward(rows_of(step, world.rank())).sum().backward();
       EXPECT_EQ(shards.total().calls, 2 * (4 + 2 + 4));

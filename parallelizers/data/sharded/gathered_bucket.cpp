@@ -8,6 +8,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
+#include "parallelizers/data/sharded/bucket_tag.h"
 #include "parallelizers/data/sharded/rule_name.h"
 #include "parallelizers/data/sharded/written_counts.h"
 #include "parallelizers/libtorch/keys.h"
@@ -68,10 +69,29 @@ void GatheredBucket::gather(const std::vector<at::Tensor>& parts) {
     own.push_back(unmarked_alias(parts[i]).reshape(-1));
     pieces.push_back(&*weights_[i].pieces);
   }
-  JoinedShards shards(pieces, replicas_->size());
+  own.push_back(bucket_tag::bits(number_, own[0].options()));
+  JoinedShards shards(pieces, replicas_->size(), /*beside=*/1);
   const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
+  if (joined.is_cpu()) check_others_gather_it(joined, shards);
   lay_out(joined, shards, parts);
   regain_saved();
+}
+
+/// On devices that would be waited for; there a backward pass sees it first.
+void GatheredBucket::check_others_gather_it(const at::Tensor& joined,
+                                            const JoinedShards& shards) const {
+  const auto number_of = [&](int replica) {
+    return bucket_tag::number_in(shards.beside(joined, replica));
+  };
+  const int own = replicas_->rank();
+  for (int replica = 0; replica < replicas_->size(); ++replica) {
+    const size_t number = number_of(replica);
+    OSLO_CHECK_AS(peer, number == number_of(own), "data rank ", replicas_->ranks()[replica],
+                  " of the world gathers the weights of ", all_->name_of(number), ", rank ",
+                  replicas_->ranks()[own], " those of ", name_,
+                  "; data ranks that keep parts of the weights use the same layers in the same "
+                  "order");
+  }
 }
 
 /// Whole weights, of what the replicas have sent.

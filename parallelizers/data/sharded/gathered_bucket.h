@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,9 +20,9 @@ namespace oslo {
 /// of them.
 class GatheredBucket final : public ShardBucket {
  public:
-  GatheredBucket(std::string name, std::shared_ptr<Group> replicas,
+  GatheredBucket(std::string name, size_t number, std::shared_ptr<Group> replicas,
                  std::shared_ptr<ShardBuckets> all)
-      : ShardBucket(std::move(name), std::move(replicas), std::move(all)) {}
+      : ShardBucket(std::move(name), number, std::move(replicas), std::move(all)) {}
 
   std::shared_ptr<void> write(size_t /*number*/, const at::Tensor& /*tensor*/) override {
     return nullptr;  // versions show it
@@ -45,6 +46,7 @@ class GatheredBucket final : public ShardBucket {
   /// Since they were gathered.
   bool is_unwritten(const std::vector<at::Tensor>& parts) const;
   void gather(const std::vector<at::Tensor>& parts);
+  void check_others_gather_it(const at::Tensor& joined, const JoinedShards& shards) const;
   void lay_out(const at::Tensor& joined, JoinedShards& shards,
                const std::vector<at::Tensor>& parts);
   void regain_saved();

@@ -18,9 +18,9 @@ namespace oslo {
 class HostBucket final : public ShardBucket {
  public:
   /// `first`: the number in `host` of weight 0; those of the bucket follow it.
-  HostBucket(std::string name, std::shared_ptr<Group> replicas, std::shared_ptr<ShardBuckets> all,
-             std::shared_ptr<HostWeights> host, size_t first)
-      : ShardBucket(std::move(name), std::move(replicas), std::move(all)),
+  HostBucket(std::string name, size_t number, std::shared_ptr<Group> replicas,
+             std::shared_ptr<ShardBuckets> all, std::shared_ptr<HostWeights> host, size_t first)
+      : ShardBucket(std::move(name), number, std::move(replicas), std::move(all)),
         host_(std::move(host)),
         first_(first) {}
 

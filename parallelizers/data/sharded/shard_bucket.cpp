@@ -12,6 +12,7 @@
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
 #include "parallelizers/data/exchange/gradient_exchange.h"
+#include "parallelizers/data/sharded/bucket_tag.h"
 #include "parallelizers/data/sharded/rule_name.h"
 #include "parallelizers/data/sharded/written_counts.h"
 #include "parallelizers/libtorch/gradient_type.h"
@@ -194,8 +195,16 @@ at::Tensor ShardBucket::average_of(const at::Tensor& joined, const JoinedShards&
   return exchange.start({joined, {}, shards.sizes()}, /*awaited=*/true).wait();
 }
 
+void ShardBucket::check_others_average_it(const at::Tensor& tag) const {
+  OSLO_CHECK_AS(peer, bucket_tag::is_average_of(number_, tag), "rank ",
+                replicas_->ranks()[replicas_->rank()], " of the world averages the gradients of ",
+                name_, ", and others of ranks ", replicas_->ranks(),
+                " those of another layer; data ranks that keep parts of the weights use the same "
+                "layers in the same order");
+}
+
 /// A weight that this replica did not use counts as zeros; one that none did has no gradient: how
-/// many did comes behind the parts.
+/// many did comes behind the parts, and behind which bucket it is.
 std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& gradients) {
   OSLO_CHECK(!c10::GradMode::is_enabled(),
              "a backward pass with create_graph over weights that data replicas keep parts of "
@@ -221,21 +230,23 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
   }
   const int ranks = replicas_->size(), rank = replicas_->rank();
   const auto flags = static_cast<int64_t>(trained.size());
-  JoinedShards shards(pieces, ranks, flags);
+  JoinedShards shards(pieces, ranks, bucket_tag::kAveraged + flags);
   const at::Tensor joined = at::empty(shards.elements(), options.dtype(type));
-  std::vector<float> used;
+  std::vector<float> beside = bucket_tag::digits(number_);
   for (const size_t i : trained) {
-    used.push_back(gradients[i].defined() ? 1 : 0);
+    beside.push_back(gradients[i].defined() ? 1 : 0);
     if (gradients[i].defined()) {
       shards.write(joined, local_of(gradients[i]).expand(weights_[i].pieces->sizes));
     } else {
       shards.write_zeros(joined);
     }
   }
-  const at::Tensor flag = at::tensor(used).to(joined.options());
-  for (int replica = 0; replica < ranks; ++replica) shards.beside(joined, replica).copy_(flag);
+  const at::Tensor numbers = at::tensor(beside).to(joined.options());
+  for (int replica = 0; replica < ranks; ++replica) shards.beside(joined, replica).copy_(numbers);
   at::Tensor own = average_of(joined, shards);
   if (all_->copies().are_seen(own_parts)) own = all_->copies().averaged(own);
+  check_others_average_it(
+      own.narrow(0, own.numel() - flags - bucket_tag::kAveraged, bucket_tag::kAveraged));
   const std::vector<bool> had = had_by_any(own, flags);
   std::vector<at::Tensor> parts(weights_.size());
   int64_t begin = 0;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -52,7 +53,7 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
   /// The program has got a tensor over the memory of a part that counts its writes apart.
   virtual void count_writes_of(const at::Tensor& data) = 0;
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const override { return name_; }
   const std::shared_ptr<ShardBuckets>& all() const { return all_; }
   std::vector<at::Tensor> parts() const override;
   void let_go() override { regained_.clear(); }
@@ -67,8 +68,13 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
     bool trained = false;  ///< when the node was made
   };
 
-  ShardBucket(std::string name, std::shared_ptr<Group> replicas, std::shared_ptr<ShardBuckets> all)
-      : name_(std::move(name)), replicas_(std::move(replicas)), all_(std::move(all)) {}
+  /// `number`: its place in `all`.
+  ShardBucket(std::string name, size_t number, std::shared_ptr<Group> replicas,
+              std::shared_ptr<ShardBuckets> all)
+      : name_(std::move(name)),
+        number_(number),
+        replicas_(std::move(replicas)),
+        all_(std::move(all)) {}
 
   /// `wholes_` are there, and show what the parts are.
   virtual void bring(const std::vector<at::Tensor>& parts) = 0;
@@ -89,6 +95,7 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
   void used_in_backward();
 
   const std::string name_;
+  const size_t number_;
   const std::shared_ptr<Group> replicas_;
   const std::shared_ptr<ShardBuckets> all_;
   std::vector<Weight> weights_;
@@ -100,6 +107,7 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
 
   void make_node(const std::vector<at::Tensor>& parts);
   std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
+  void check_others_average_it(const at::Tensor& tag) const;
   at::Tensor average_of(const at::Tensor& joined, const JoinedShards& shards) const;
 
   NodePtr node_;  ///< where gradients of whole weights arrive

@@ -1,5 +1,6 @@
 #include "parallelizers/data/sharded/shard_buckets.h"
 
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -35,6 +36,12 @@ class ShardBuckets::Pass {
 
 void ShardBuckets::add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer) {
   buckets_.push_back({bucket, of_layer});
+}
+
+std::string ShardBuckets::name_of(size_t number) const {
+  const auto bucket = number < buckets_.size() ? buckets_[number].bucket.lock()
+                                               : std::shared_ptr<GatheredWeights>();
+  return bucket ? bucket->name() : c10::str("bucket ", number);
 }
 
 void ShardBuckets::about_to_gather(const GatheredWeights& bucket) {

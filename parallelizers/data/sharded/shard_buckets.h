@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace oslo {
 class GatheredWeights {
  public:
   virtual ~GatheredWeights() = default;
+  virtual const std::string& name() const = 0;
   /// What this rank has of them between their uses.
   virtual std::vector<at::Tensor> parts() const = 0;
   /// Bytes of the whole weights, where they are there.
@@ -40,6 +42,9 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
 
   /// `of_layer`: its weights are one layer's.
   void add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer);
+
+  /// Of the bucket that was added as number `number`.
+  std::string name_of(size_t number) const;
 
   void about_to_gather(const GatheredWeights& bucket);
   void forward_begins();

@@ -180,9 +180,9 @@ std::shared_ptr<ModelContext> shard_parameters(
   for (size_t i = 0; i < layers.size(); ++i) {
     std::shared_ptr<ShardBucket> bucket;
     if (host) {
-      bucket = std::make_shared<HostBucket>(layers[i].name, replicas, all, host, number);
+      bucket = std::make_shared<HostBucket>(layers[i].name, i, replicas, all, host, number);
     } else {
-      bucket = std::make_shared<GatheredBucket>(layers[i].name, replicas, all);
+      bucket = std::make_shared<GatheredBucket>(layers[i].name, i, replicas, all);
     }
     for (Uncut& weight : of_layers[i]) {
       shard(weight, bucket, host ? host->part(number) : at::Tensor());
