@@ -9,8 +9,8 @@
 // Rank 0 prints one line of JSON: the first loss and gradient and the losses of the steps behind
 // it, by which the two are known to compute the same, the milliseconds of every timed step, those
 // of the processor that this rank's threads take a step, and the bytes that are resident before the
-// model is made, behind the steps, and at most in them; "proportional" counts those that ranks share
-// once.
+// model is made, behind the steps, and at most in them; "proportional" counts those that ranks
+// share once.
 #include <oslo_cpp/oslo.h>
 
 #include <CLI/CLI.hpp>

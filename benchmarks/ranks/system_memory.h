@@ -24,9 +24,7 @@ struct SystemMemory {
 
   /// Bytes that are resident, of which those that n processes share count 1/n: what ranks of a host
   /// have in all is the sum of theirs. Milliseconds.
-  static int64_t proportional() {
-    return 1024 * number_behind("Pss:", "/proc/self/smaps_rollup");
-  }
+  static int64_t proportional() { return 1024 * number_behind("Pss:", "/proc/self/smaps_rollup"); }
 
   /// The peak that `most_since` tells begins anew.
   static void forget_most() { std::ofstream("/proc/self/clear_refs") << "5"; }
