@@ -1,5 +1,6 @@
 #include "oslo_cpp/initialize/plan_only.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -19,8 +20,15 @@ void write_page(const std::string& path, const Explanation& explanation) {
   OSLO_CHECK_AS(file, page, "oslo plan: cannot write ", path, "; give --html a file that can be");
 }
 
-void print(const ParallelModel& parallel) {
-  const Plan plan = parallel.plan();
+/// Of `oslo plan`.
+constexpr int kDoesNotFit = 3;
+
+bool fits(const PlanMemory& memory) {
+  return std::all_of(memory.stages.begin(), memory.stages.end(),
+                     [](const StageMemory& stage) { return stage.within > 0; });
+}
+
+void print(const ParallelModel& parallel, const Plan& plan) {
   const bool explains = read_switch(Variable::plan_explain).value_or(false);
   const bool json = read_variable(Variable::plan_format) == "json";
   std::optional<Explanation> explanation;
@@ -41,10 +49,11 @@ void print(const ParallelModel& parallel) {
 }  // namespace
 
 void print_plan_and_exit(const ParallelModel& parallel) {
-  print(parallel);
+  const Plan plan = parallel.plan();
+  print(parallel, plan);
   std::cerr << "oslo plan: this was the plan; the program ends here" << std::endl;
   // Not exit(): the program is in the middle of its work, perhaps with threads.
-  std::_Exit(std::cout ? 0 : 1);
+  std::_Exit(!std::cout ? 1 : fits(plan.forecast.memory) ? 0 : kDoesNotFit);
 }
 
 }  // namespace oslo

@@ -31,7 +31,8 @@ constexpr const char* kExamples = R"(Examples:
   oslo plan -n 8 ./libnet.so config.json model_parallelism.tensor_parallel_size=4
 
 A program runs as it is, alone, as rank 0 of N, until oslo::initialize has made its plan; that is
-printed, and the program ends with 0. One that never calls initialize runs to its own end. A library
+printed, and the program ends with 0, or with 3 where a step does not fit into --memory. One that
+never calls initialize runs to its own end. A library
 offers its model by OSLO_MODEL_LIBRARY (oslo_cpp/initialize/model_library.h).
 )";
 
