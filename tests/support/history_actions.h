@@ -217,14 +217,10 @@ inline const std::vector<Action>& actions() {
          }
          p.remove_hook(handle);
          s.device.note("threw", threw ? 1.0 : 0.0);
-         // Which of a GRU's or a convolution's parameters had a gradient by then is the order of
-         // independent nodes, which zeros in place of nothing would show.
-         const bool any_order =
-             std::ranges::any_of(s.setting.net.blocks, [](const BlockOptions& block) {
-               return block.kind == BlockKind::gru || block.kind == BlockKind::conv1d ||
-                      block.kind == BlockKind::conv2d;
-             });
-         s.optimizer->zero_grad(any_order || n[1] % 2 == 0);
+         s.optimizer->zero_grad(n[1] % 2 == 0);
+         // Which parameters of one module had a gradient by then is the order of independent nodes,
+         // which zeros in place of nothing would show.
+         s.drop_gradients_beside(p);
        },
        true},
       {"a loss that nobody asks the gradient of", 2, [](S s, N) { s.loss_of(++s.steps, 0, 1); }},

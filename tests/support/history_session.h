@@ -188,6 +188,18 @@ struct Session {
     }
   }
 
+  /// Of all parameters of the module that `parameter` is one of.
+  void drop_gradients_beside(const Tensor& parameter) {
+    const auto named = model->named_parameters();
+    const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
+    for (const auto& own : named) {
+      if (!own.value().is_same(parameter)) continue;
+      for (const auto& each : named) {
+        if (module_of(each.key()) == module_of(own.key())) each.value().mutable_grad().reset();
+      }
+    }
+  }
+
   Tensor forward(const Tensor& x) { return replica ? replica->forward(x) : model->forward(x); }
 
   /// The loss of this data rank's rows of a part of the batch.
