@@ -85,7 +85,7 @@ size_t ShardBucket::add(const at::Tensor& shape) {
 void ShardBucket::lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
                              LayoutPtr used) {
   let_go();
-  node_ = nullptr;
+  node_ = WeakNodePtr(NodePtr());
   Weight& weight = weights_[number];
   weight.pieces.emplace(weight.shape, *layout);
   weight.layout = layout;
@@ -143,8 +143,21 @@ void ShardBucket::check_not_written(const std::vector<uint32_t>& versions) const
   }
 }
 
-void ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
-  const auto node =
+/// Of the graph that is being recorded. It is the graph's: a node that is kept here would keep the
+/// parameters' accumulators, by which a graph is told that is still alive.
+NodePtr ShardBucket::node_for(const std::vector<at::Tensor>& parts) {
+  const bool known = node_type_ == wholes_[0].scalar_type() &&
+                     std::equal(parts.begin(), parts.end(), weights_.begin(),
+                                [](const at::Tensor& part, const Weight& weight) {
+                                  return part.requires_grad() == weight.trained;
+                                });
+  NodePtr node = known ? node_.lock() : NodePtr();
+  if (!node) node = make_node(parts);
+  return node;
+}
+
+NodePtr ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
+  const NodePtr node =
       oslo::make_node<AverageShards>([own = weak_from_this()](const variable_list& gradients) {
         const auto bucket = own.lock();
         return bucket ? bucket->average(gradients) : variable_list(gradients.size());
@@ -161,8 +174,9 @@ void ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
     }
   }
   node->set_next_edges(std::move(edges));
-  node_ = node;
+  node_ = WeakNodePtr(node);
   node_type_ = wholes_[0].scalar_type();
+  return node;
 }
 
 at::Tensor ShardBucket::whole(size_t number) {
@@ -172,13 +186,8 @@ at::Tensor ShardBucket::whole(size_t number) {
   const at::Tensor& parameter = parts[number];
   at::Tensor whole = alias_of_whole(number, parameter);
   if (c10::GradMode::is_enabled() && parameter.requires_grad()) {
-    const bool known = node_ && node_type_ == whole.scalar_type() &&
-                       std::equal(parts.begin(), parts.end(), weights_.begin(),
-                                  [](const at::Tensor& part, const Weight& weight) {
-                                    return part.requires_grad() == weight.trained;
-                                  });
-    if (!known) make_node(parts);
-    torch::autograd::impl::set_gradient_edge(whole, {node_, static_cast<uint32_t>(number)});
+    torch::autograd::impl::set_gradient_edge(whole,
+                                             {node_for(parts), static_cast<uint32_t>(number)});
   }
   const LayoutPtr& used = weights_[number].used;
   return used ? marked_in(whole, parameter, used) : whole;

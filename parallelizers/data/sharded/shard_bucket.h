@@ -105,12 +105,13 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
  private:
   struct SavedUses;
 
-  void make_node(const std::vector<at::Tensor>& parts);
+  NodePtr node_for(const std::vector<at::Tensor>& parts);
+  NodePtr make_node(const std::vector<at::Tensor>& parts);
   std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
   void check_others_average_it(const at::Tensor& tag) const;
   at::Tensor average_of(const at::Tensor& joined, const JoinedShards& shards) const;
 
-  NodePtr node_;  ///< where gradients of whole weights arrive
+  WeakNodePtr node_{NodePtr()};  ///< where gradients of whole weights arrive
   at::ScalarType node_type_ = at::kFloat;
   std::weak_ptr<SavedUses> saved_uses_;  ///< lives as long as an operator has saved something
 };
