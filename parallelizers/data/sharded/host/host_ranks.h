@@ -21,7 +21,8 @@ struct HostWord {
   alignas(shared_memory::kLine) shared_memory::Signal bell;   ///< rings when others said something
   alignas(shared_memory::kLine) std::atomic<uint64_t> begun;  ///< writes to weights (WriteTurns)
   std::atomic<uint64_t> done;
-  std::atomic<uint32_t> reads;  ///< it computes with what its last write left
+  std::atomic<uint64_t> together;  ///< the last write that all come to before it writes anything
+  std::atomic<uint32_t> reads;     ///< it computes with what its last write left
   alignas(shared_memory::kLine) std::atomic<uint64_t> ended;  ///< backward passes (Deposits)
   std::atomic<uint64_t> thrown;  ///< the last one that threw, from 1; 0: none has
   std::atomic<uint64_t> taken;   ///< whose deposits it has taken its part of

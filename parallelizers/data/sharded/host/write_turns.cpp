@@ -13,6 +13,7 @@ void WriteTurns::begin_write() {
   const uint64_t number = own.begun.load() + 1;
   // A rank that has read may be followed by one that is yet to: all come to the first write.
   const bool first = own.reads.load() != 0;
+  if (first) own.together.store(number);
   own.begun.store(number);
   own.reads.store(0);
   if (first) ranks_->tell();
@@ -41,7 +42,8 @@ void WriteTurns::read() {
   if (own.reads.load(std::memory_order_relaxed) != 0) return;
   OSLO_CHECK(depth_ == 0,
              "an operator that writes into weights which ranks share on this host also computes "
-             "with whole ones; compute the values first, then write them");
+             "with whole ones; compute the values first, then write them, or set "
+             "\"copies_per_host\" to 0");
   own.reads.store(1);
   const uint64_t number = own.done.load();
   const auto has_written = [&](int other) { return ranks_->word(other).done.load() >= number; };
@@ -53,12 +55,16 @@ void WriteTurns::read() {
     throw;
   }
   for (int other = 0; other < ranks_->size(); ++other) {
-    if (ranks_->word(other).begun.load() <= number) continue;
+    const uint64_t begun = ranks_->word(other).begun.load();
+    // A write that waits for this rank, too, has written nothing.
+    if (begun <= number || (begun == number + 1 && ranks_->word(other).together.load() == begun)) {
+      continue;
+    }
     own.reads.store(0);
     fail_as(ErrorKind::peer, ranks_->name_of(ranks_->rank()),
             " reads weights that ranks share on this host, of which ", ranks_->name_of(other),
-            " has written its parts more often: ", ranks_->word(other).begun.load(), " times, not ",
-            number, "; let all ranks write the same weights in the same order");
+            " has written its parts more often: ", begun, " times, not ", number,
+            "; let all ranks write the same weights in the same order");
   }
 }
 
