@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <utility>
@@ -56,6 +57,7 @@ at::Tensor GatheredBucket::alias_of_whole(size_t number, const at::Tensor& /*par
 
 void GatheredBucket::gather(const std::vector<at::Tensor>& parts) {
   const BelowDoor below;
+  const c10::InferenceMode off(false);  // a forward that is recorded may come to them next
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kZeroRule);
   let_go();

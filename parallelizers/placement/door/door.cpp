@@ -218,6 +218,8 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
     op.handle.callBoxed(stack);
     return;
   }
+  // Computed first, since what it computes of may be read whole, and others wait for a write.
+  if (op.writes_out && writes_sharded(op, arguments) && run_out_variant(op, stack)) return;
   const WrittenWeights written(op, arguments);
   const auto run_met = [&] {
     if (take_kept_cast(op, stack)) return;

@@ -14,6 +14,21 @@
 
 namespace oslo {
 
+/// Whether an operator writes what has the mark of a weight of which data replicas keep parts.
+inline bool writes_sharded(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
+  bool writes = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::AliasInfo* const alias = op.schema->arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !tensor.key_set().has(kPlacedKey) || placed_impl(tensor)) return;
+      const Mark* const mark = mark_of(tensor);
+      writes = writes || (mark != nullptr && mark->sharded != nullptr);
+    });
+  }
+  return writes;
+}
+
 /// While alive, weights of which data replicas keep parts are written (ShardedWeight::write), if
 /// they are what an operator writes, or `tensor`.
 class WrittenWeights {
