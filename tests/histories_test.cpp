@@ -51,7 +51,7 @@ std::string History::to_string() const {
   if (setting.zero) text << "// states and gradients are shared out over data ranks\n";
   if (setting.sharded) {
     text << "zero_optimization = {enabled: true, stage: 3, shard_size: " << setting.shards
-         << "};\n";
+         << (setting.gathers ? ", copies_per_host: 0" : "") << "};\n";
   }
   text << "initialize(model" << (setting.example ? ", example" : "")
        << (setting.cut_own ? ", cut_own_parameters" : "") << ");\n";
@@ -103,6 +103,7 @@ class Generator {
     // Drawn from nothing, so that a seed's history is what it was.
     s.zero = mesh_.data > 1 && history_.seed % 3 == 0 && s.rule != Rule::lbfgs;
     s.sharded = mesh_.data > 1 && history_.seed % 3 == 1;
+    s.gathers = s.sharded && history_.seed % 4 < 2;
     if (s.sharded && mesh_.data > 2) s.shards = history_.seed % 2 == 0 ? 2 : 0;
     if (s.sharded) s.averaging = history::Averaging::ddp;  // nobody averages parts by hand
     if (asked_ != Asked::nothing) ask();
@@ -286,6 +287,7 @@ std::string shrunk(History history, const Mesh& mesh, std::string what) {
   try_setting([](Setting& s) { s.cut_own = false; });
   try_setting([](Setting& s) { s.example = true; });
   try_setting([](Setting& s) { s.shards = 0; });
+  try_setting([](Setting& s) { s.gathers = false; });
   try_setting([](Setting& s) { s.sharded = false; });
   try_setting([](Setting& s) {
     if (!s.sharded) s.averaging = history::Averaging::own_group;

@@ -295,7 +295,10 @@ void Initialization::cut() {
 }
 
 void Initialization::fill() {
-  if (!world_.plan_only()) oslo::fill(view_);
+  if (!world_.plan_only()) {
+    fill_shared_weights(view_);
+    oslo::fill(view_);
+  }
   if (!enabled()) return;
   for (const LayerPlan& layer : layers_) {
     if (layer.computed) set_computed(layer.weight());

@@ -29,6 +29,7 @@ struct Setting {
   bool average_model = false;  ///< a second model follows the first
   bool zero = false;           ///< data ranks share out the states; the optimizer is made last then
   bool sharded = false;        ///< data ranks keep parts of the weights
+  bool gathers = false;        ///< which are gathered where the ranks could share a copy
   int shards = 0;              ///< so many have them once; 0: all
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
@@ -79,6 +80,7 @@ struct Session {
     if (setting.sharded) {
       keys += R"(, "zero_optimization": {"enabled": true, "stage": 3)";
       if (setting.shards > 0) keys += c10::str(R"(, "shard_size": )", setting.shards);
+      if (setting.gathers) keys += R"(, "copies_per_host": 0)";
       keys += "}";
     }
     if (setting.fusion) keys += R"(, "kernel_fusion": true)";

@@ -141,12 +141,23 @@ void expect_moved(const oslo::Ledger& ledger, const char* operation, const Moved
   EXPECT_EQ(seen.bytes, expected.elements * kBytes) << operation << ", " << when;
 }
 
+/// A stage, and at stage 3 whether weights are gathered.
+struct ZeroWay {
+  int stage;
+  bool gathers = false;
+
+  std::string config() const {
+    return c10::str(R"({"zero_optimization": {"enabled": true, "stage": )", stage,
+                    gathers ? R"(, "copies_per_host": 0}})" : "}}");
+  }
+};
+
 /// One rank's run.
 class ZeroRun {
  public:
-  ZeroRun(const Entry& entry, int stage, const std::vector<std::string>& unread,
+  ZeroRun(const Entry& entry, const ZeroWay& way, const std::vector<std::string>& unread,
           const Replicas& expected, const oslo::World& world)
-      : entry_(entry), stage_(stage), unread_(unread), expected_(expected), rank_(world.rank()) {
+      : entry_(entry), way_(way), unread_(unread), expected_(expected), rank_(world.rank()) {
     model_ = make_model(entry, torch::kFloat);
     for (const oslo::NamedTensor& each : oslo::ModelView(model_).in_use()) {
       if (each.computed) continue;
@@ -156,12 +167,8 @@ class ZeroRun {
     }
     oslo::InitializeOptions options;
     options.world = world;
-    parallel_.emplace(
-        oslo::initialize(model_,
-                         oslo::Config::parse(c10::str(
-                             R"({"zero_optimization": {"enabled": true, "stage": )", stage, "}}")),
-                         options));
-    if (stage == 3) {
+    parallel_.emplace(oslo::initialize(model_, oslo::Config::parse(way.config()), options));
+    if (way.stage == 3) {
       optimizer_ = std::make_unique<Adam>(each_once(model_->parameters()), adam());
     } else {
       optimizer_ = std::make_unique<oslo::ZeroOptimizer<Adam>>(*parallel_, adam());
@@ -230,7 +237,7 @@ class ZeroRun {
   Moved gathered(const std::vector<std::string>& but) const {
     Moved moved;
     for (const auto& [name, layer] : layers_) {
-      if (stage_ != 3 || std::find(but.begin(), but.end(), name) != but.end()) continue;
+      if (!way_.gathers || std::find(but.begin(), but.end(), name) != but.end()) continue;
       moved.calls += 1;
       moved.elements += elsewhere(layer) + (kRanks - 1);  // and by which ranks know the layer
     }
@@ -240,14 +247,14 @@ class ZeroRun {
   void expect_backward(const oslo::Ledger& ledger) const {
     const auto flags = static_cast<int64_t>(trained_.size());
     Moved reduced;
-    if (stage_ == 3) {
+    if (way_.gathers) {
       expect_moved(ledger, "all_gather", gathered(unread_), "backward");
       // One element a weight says who used it, eleven which layer it is.
       int64_t parts = 0;
       for (const Tensor& each : trained_) parts += each.numel();
       const auto layers = static_cast<int64_t>(layers_.size());
       reduced = {layers, (parts + flags + 11 * layers) * (kRanks - 1)};
-    } else {
+    } else if (way_.stage != 3) {
       // One bucket, as no model is larger than the first one.
       const int64_t asked = expected_.leaves_out ? flags : 0;
       reduced = {1, (shared_out()[rank_] + asked) * (kRanks - 1)};
@@ -259,7 +266,7 @@ class ZeroRun {
   }
 
   Moved in_step() const {
-    if (stage_ == 3) return {};
+    if (way_.stage == 3) return {};
     // Numbers are one rank's, who sends them to the other.
     const Tensors& stepped = optimizer_->param_groups()[0].params();
     const auto rows = oslo::RowSharing(oslo::ShareUnit::rows, kRanks).share(stepped);
@@ -284,7 +291,7 @@ class ZeroRun {
   }
 
   const Entry& entry_;
-  const int stage_;
+  const ZeroWay way_;
   const std::vector<std::string>& unread_;
   const Replicas& expected_;
   const int rank_;
@@ -303,10 +310,15 @@ void expect_zero(const Entry& entry, int stage, const std::vector<std::string>& 
                  bool fixed_size) {
   at::set_num_threads(1);
   const Replicas expected(entry, fixed_size);
-  oslo::run_as_threads(kRanks, [&](const oslo::World& world) {
-    at::set_num_threads(1);
-    ZeroRun(entry, stage, unread, expected, world).train();
-  });
+  std::vector<ZeroWay> ways{{stage}};
+  if (stage == 3) ways.push_back({stage, /*gathers=*/true});
+  for (const ZeroWay& way : ways) {
+    SCOPED_TRACE(way.config());
+    oslo::run_as_threads(kRanks, [&](const oslo::World& world) {
+      at::set_num_threads(1);
+      ZeroRun(entry, way, unread, expected, world).train();
+    });
+  }
 }
 
 }  // namespace catalogue

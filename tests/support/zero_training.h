@@ -12,7 +12,7 @@ namespace catalogue {
 
 /// Ten steps of Adam. `unread`: layers of which backward reads no weight, as nobody asks for the
 /// gradient of their input, so that stage 3 gathers them in forward alone. `fixed_size`: each
-/// replica has a whole batch of its own.
+/// replica has a whole batch of its own. Stage 3 is run with one copy of the weights a host, too.
 void expect_zero(const Entry& entry, int stage, const std::vector<std::string>& unread,
                  bool fixed_size);
 

@@ -12,12 +12,13 @@ constexpr int kDelayedSteps = kReplicas * kPlaces;
 
 /// Losses of each rank's steps, in each of which `late` says where which rank is 100 ms late.
 std::vector<std::vector<double>> losses(
-    int stage, const std::function<bool(int step, int rank, Place place)>& late) {
+    int stage, const std::string& keys,
+    const std::function<bool(int step, int rank, Place place)>& late) {
   std::vector<std::vector<double>> all(kReplicas);
   run_as_threads(kReplicas, [&](World world) {
     at::set_num_threads(1);
     AdaptedGpt net = test::make_seeded(11, [] { return AdaptedGpt(); });
-    const ParallelModel parallel = initialize(net, zero_config("", stage), in(world));
+    const ParallelModel parallel = initialize(net, zero_config("", stage, 0, keys), in(world));
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     if (stage == 3) {
       optimizer = std::make_unique<AdamW>(net->parameters(), torch::optim::AdamWOptions(0.01));
@@ -54,12 +55,15 @@ std::vector<std::vector<double>> losses(
   return all;
 }
 
-class Delays : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Stages, Delays, ::testing::Values(1, 2, 3));
+class Delays : public ::testing::TestWithParam<std::pair<int, std::string>> {};
+INSTANTIATE_TEST_SUITE_P(StagesAndKeys, Delays,
+                         ::testing::Values(std::pair(1, ""), std::pair(2, ""),
+                                           std::pair(3, kGathered), std::pair(3, "")));
 
 TEST_P(Delays, ChangeNoBit) {
-  const auto in_time = losses(GetParam(), [](int, int, Place) { return false; });
-  const auto delayed = losses(GetParam(), [](int step, int rank, Place place) {
+  const auto& [stage, keys] = GetParam();
+  const auto in_time = losses(stage, keys, [](int, int, Place) { return false; });
+  const auto delayed = losses(stage, keys, [](int step, int rank, Place place) {
     return place == step % kPlaces && rank == step / kPlaces;
   });
   EXPECT_EQ(delayed, in_time);

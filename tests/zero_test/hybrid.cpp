@@ -7,8 +7,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-Config hybrid_config(int shards, const std::string& more = "") {
-  return zero_config(more, 3, shards);
+Config hybrid_config(int shards, const std::string& keys) {
+  return zero_config("", 3, shards, keys);
 }
 
 bool near(const Tensor& seen, const Tensor& plain) {
@@ -25,18 +25,29 @@ void expect_copies_alike(const Tensor& part, Group& copies, const std::string& w
   }
 }
 
-class HybridRanks : public ::testing::TestWithParam<std::tuple<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(RanksAndShards, HybridRanks,
-                         ::testing::Values(std::tuple(4, 2), std::tuple(6, 3), std::tuple(6, 2),
-                                           std::tuple(3, 1), std::tuple(3, 3)));
+struct Groups {
+  int ranks, shards;
+};
+
+class HybridRanks : public ::testing::TestWithParam<std::tuple<Groups, std::string>> {};
+INSTANTIATE_TEST_SUITE_P(RanksShardsAndKeys, HybridRanks,
+                         ::testing::Combine(::testing::Values(Groups{4, 2}, Groups{6, 3},
+                                                              Groups{6, 2}, Groups{3, 1},
+                                                              Groups{3, 3}),
+                                            ::testing::Values(kGathered, "")));
+
+/// Weights that each group gathers, and one copy of them in each.
+class Hybrid : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Keys, Hybrid, ::testing::Values(kGathered, ""));
 
 /// A step has one backward pass, or two that are synchronised, or two of which the last one is.
 TEST_P(HybridRanks, TrainsAsDdp) {
-  const auto [ranks, shards] = GetParam();
-  run_as_threads(ranks, [ranks = ranks, shards = shards](World world) {
+  const auto& [groups, keys] = GetParam();
+  run_as_threads(groups.ranks, [&, keys = keys](World world) {
+    const auto [ranks, shards] = std::get<0>(GetParam());
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, hybrid_config(shards), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(shards, keys), in(world));
     const MPU& mpu = parallel.mpu();
     const bool divided = shards > 1 && shards < ranks;
     AdamW reference(plain->parameters(), adamw()), optimizer(net->parameters(), adamw());
@@ -87,11 +98,11 @@ struct WeightImpl : torch::nn::Module {
 };
 TORCH_MODULE(Weight);
 
-TEST(Hybrid, CopiesAreAveragedAfterAddingUp) {  // acceptance Z2
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, CopiesAreAveragedAfterAddingUp) {  // acceptance Z2
+  run_as_threads(4, [&](World world) {
     for (const bool quiet : {true, false}) {
       Weight net;
-      ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+      ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
       const MPU& mpu = parallel.mpu();
       DistributedDataParallel<Weight> ddp(net, mpu.data_group());
       Ledger& copies = mpu.group("data_copies")->ledger();
@@ -115,10 +126,10 @@ TEST(Hybrid, CopiesAreAveragedAfterAddingUp) {  // acceptance Z2
   });
 }
 
-TEST(Hybrid, MovesWhatItSays) {
+TEST(HybridShards, MovesWhatItSays) {
   run_as_threads(4, [](World world) {
     Mlp net = make_mlp();
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, kGathered), in(world));
     const MPU& mpu = parallel.mpu();
     EXPECT_THAT(mpu.group("data_shards")->ranks(),
                 ::testing::ElementsAre(world.rank() / 2 * 2, world.rank() / 2 * 2 + 1));
@@ -151,11 +162,11 @@ TEST(Hybrid, MovesWhatItSays) {
 }
 
 /// The two groups skip different layers; inside a group ranks gather the same.
-TEST(Hybrid, GroupsMayTakeOtherWays) {
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, GroupsMayTakeOtherWays) {
+  run_as_threads(4, [&](World world) {
     at::set_num_threads(1);
     Mlp plain = make_mlp(), net = make_mlp();
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
     const auto options = DDPOptions().find_unused_parameters(true);
     DistributedDataParallel<Mlp> plain_ddp(plain, parallel.mpu().data_group(), options),
         ddp(net, parallel.mpu().data_group(), options);
@@ -175,11 +186,11 @@ TEST(Hybrid, GroupsMayTakeOtherWays) {
   });
 }
 
-TEST(Hybrid, GradientsThatComeByOtherWays) {
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, GradientsThatComeByOtherWays) {
+  run_as_threads(4, [&](World world) {
     at::set_num_threads(1);
     Mlp plain = make_mlp(), net = make_mlp();
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
     DistributedDataParallel<Mlp> plain_ddp(plain, parallel.mpu().data_group()),
         ddp(net, parallel.mpu().data_group());
     const auto pass = [&](auto& model, Mlp& own, int step) {
@@ -196,11 +207,11 @@ TEST(Hybrid, GradientsThatComeByOtherWays) {
   });
 }
 
-TEST(Hybrid, WhoeverLooksSeesTheAverageOfAll) {
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, WhoeverLooksSeesTheAverageOfAll) {
+  run_as_threads(4, [&](World world) {
     at::set_num_threads(1);
     Weight net;
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
     DistributedDataParallel<Weight> ddp(net, parallel.mpu().data_group());
     const auto loss = [&] { return ddp.forward(torch::full({3}, world.rank() * 1.0)).sum(); };
     const auto is = [](const Tensor& gradient, double value) {
@@ -223,10 +234,10 @@ TEST(Hybrid, WhoeverLooksSeesTheAverageOfAll) {
   });
 }
 
-TEST(Hybrid, MeanOverUnequalCounts) {
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, MeanOverUnequalCounts) {
+  run_as_threads(4, [&](World world) {
     Weight net;
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
     DistributedDataParallel<Weight> ddp(net, parallel.mpu().data_group());
     // One element of w, which rank 0 and its copy have; 5 + 1 + 2 + 4 tokens, 5 + 7 + 6 + 6 in all.
     const std::vector<std::pair<int, double>> tokens{{5, 1}, {1, 7}, {2, 3}, {4, 1.5}};
@@ -248,11 +259,11 @@ TEST(Hybrid, MeanOverUnequalCounts) {
   });
 }
 
-TEST(Hybrid, AScalerSkipsTheStepOnAllRanks) {
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, AScalerSkipsTheStepOnAllRanks) {
+  run_as_threads(4, [&](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
     DistributedDataParallel<Net> ddp(net, parallel.mpu().data_group());
     AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
     GradScaler scaler(parallel, GradScalerOptions().init_scale(8));
@@ -275,11 +286,11 @@ TEST(Hybrid, AScalerSkipsTheStepOnAllRanks) {
   });
 }
 
-TEST(Hybrid, GradientsAddUpInFull) {  // as acceptance Z3
-  run_as_threads(4, [](World world) {
+TEST_P(Hybrid, GradientsAddUpInFull) {  // as acceptance Z3
+  run_as_threads(4, [&](World world) {
     Weight net;
     net->to(torch::kBFloat16);
-    ParallelModel parallel = initialize(net, hybrid_config(2), in(world));
+    ParallelModel parallel = initialize(net, hybrid_config(2, GetParam()), in(world));
     DistributedDataParallel<Weight> ddp(net, parallel.mpu().data_group());
     for (int micro = 0; micro < 512; ++micro) {
       ddp.forward(torch::ones({3}, torch::kBFloat16)).sum().backward();
@@ -289,7 +300,7 @@ TEST(Hybrid, GradientsAddUpInFull) {  // as acceptance Z3
   });
 }
 
-TEST(Hybrid, KeysThatDoNotFitAreRefused) {
+TEST(HybridShards, KeysThatDoNotFitAreRefused) {
   const auto error = [](const std::string& keys) {
     std::vector<std::string> errors(4);
     run_as_threads(4, [&](World world) {

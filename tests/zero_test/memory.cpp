@@ -116,8 +116,10 @@ TEST_P(BytesByStage, AreThoseOfTheFormula) {
       if (world.rank() == 0) by = memory.bytes() - std::exchange(held, memory.bytes());
       world.barrier();
     };
-    ParallelModel parallel =
-        initialize(net, stage == 0 ? Config::parse("{}") : zero_config("", stage), in(world));
+    ParallelModel parallel = initialize(
+        net,
+        stage == 0 ? Config::parse("{}") : zero_config("", stage, 0, stage == 3 ? kGathered : ""),
+        in(world));
     grown(weights);
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     const torch::optim::AdamWOptions options(1e-3);

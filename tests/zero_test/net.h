@@ -123,14 +123,16 @@ struct ByNorm : torch::optim::SGD {
   }
 };
 
-/// Of stage 3: data ranks of a host share the weights.
-inline const std::string kOneCopy = R"(, "copies_per_host": 1)";
+/// Of stage 3: weights are gathered; data ranks of a host share them, as they do without either.
+inline const std::string kGathered = R"(, "copies_per_host": 0)",
+                         kOneCopy = R"(, "copies_per_host": 1)";
 
-/// `shards`: data ranks that have the weights once; 0: all.
-inline Config zero_config(const std::string& more = "", int stage = 1, int shards = 0) {
+/// `shards`: data ranks that have the weights once; 0: all. `keys`: further ones of ZeRO.
+inline Config zero_config(const std::string& more = "", int stage = 1, int shards = 0,
+                          const std::string& keys = "") {
   const std::string size = shards == 0 ? "" : c10::str(R"(, "shard_size": )", shards);
   return Config::parse(c10::str(R"({"zero_optimization": {"enabled": true, "stage": )", stage, size,
-                                "}", more, "}"));
+                                keys, "}", more, "}"));
 }
 
 /// AdamW of a stage: at 1 and 2 `ZeroOptimizer`, otherwise LibTorch's own.

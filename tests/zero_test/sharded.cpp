@@ -10,7 +10,7 @@ namespace {
 class ShardedRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ShardedRanks,
                          ::testing::Combine(::testing::Values(2, 3),
-                                            ::testing::Values("", kOneCopy)));
+                                            ::testing::Values(kGathered, "")));
 
 TEST_P(ShardedRanks, TrainsAsDdp) {
   const auto [count, more] = GetParam();
@@ -60,8 +60,8 @@ struct HalfForward {
 
 /// What the config says beside the stage.
 class ShardedSteps : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Gathered, ShardedSteps, ::testing::Values(""));
-INSTANTIATE_TEST_SUITE_P(OneCopyAHost, ShardedSteps, ::testing::Values(kOneCopy));
+INSTANTIATE_TEST_SUITE_P(Gathered, ShardedSteps, ::testing::Values(kGathered));
+INSTANTIATE_TEST_SUITE_P(OneCopyAHost, ShardedSteps, ::testing::Values(""));
 
 TEST_P(ShardedSteps, UnderAutocast) {
   expect_steps_as_ddp(
@@ -79,16 +79,18 @@ TEST_P(ShardedSteps, UnderAutocast) {
       GetParam());
 }
 
-TEST(Sharded, InHalfByTheConfig) {
+TEST_P(ShardedSteps, InHalfByTheConfig) {
   for (const std::string& more : {std::string(), std::string(R"(, "master_weights": true)")}) {
     run_as_threads(2, [&](World world) {
       at::set_num_threads(1);
       Mlp other = make_mlp(), net = make_mlp();
       const std::string amp = R"(, "amp": {"enabled": true})" + more + "}";
       ParallelModel plain = initialize(other, Config::parse("{" + amp.substr(2)), in(world));
-      ParallelModel parallel = initialize(
-          net, Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3})" + amp),
-          in(world));
+      ParallelModel parallel =
+          initialize(net,
+                     Config::parse(R"({"zero_optimization": {"enabled": true, "stage": 3)" +
+                                   GetParam() + "}" + amp),
+                     in(world));
       torch::optim::SGD reference(other->parameters(), torch::optim::SGDOptions(0.1)),
           optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
       DistributedDataParallel<Mlp> plain_ddp(other, plain.mpu().data_group()),
@@ -108,8 +110,8 @@ TEST(Sharded, InHalfByTheConfig) {
   }
 }
 
-TEST(Sharded, HalfGradientsAddUpInFull) {  // acceptance Z3
-  run_as_threads(2, [](World world) {
+TEST_P(ShardedSteps, HalfGradientsAddUpInFull) {  // acceptance Z3
+  run_as_threads(2, [&](World world) {
     struct WeightImpl : torch::nn::Module {
       WeightImpl() { w = register_parameter("w", torch::ones({3}, torch::kBFloat16)); }
       Tensor forward(const Tensor& x) { return x * w; }
@@ -119,7 +121,7 @@ TEST(Sharded, HalfGradientsAddUpInFull) {  // acceptance Z3
       using ModuleHolder::ModuleHolder;
     };
     Weight net;
-    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    ParallelModel parallel = initialize(net, sharded_config(GetParam()), in(world));
     DistributedDataParallel<Weight> ddp(net, parallel.mpu().data_group());
     for (int micro = 0; micro < 512; ++micro) {
       ddp.forward(torch::ones({3}, torch::kBFloat16)).sum().backward();
@@ -142,7 +144,7 @@ TEST_P(ShardedSteps, LayersInAnyOrder) {  // acceptance Z5
 TEST(Sharded, KeptUntilBackward) {
   expect_steps_as_ddp(
       [](int, auto& ddp, Mlp&, const Tensor& x) { ddp.forward(x).square().mean().backward(); },
-      R"(, "reshard": false)");
+      kGathered + R"(, "reshard": false)");
 }
 
 /// Behind a forward without gradients the weights are still whole, and nobody has `data` any more.
@@ -177,6 +179,21 @@ TEST_P(ShardedSteps, EvaluationBetween) {
         ddp.forward(x).square().mean().backward();
         const torch::NoGradGuard no_grad;
         if (i % 2 == 0) net->blocks[1]->as<torch::nn::Linear>()->weight.mul_(0.5);
+        net->forward(x);
+      },
+      GetParam());
+}
+
+TEST_P(ShardedSteps, EvaluationInInferenceMode) {
+  expect_steps_as_ddp(
+      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
+        {
+          const c10::InferenceMode inference;
+          net->forward(x);
+        }
+        ddp.forward(x).square().mean().backward();
+        const c10::InferenceMode inference;
+        if (i % 2 == 0) net->blocks[1]->template as<torch::nn::Linear>()->weight.mul_(0.5);
         net->forward(x);
       },
       GetParam());
@@ -264,8 +281,8 @@ TEST(Sharded, GathersOncePerLayerAndDirection) {  // acceptance K11
   for (const bool reshard : {true, false}) {
     run_as_threads(2, [&](World world) {
       Mlp net = make_mlp();
-      ParallelModel parallel =
-          initialize(net, sharded_config(reshard ? "" : R"(, "reshard": false)"), in(world));
+      ParallelModel parallel = initialize(
+          net, sharded_config(kGathered + (reshard ? "" : R"(, "reshard": false)")), in(world));
       const auto group = parallel.mpu().data_group();
       DistributedDataParallel<Mlp> ddp(net, group);
       for (int step = 0; step < 2; ++step) {
@@ -291,7 +308,7 @@ TEST(Sharded, RanksThatPartWaysAreTold) {  // acceptance Z6
   const std::string error = error_of([] {
     run_as_threads(2, [&](World world) {
       Mlp net = make_mlp();
-      ParallelModel parallel = initialize(net, sharded_config(), in(world));
+      ParallelModel parallel = initialize(net, sharded_config(kGathered), in(world));
       DistributedDataParallel<Mlp> ddp(net, parallel.mpu().data_group());
       net->blocks[1]->as<torch::nn::Linear>()->weight.square().sum();
       if (world.rank() == 1) net->order = {0, 2};
@@ -301,10 +318,10 @@ TEST(Sharded, RanksThatPartWaysAreTold) {  // acceptance Z6
   EXPECT_THAT(error, ::testing::HasSubstr("gathers the weights of blocks."));
 }
 
-TEST(Sharded, AGraphOfGradientsIsRefused) {
-  run_as_threads(2, [](World world) {
+TEST_P(ShardedSteps, AGraphOfGradientsIsRefused) {
+  run_as_threads(2, [&](World world) {
     Mlp net = make_mlp();
-    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    ParallelModel parallel = initialize(net, sharded_config(GetParam()), in(world));
     const Tensor x = rows_of(0, world.rank()).requires_grad_();
     // Of inputs alone there is one.
     const Tensor slope = torch::autograd::grad({net->forward(x).sum()}, {x}, {}, true, true)[0];
@@ -322,7 +339,7 @@ TEST(Sharded, OnlyWhatIsTrainedIsAveraged) {  // acceptance Z8
       net->blocks[i]->as<torch::nn::Linear>()->weight.set_requires_grad(false);
       net->blocks[i]->as<torch::nn::Linear>()->bias.set_requires_grad(false);
     }
-    ParallelModel parallel = initialize(net, sharded_config(), in(world));
+    ParallelModel parallel = initialize(net, sharded_config(kGathered), in(world));
     const auto group = parallel.mpu().data_group();
     DistributedDataParallel<Mlp> ddp(net, group);
     ddp.forward(rows_of(0, world.rank())).sum().backward();
@@ -366,8 +383,7 @@ TEST_P(ShardedSteps, WritesOfListsAndToOut) {
         at::_foreach_add_(weights, wholes);
         at::_foreach_lerp_(weights, wholes, 0.125);
         Tensor out = weights[0];
-        // Of one copy it would be written while others read it, which is refused.
-        if (GetParam().empty()) torch::mul_out(out, weights[0], wholes[0]);
+        torch::mul_out(out, weights[0], wholes[0]);
         torch::mul_out(out, wholes[0], wholes[0]);
         if (i == 3) at::_foreach_copy_(weights, wholes);
       },

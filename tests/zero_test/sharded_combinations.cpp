@@ -6,15 +6,17 @@
 namespace oslo::zero_test {
 namespace {
 
+/// Weights that are gathered, and one copy of them a host.
+const std::vector<std::string> kWays = {kGathered, kOneCopy};
+
 /// Steps of one device, and of ranks with their rows of each batch.
 template <typename Optimizer, typename Options>
-void expect_one_device(int ranks, const std::string& more, const Options& options,
-                       const std::function<void(ParallelModel&)>& before_step = {}, double clip = 0,
-                       int shards = 0) {
+void expect_steps(int ranks, const Config& config, const Options& options,
+                  const std::function<void(ParallelModel&)>& before_step, double clip) {
   run_as_threads(ranks, [&](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, zero_config(more, 3, shards), in(world));
+    ParallelModel parallel = initialize(net, config, in(world));
     const MPU& mpu = parallel.mpu();
     Optimizer reference(trained(plain), options), optimizer(trained(net), options);
     DistributedDataParallel<Net> ddp(net, mpu.data_group());
@@ -33,6 +35,17 @@ void expect_one_device(int ranks, const std::string& more, const Options& option
       expect_near(net, plain);
     }
   });
+}
+
+/// The same with weights that are gathered, and with one copy of them a host.
+template <typename Optimizer, typename Options>
+void expect_one_device(int ranks, const std::string& more, const Options& options,
+                       const std::function<void(ParallelModel&)>& before_step = {}, double clip = 0,
+                       int shards = 0) {
+  for (const std::string& keys : kWays) {
+    SCOPED_TRACE(keys);
+    expect_steps<Optimizer>(ranks, zero_config(more, 3, shards, keys), options, before_step, clip);
+  }
 }
 
 TEST(ShardedWeights, BesideTensorRanks) {
@@ -73,55 +86,119 @@ TEST(ShardedWeights, ComputedAgainInBackward) {
   expect_one_device<AdamW>(4, again, adamw(), expect_used, 0, 2);
 }
 
+struct ShardedGrid {
+  int ranks;
+  std::string more = "";
+  int shards = 0;
+};
+
 TEST(ShardedWeights, AreWholeAgainByDeparallelize) {
-  struct Grid {
-    int ranks;
-    std::string more = "";
-    int shards = 0;
-  };
-  for (const Grid& grid : {Grid{2}, Grid{4, kTensor}, Grid{4, "", 2}}) {
-    run_as_threads(grid.ranks, [&](World world) {
-      at::set_num_threads(1);
-      Net plain = make_net(), net = make_net();
-      ParallelModel parallel = initialize(net, zero_config(grid.more, 3, grid.shards), in(world));
-      parallel.deparallelize();
-      expect_equal(net, plain, "deparallelized");
-    });
+  for (const ShardedGrid& grid : {ShardedGrid{2}, ShardedGrid{4, kTensor}, ShardedGrid{4, "", 2}}) {
+    for (const std::string& keys : kWays) {
+      run_as_threads(grid.ranks, [&](World world) {
+        at::set_num_threads(1);
+        Net plain = make_net(), net = make_net();
+        ParallelModel parallel =
+            initialize(net, zero_config(grid.more, 3, grid.shards, keys), in(world));
+        parallel.deparallelize();
+        expect_equal(net, plain, "deparallelized" + keys);
+      });
+    }
   }
+}
+
+/// With states, and a gradient that is there; each rank then has memory of its own.
+TEST(ShardedWeights, AreTrainedOnBehindDeparallelize) {
+  for (const ShardedGrid& grid : {ShardedGrid{2}, ShardedGrid{4, kTensor}, ShardedGrid{4, "", 2}}) {
+    for (const std::string& keys : kWays) {
+      SCOPED_TRACE(grid.more + keys);
+      run_as_threads(grid.ranks, [&](World world) {
+        at::set_num_threads(1);
+        Net plain = make_net(), net = make_net();
+        AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
+        ParallelModel parallel =
+            initialize(net, zero_config(grid.more, 3, grid.shards, keys), in(world));
+        train(plain, reference, 0, 3);
+        train(net, optimizer, 0, 3);
+        parallel.deparallelize(ReshardOptions().optimizer(&optimizer));
+        const auto gradients = trained(net), others = trained(plain);
+        for (size_t i = 0; i < gradients.size(); ++i) {
+          EXPECT_TRUE(torch::allclose(gradients[i].grad(), others[i].grad(), 1e-9, 1e-11)) << i;
+        }
+        if (world.rank() == 1) train(net, optimizer, 3, 4);
+        if (world.rank() == 1) train(plain, reference, 3, 4);
+        world.barrier();
+        for (size_t i = 0; i < gradients.size(); ++i) {
+          EXPECT_TRUE(torch::allclose(gradients[i], others[i], 1e-9, 1e-11)) << i;
+        }
+      });
+    }
+  }
+}
+
+TEST(ShardedWeights, AreLaidOtherwiseByReshard) {
+  run_as_threads(4, [](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
+    ParallelModel parallel = initialize(net, zero_config("", 3), in(world));
+    const std::vector<Config> next = {zero_config(kTensor, 3, 0, kGathered),
+                                      zero_config(kTensor, 3), zero_config("", 3, 2),
+                                      zero_config("", 3)};
+    for (int step = 0; step < 5; ++step) {
+      train(plain, reference, step, step + 1);
+      train(net, optimizer, step, step + 1);
+      expect_near(net, plain);
+      optimizer.zero_grad();  // initialize takes no gradients of what is shared out
+      if (step < 4) parallel.reshard(next[step], ReshardOptions().optimizer(&optimizer));
+    }
+  });
 }
 
 TEST(ShardedWeights, Verified) {
   for (const int shards : {0, 2}) {
-    run_as_threads(shards == 0 ? 2 : 4, [&](World world) {
-      at::set_num_threads(1);
-      Net plain = make_net(), net = make_net();
-      ParallelModel parallel = initialize(net, zero_config("", 3, shards), in(world));
-      const Tensors rows = batch(0, 0, 1);
-      const auto report = verify(parallel, plain.ptr(), {rows[0]});
-      EXPECT_TRUE(report.equal()) << report.to_string();
-    });
+    for (const std::string& keys : kWays) {
+      run_as_threads(shards == 0 ? 2 : 4, [&](World world) {
+        at::set_num_threads(1);
+        Net plain = make_net(), net = make_net();
+        ParallelModel parallel = initialize(net, zero_config("", 3, shards, keys), in(world));
+        const Tensors rows = batch(0, 0, 1);
+        const auto report = verify(parallel, plain.ptr(), {rows[0]});
+        EXPECT_TRUE(report.equal()) << keys << report.to_string();
+      });
+    }
   }
 }
 
 TEST(ShardedWeights, ConstructedLate) {
-  for (const int shards : {0, 2}) {
-    run_as_threads(shards == 0 ? 2 : 4, [&](World world) {
-      at::set_num_threads(1);
-      Net plain = make_net();
-      Net net = test::make_seeded(5, [] {
-        const DeferredInit deferred;
-        return Net();
+  for (const ShardedGrid& grid : {ShardedGrid{2}, ShardedGrid{4, kTensor}, ShardedGrid{4, "", 2}}) {
+    for (const std::string& keys : kWays) {
+      run_as_threads(grid.ranks, [&](World world) {
+        at::set_num_threads(1);
+        Net plain = make_net();
+        Net net = test::make_seeded(5, [] {
+          const DeferredInit deferred;
+          return Net();
+        });
+        ParallelModel parallel =
+            initialize(net, zero_config(grid.more, 3, grid.shards, keys), in(world));
+        AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
+        for (int step = 0; step < 2; ++step) {
+          for (size_t i = 0; i < trained(net).size(); ++i) {
+            const Tensor own = full_tensor(trained(net)[i]), other = trained(plain)[i];
+            EXPECT_TRUE(step == 0 ? torch::equal(own, other) : torch::allclose(own, other, 1e-9))
+                << grid.more << keys << i;
+          }
+          train(plain, reference, step, step + 1);
+          train(net, optimizer, step, step + 1);
+        }
       });
-      ParallelModel parallel = initialize(net, zero_config("", 3, shards), in(world));
-      for (size_t i = 0; i < trained(net).size(); ++i) {
-        EXPECT_TRUE(torch::equal(full_tensor(trained(net)[i]), trained(plain)[i])) << i;
-      }
-    });
+    }
   }
 }
 
-TEST(ShardedWeights, MeanOverUnequalCounts) {  // acceptance Z1
-  run_as_threads(2, [](World world) {
+void expect_mean_over_unequal_counts(const std::string& keys) {
+  run_as_threads(2, [&](World world) {
     struct WeightImpl : torch::nn::Module {
       WeightImpl() { w = register_parameter("w", torch::ones({3})); }
       Tensor forward(const Tensor& x) { return x * w.sum() / 3; }
@@ -131,7 +208,7 @@ TEST(ShardedWeights, MeanOverUnequalCounts) {  // acceptance Z1
       using ModuleHolder::ModuleHolder;
     };
     Weight net;
-    ParallelModel parallel = initialize(net, zero_config("", 3), in(world));
+    ParallelModel parallel = initialize(net, zero_config("", 3, 0, keys), in(world));
     DistributedDataParallel<Weight> ddp(net, parallel.mpu().data_group());
     const Tensor x = world.rank() == 0 ? torch::ones({5}) : torch::full({1}, 7.0);
     const Tensor out = ddp.forward(x);
@@ -146,6 +223,10 @@ TEST(ShardedWeights, MeanOverUnequalCounts) {  // acceptance Z1
     counted_mean(ddp.forward(x).sum(), static_cast<double>(x.numel()), ddp).backward();
     EXPECT_NEAR(full_tensor(net->w.grad()).sum().item<double>(), 2.0, 1e-6);
   });
+}
+
+TEST(ShardedWeights, MeanOverUnequalCounts) {  // acceptance Z1
+  for (const std::string& keys : kWays) expect_mean_over_unequal_counts(keys);
 }
 
 }  // namespace

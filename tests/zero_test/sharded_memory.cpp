@@ -37,7 +37,7 @@ TEST_P(ShardedMemory, HoldsPartsAndFewLayers) {
   run_as_threads(ranks, [&](World world) {
     at::set_num_threads(1);
     Deep net = test::make_seeded(1, [] { return Deep(); });
-    ParallelModel parallel = initialize(net, zero_config("", 3), in(world));
+    ParallelModel parallel = initialize(net, zero_config("", 3, 0, kGathered), in(world));
     DistributedDataParallel<Deep> ddp(net, parallel.mpu().data_group());
     const Tensor x = torch::ones({3, DeepImpl::kWidth}) * (1 + world.rank());
     ddp.forward(x).sum().backward();
@@ -58,17 +58,16 @@ TEST_P(ShardedMemory, HoldsPartsAndFewLayers) {
   });
 }
 
-/// Nor are casts of a weight, or of a view of one, by which C++'s nn::Linear multiplies.
-TEST_P(ShardedMemory, CastsDoNotWaitForBackward) {
-  const int ranks = GetParam();
+/// Behind a forward.
+void expect_no_casts(int ranks, const std::string& keys) {
   constexpr int64_t kCast = DeepImpl::kWidth * DeepImpl::kWidth * 2;
   for (const std::string& more : {std::string(), std::string(R"(, "master_weights": true)")}) {
     test::CountedMemory memory;
     run_as_threads(ranks, [&](World world) {
       at::set_num_threads(1);
       Deep net = test::make_seeded(1, [] { return Deep(); });
-      ParallelModel parallel =
-          initialize(net, zero_config(R"(, "amp": {"enabled": true})" + more, 3), in(world));
+      ParallelModel parallel = initialize(
+          net, zero_config(R"(, "amp": {"enabled": true})" + more, 3, 0, keys), in(world));
       DistributedDataParallel<Deep> ddp(net, parallel.mpu().data_group());
       const Tensor x = torch::ones({3, DeepImpl::kWidth}) * (1 + world.rank());
       ddp.forward(x).sum().backward();
@@ -83,6 +82,12 @@ TEST_P(ShardedMemory, CastsDoNotWaitForBackward) {
       out.sum().backward();
     });
   }
+}
+
+/// Nor are casts of a weight, or of a view of one, by which C++'s nn::Linear multiplies.
+TEST_P(ShardedMemory, CastsDoNotWaitForBackward) {
+  const int ranks = GetParam();
+  for (const std::string& keys : {kGathered, kOneCopy}) expect_no_casts(ranks, keys);
 }
 
 /// Three layers of a transformer in LibTorch's own classes, of width 768 as in PyTorch's
@@ -131,11 +136,11 @@ TEST_P(ShardedPeaks, AreThoseOfPyTorchOrBelow) {
   run_as_threads(kRanks, [&](World world) {
     at::set_num_threads(1);
     ThreeLayers net = test::make_seeded(1, [] { return ThreeLayers(); });
-    ParallelModel parallel =
-        initialize(net,
-                   Config::parse(c10::str(R"({"zero_optimization": {"enabled": true, "stage": 3, )",
-                                          R"("reshard": )", reshard ? "true" : "false", "}}")),
-                   in(world));
+    ParallelModel parallel = initialize(
+        net,
+        zero_config("", 3, 0,
+                    kGathered + (reshard ? R"(, "reshard": true)" : R"(, "reshard": false)")),
+        in(world));
     DistributedDataParallel<ThreeLayers> ddp(net, parallel.mpu().data_group());
     AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
     const Tensor tokens = torch::arange(2 * 3).view({3, 2}) + world.rank();

@@ -64,14 +64,14 @@ int64_t gathers_of_a_step(World world, const std::string& keys) {
 
 TEST(ShardedPipeline, GathersOnceAStep) {
   run_as_threads(4, [](World world) {
-    EXPECT_EQ(gathers_of_a_step(world, ""), kBuckets);
-    EXPECT_EQ(gathers_of_a_step(world, R"(, "reshard": false)"), kBuckets);
+    EXPECT_EQ(gathers_of_a_step(world, kGathered), kBuckets);
+    EXPECT_EQ(gathers_of_a_step(world, kGathered + R"(, "reshard": false)"), kBuckets);
   });
 }
 
 TEST(ShardedPipeline, GathersInEachMicroBatchWhereWeightsGo) {
   run_as_threads(4, [](World world) {
-    const int64_t gathers = gathers_of_a_step(world, R"(, "reshard": true)");
+    const int64_t gathers = gathers_of_a_step(world, kGathered + R"(, "reshard": true)");
     EXPECT_GE(gathers, kBuckets * kMicroBatches);
     EXPECT_LE(gathers, 2 * kBuckets * kMicroBatches);
   });

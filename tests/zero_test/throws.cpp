@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(2, 3),
                        ::testing::Values(Where::own_function, Where::computed_again,
                                          Where::hook_of_a_weight),
-                       ::testing::Values(std::string(), std::string(R"(, "reshard": false)")),
+                       ::testing::Values("", kGathered, kGathered + R"(, "reshard": false)"),
                        ::testing::Bool()));
 
 TEST_P(ThrownPass, LeavesNothingAndTheNextStepIsAnOrdinaryOne) {

@@ -2,6 +2,7 @@
 
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,31 +62,48 @@ void check_zero_keys(const ConfigValues& values, int data_ranks) {
 
 namespace {
 
-/// What weights that the data ranks of a host share ("copies_per_host": 1) cannot be beside.
-void check_shares_on_host(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
-  constexpr const char* kAsked = "'zero_optimization.copies_per_host' = 1";
-  constexpr const char* kFix = "; set it to 0";
-  OSLO_CHECK_AS(config, mpu.size("pipeline") == 1, kAsked, " beside pipeline stages", kFix);
-  if (mpu.size("data") == 1) return;
-  OSLO_CHECK_AS(config, values.zero_shard_size.value_or(mpu.size("data")) == mpu.size("data"),
-                kAsked, " beside 'shard_size' = ", values.zero_shard_size.value_or(0),
-                ", of copies in several groups", kFix);
-  OSLO_CHECK_AS(
-      config, HostRanks::can_share(*mpu.group("data")), kAsked, ": data ranks ",
-      mpu.group("data")->ranks(),
-      " do not go over shared memory (they are on several hosts, or the backend is another)", kFix);
-  for (const NamedTensor& parameter : model.in_use()) {
-    OSLO_CHECK_AS(config, !is_deferred(parameter.tensor), kAsked,
-                  " beside oslo::DeferredInit: ", parameter.name, " has no content yet", kFix);
-    OSLO_CHECK_AS(config, parameter.tensor.device().is_cpu(), kAsked, ": ", parameter.name,
-                  " is on ", parameter.tensor.device(), ", and memory is shared on the CPU", kFix);
+/// The data ranks that have the weights once.
+const std::shared_ptr<Group>& shard_group(const MPU& mpu, const ConfigValues& values) {
+  const std::shared_ptr<Group>& data = mpu.group("data");
+  const int shards = values.zero_shard_size.value_or(data->size());
+  return shards > 1 && shards < data->size() ? mpu.group("data_shards") : data;
+}
+
+/// Why these data ranks cannot share one copy of the weights a host; empty where they can.
+std::string against_one_copy(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
+  if (mpu.size("pipeline") > 1) return " beside pipeline stages";
+  Group& shards = *shard_group(mpu, values);
+  if (shards.size() == 1 || values.zero_shard_size == 1) return "";
+  if (!HostRanks::can_share(shards)) {
+    return c10::str(": data ranks ", shards.ranks(),
+                    " do not go over shared memory (they are on several hosts, or the backend is "
+                    "another)");
   }
+  for (const NamedTensor& parameter : model.in_use()) {
+    if (!parameter.tensor.device().is_cpu()) {
+      return c10::str(": ", parameter.name, " is on ", parameter.tensor.device(),
+                      ", and memory is shared on the CPU");
+    }
+  }
+  return "";
+}
+
+/// Whether they do: as the config says, else where all of them can. Collective over the world.
+bool keep_one_copy(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
+  if (values.zero_copies_per_host) return *values.zero_copies_per_host == 1;
+  const bool can = against_one_copy(model, mpu, values).empty();
+  const auto all = mpu.world().exchange("copies of the weights a host", can ? "one" : "none");
+  return std::find(all.begin(), all.end(), "none") == all.end();
 }
 
 }  // namespace
 
 void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
-  if (values.zero_copies_per_host.value_or(0) == 1) check_shares_on_host(model, mpu, values);
+  if (values.zero_copies_per_host == 1) {
+    const std::string against = against_one_copy(model, mpu, values);
+    OSLO_CHECK_AS(config, against.empty(), "'zero_optimization.copies_per_host' = 1", against,
+                  "; set it to 0");
+  }
   if (!values.master_weights) return;
   for (const NamedTensor& parameter : model.in_use()) {
     OSLO_CHECK_AS(
@@ -117,23 +135,26 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
   const KeepGathered keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
                             : in_stages                              ? KeepGathered::until_written
                                                                      : KeepGathered::until_backward;
-  const ShardedHow how{keep, values.zero_copies_per_host.value_or(0) == 1};
-  const std::shared_ptr<Group>& replicas = mpu.group("data");
-  const int shards = values.zero_shard_size.value_or(replicas->size());
-  if (shards == 1) return nullptr;
-  take_from_first(layers, *replicas);
-  const bool copies = shards < replicas->size();
-  const std::shared_ptr<Group>& group = copies ? mpu.group("data_shards") : replicas;
-  if (copies) {
+  if (values.zero_shard_size == 1) return nullptr;
+  take_from_first(layers, *mpu.group("data"));
+  const std::shared_ptr<Group>& group = shard_group(mpu, values);
+  if (group->size() < mpu.size("data")) {
     set_travel_type(*group, context->precision);
     set_travel_type(*copies_of(*group), context->precision);
   }
+  const ShardedHow how{keep, keep_one_copy(model, mpu, values)};
   auto shared = shard_parameters(layers, group, context, how, on_stages);
   for (const ModuleView& entry : model.modules()) {
     auto* const table = entry.module ? entry.module->as<torch::nn::EmbeddingImpl>() : nullptr;
     if (table != nullptr) nn::move_padding_to_mark(*table);
   }
   return shared;
+}
+
+void fill_shared_weights(const ModelView& model) {
+  std::vector<at::Tensor> parameters;
+  for (const NamedTensor& parameter : model.in_use()) parameters.push_back(parameter.tensor);
+  for (const auto& buckets : buckets_of(parameters)) buckets->fill();
 }
 
 }  // namespace oslo

@@ -25,4 +25,7 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
                                             const ConfigValues& values, const ContextPtr& context,
                                             const std::function<void(ModelContext&)>& on_stages);
 
+/// Makes deferred weights where data ranks share them; what is deferred elsewhere stays so.
+void fill_shared_weights(const ModelView& model);
+
 }  // namespace oslo

@@ -31,6 +31,7 @@ class GatheredBucket final : public ShardBucket {
   int64_t gathered_bytes() const override;
   void let_go() override;
   void renew_kept() override;
+  void fill() override {}  // as any tensor that is deferred
 
  private:
   /// The writes of a tensor that a program has got over a part, and of its views, which may live

@@ -1,15 +1,19 @@
 #include "parallelizers/data/sharded/host_bucket.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "mpu/base/error.h"
 #include "parallelizers/data/exchange/travel_type.h"
 #include "parallelizers/data/sharded/written_counts.h"
+#include "parallelizers/deferred/content.h"
+#include "parallelizers/deferred/fill.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/graph_pass.h"
 #include "parallelizers/placement/carrier/local_of.h"
@@ -75,6 +79,25 @@ void HostBucket::lay_weight(size_t number, const at::Tensor& parameter, const La
   host_->deposits().set_owner(first_ + number, std::make_shared<Gradient>(own, number));
 }
 
+/// One by one, so that a rank has memory for one part beside those that are shared.
+void HostBucket::fill() {
+  const c10::AutoGradMode no_grad(false);
+  const std::vector<at::Tensor> parts = this->parts();
+  const auto deferred = [](const at::Tensor& part) { return is_deferred(part); };
+  if (std::none_of(parts.begin(), parts.end(), deferred)) return;
+  host_->turns().begin_write();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!is_deferred(parts[i])) continue;
+    oslo::fill(parts[i]);
+    const at::Tensor part = host_->part(first_ + i);
+    part.copy_(unmarked_alias(parts[i]));
+    const Mark& mark = *mark_of(parts[i]);
+    lay_parameter(parts[i], part, weights_[i].layout, std::string(mark.name), mark.sharded);
+    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
+  }
+  host_->turns().end_write();
+}
+
 std::shared_ptr<void> HostBucket::write(size_t number, const at::Tensor& tensor) {
   if (!host_->holds(tensor)) return nullptr;
   auto impl = weights_[number].parameter.lock();
@@ -107,7 +130,7 @@ at::Tensor HostBucket::alias_of_whole(size_t number, const at::Tensor& part) con
 /// Hooks on a weight are called with the average, which comes only at the end of a pass.
 bool HostBucket::take_gradients(const std::vector<at::Tensor>& parts,
                                 const std::vector<at::Tensor>& gradients) {
-  if (pass_hands_gradients_out()) return false;
+  if (pass_hands_gradients_out() || all_->copies().are_seen(parts)) return false;
   for (const at::Tensor& part : parts) {
     if (part.requires_grad() && !torch::autograd::impl::hooks(part).empty()) return false;
   }
@@ -115,6 +138,7 @@ bool HostBucket::take_gradients(const std::vector<at::Tensor>& parts,
     if (!weights_[i].trained || !gradients[i].defined()) continue;
     host_->deposits().leave(first_ + i, local_of(gradients[i]).expand(weights_[i].pieces->sizes));
   }
+  all_->gradients_come();
   return true;
 }
 

@@ -24,13 +24,14 @@ class HostBucket final : public ShardBucket {
         host_(std::move(host)),
         first_(first) {}
 
-  /// The part lies in `host`, and has its content.
+  /// The part lies in `host`, unless it is deferred.
   void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
                   LayoutPtr used) override;
   std::shared_ptr<void> write(size_t number, const at::Tensor& tensor) override;
   void count_writes_of(const at::Tensor& /*data*/) override {}  // they are seen as they are written
   int64_t gathered_bytes() const override { return 0; }
   void renew_kept() override { bring(parts()); }
+  void fill() override;
 
  private:
   class Write;

@@ -68,6 +68,12 @@ void ShardBuckets::let_all_go() {
   }
 }
 
+void ShardBuckets::fill() {
+  for (const Entry& entry : buckets_) {
+    if (const auto bucket = entry.bucket.lock()) bucket->fill();
+  }
+}
+
 void ShardBuckets::about_to_use() {
   if (keep_ == KeepGathered::until_written || !pass_.expired()) return;
   if (torch::autograd::get_current_graph_task_id() == -1) return;

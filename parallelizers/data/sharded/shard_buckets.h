@@ -24,6 +24,8 @@ class GatheredWeights {
   virtual void let_go() = 0;
   /// Views of them that a program has kept over a write of the parts show the new content.
   virtual void renew_kept() = 0;
+  /// Parts that have no content yet (deferred construction) get it where they lie.
+  virtual void fill() = 0;
 };
 
 /// Until when whole weights stay there.
@@ -55,6 +57,7 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   /// A backward pass has no more use for them.
   void used_in_backward(GatheredWeights& bucket);
   void let_all_go();
+  void fill();
 
   ShardCopies& copies() { return copies_; }
   /// In a backward pass: this rank's parts get gradients.

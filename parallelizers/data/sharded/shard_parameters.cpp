@@ -12,6 +12,7 @@
 #include "parallelizers/data/sharded/gathered_bucket.h"
 #include "parallelizers/data/sharded/host_bucket.h"
 #include "parallelizers/data/zero/replica_context.h"
+#include "parallelizers/deferred/content.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
@@ -125,9 +126,9 @@ void shard(const Uncut& weight, const std::shared_ptr<ShardBucket>& bucket, at::
   Layout of_replica(context);  // of what tensor ranks leave
   of_replica[context->replica_axis] = (*weight.layout)[context->replica_axis];
   const at::Tensor own_part = local_part(weight.own, of_replica);
-  if (part.defined()) {
+  if (part.defined() && !is_deferred(own_part)) {
     part.copy_(own_part);
-  } else {
+  } else {  // or it gets there with its content
     part = own_part.clone(at::MemoryFormat::Contiguous);
   }
   const at::Tensor& own = weight.own;

@@ -25,7 +25,8 @@ struct ShardedLayer {
 struct ShardedHow {
   KeepGathered keep = KeepGathered::until_next;
   /// They lie in memory that the replicas share, and none is gathered: the replicas can
-  /// (HostRanks::can_share), and all weights are on the CPU and have their content.
+  /// (HostRanks::can_share), and all weights are on the CPU. Those that are deferred lie there
+  /// when they have been filled (ShardBuckets::fill).
   bool one_copy_on_host = false;
 };
 
