@@ -30,7 +30,7 @@ inline OptionTests option_tests() {
        "Mpu.AllReduceOfRankIdsOverTensorGroups"},
       {"MpuOptions::data_parallel_size", "mpu_test/mpu.cpp",
        "MpuOptions.SizesThatDoNotFitNameFactorsProductAndTheNearest"},
-      {"MpuOptions::data_shard_size", "zero_test/hybrid.cpp", "Hybrid.MovesWhatItSays",
+      {"MpuOptions::data_shard_size", "zero_test/hybrid.cpp", "HybridShards.MovesWhatItSays",
        "data_shards"},
       {"MpuOptions::rank_order", "mpu_test/mpu.cpp", "Mpu.GroupsReachTheirMembersInBothOrders"},
       {"MpuOptions::axes", "mpu_test/axes.cpp", "NamedAxes.EveryGroupAndGetterReachesItsRanks"},
