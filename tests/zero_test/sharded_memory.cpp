@@ -58,6 +58,31 @@ TEST_P(ShardedMemory, HoldsPartsAndFewLayers) {
   });
 }
 
+/// Beside the memory that ranks share, which no allocator has handed out.
+TEST_P(ShardedMemory, OfDeferredWeightsARankMakesOnePartAfterTheOther) {
+  const int ranks = GetParam();
+  constexpr int64_t kLayer = DeepImpl::kWidth * DeepImpl::kWidth * 4;
+  test::CountedMemory memory;
+  run_as_threads(ranks, [&](World world) {
+    at::set_num_threads(1);
+    Deep net = test::make_seeded(1, [] {
+      const DeferredInit deferred;
+      return Deep();
+    });
+    world.barrier();
+    const int64_t before = memory.bytes();
+    if (world.rank() == 0) memory.take_peak();
+    world.barrier();
+    ParallelModel parallel = initialize(net, zero_config("", 3, 0, kOneCopy), in(world));
+    world.barrier();
+    if (world.rank() == 0) {
+      EXPECT_LT(memory.take_peak() - before, ranks * kLayer);
+      EXPECT_LT(memory.bytes() - before, kLayer);
+    }
+    world.barrier();
+  });
+}
+
 /// Behind a forward.
 void expect_no_casts(int ranks, const std::string& keys) {
   constexpr int64_t kCast = DeepImpl::kWidth * DeepImpl::kWidth * 2;
