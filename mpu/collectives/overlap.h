@@ -28,4 +28,9 @@ class OverlapScope {
 /// on the cores that compute (docs/performance.md). The same on all ranks of the group.
 bool overlap_pays(const at::Tensor& tensor, const Group& group);
 
+/// Whether a tensor like this one takes longer to travel than the CPU works for it: on devices, and
+/// over Gloo, between hosts. Over shared memory all of the way is work. The same on all ranks of
+/// the group.
+bool moves_aside(const at::Tensor& tensor, const Group& group);
+
 }  // namespace oslo

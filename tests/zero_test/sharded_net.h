@@ -33,12 +33,16 @@ struct MlpImpl : torch::nn::Module {
     bias = register_parameter("bias", torch::ones({7}));
   }
   Tensor forward(Tensor x) {
-    for (const int i : order) x = torch::tanh(blocks[i]->as<torch::nn::Linear>()->forward(x));
+    for (const int i : order) {
+      x = torch::tanh(blocks[i]->as<torch::nn::Linear>()->forward(x));
+      if (behind) behind(i);
+    }
     return x + bias;
   }
   torch::nn::ModuleList blocks;
   Tensor bias, kept;
   std::vector<int> order{0, 1, 2};
+  std::function<void(int block)> behind;
 };
 TORCH_MODULE(Mlp);
 

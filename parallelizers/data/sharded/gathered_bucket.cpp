@@ -9,6 +9,7 @@
 
 #include "mpu/base/error.h"
 #include "mpu/base/ledger.h"
+#include "mpu/collectives/overlap.h"
 #include "parallelizers/data/sharded/bucket_tag.h"
 #include "parallelizers/data/sharded/rule_name.h"
 #include "parallelizers/data/sharded/written_counts.h"
@@ -43,6 +44,7 @@ int64_t GatheredBucket::gathered_bytes() const {
 
 void GatheredBucket::let_go() {
   ShardBucket::let_go();
+  ahead_.reset();
   memory_.reset();
   wholes_.clear();
 }
@@ -55,28 +57,60 @@ at::Tensor GatheredBucket::alias_of_whole(size_t number, const at::Tensor& /*par
   return alias_counted_by(wholes_[number], wholes_[number]);
 }
 
+std::vector<uint32_t> GatheredBucket::written(const std::vector<at::Tensor>& parts) const {
+  std::vector<uint32_t> written;
+  for (const at::Tensor& part : parts) written.push_back(version_of(*part.unsafeGetTensorImpl()));
+  for (const Handed& one : handed_) written.push_back(one.counter.current_version());
+  return written;
+}
+
+JoinedShards GatheredBucket::shards() const {
+  std::vector<const ShardPieces*> pieces;
+  for (const Weight& weight : weights_) pieces.push_back(&*weight.pieces);
+  return {pieces, replicas_->size(), /*beside=*/1};
+}
+
+/// What this rank gives to the others.
+at::Tensor GatheredBucket::own_shard(const std::vector<at::Tensor>& parts) const {
+  std::vector<at::Tensor> own;
+  for (const at::Tensor& part : parts) {
+    OSLO_CHECK(part.scalar_type() == parts[0].scalar_type(), "weights of ", name_,
+               ", of which data replicas keep parts, are ", parts[0].scalar_type(), " and ",
+               part.scalar_type(), "; give those of a layer one type");
+    own.push_back(unmarked_alias(part).reshape(-1));
+  }
+  own.push_back(bucket_tag::bits(number_, own[0].options()));
+  return at::cat(own);
+}
+
+void GatheredBucket::gather_ahead() {
+  const std::vector<at::Tensor> parts = this->parts();
+  if (memory_.defined() && is_unwritten(parts)) return;
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  const RuleScope scope(kZeroRule);
+  const at::Tensor own = own_shard(parts);
+  if (!moves_aside(own, *replicas_)) return;
+  ahead_ = Ahead{replicas_->start_all_gather(own, 0, shards().sizes()), written(parts)};
+}
+
 void GatheredBucket::gather(const std::vector<at::Tensor>& parts) {
   const BelowDoor below;
   const c10::InferenceMode off(false);  // a forward that is recorded may come to them next
   const c10::AutoGradMode no_grad(false);
   const RuleScope scope(kZeroRule);
+  std::optional<Ahead> ahead = std::exchange(ahead_, std::nullopt);
   let_go();
   all_->about_to_gather(*this);
-  std::vector<at::Tensor> own;
-  std::vector<const ShardPieces*> pieces;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    OSLO_CHECK(parts[i].scalar_type() == parts[0].scalar_type(), "weights of ", name_,
-               ", of which data replicas keep parts, are ", parts[0].scalar_type(), " and ",
-               parts[i].scalar_type(), "; give those of a layer one type");
-    own.push_back(unmarked_alias(parts[i]).reshape(-1));
-    pieces.push_back(&*weights_[i].pieces);
-  }
-  own.push_back(bucket_tag::bits(number_, own[0].options()));
-  JoinedShards shards(pieces, replicas_->size(), /*beside=*/1);
-  const at::Tensor joined = replicas_->all_gather(at::cat(own), 0, shards.sizes());
+  JoinedShards shards = this->shards();
+  if (ahead && ahead->written != written(parts)) ahead.reset();
+  at::Tensor joined =
+      ahead ? ahead->joined.wait() : replicas_->all_gather(own_shard(parts), 0, shards.sizes());
   if (joined.is_cpu()) check_others_gather_it(joined, shards);
   lay_out(joined, shards, parts);
+  joined.reset();
   regain_saved();
+  all_->has_gathered(shared_from_this());
 }
 
 /// On devices that would be waited for; there a backward pass sees it first.

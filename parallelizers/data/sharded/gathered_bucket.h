@@ -32,8 +32,15 @@ class GatheredBucket final : public ShardBucket {
   void let_go() override;
   void renew_kept() override;
   void fill() override {}  // as any tensor that is deferred
+  void gather_ahead() override;
+  void drop_ahead() override { ahead_.reset(); }
 
  private:
+  /// A gather under way.
+  struct Ahead {
+    Pending joined;
+    std::vector<uint32_t> written;  ///< how often its parts were, when it was started
+  };
   /// The writes of a tensor that a program has got over a part, and of its views, which may live
   /// longer.
   struct Handed {
@@ -46,6 +53,9 @@ class GatheredBucket final : public ShardBucket {
   at::Tensor alias_of_whole(size_t number, const at::Tensor& part) const override;
   /// Since they were gathered.
   bool is_unwritten(const std::vector<at::Tensor>& parts) const;
+  std::vector<uint32_t> written(const std::vector<at::Tensor>& parts) const;
+  JoinedShards shards() const;
+  at::Tensor own_shard(const std::vector<at::Tensor>& parts) const;
   void gather(const std::vector<at::Tensor>& parts);
   void check_others_gather_it(const at::Tensor& joined, const JoinedShards& shards) const;
   void lay_out(const at::Tensor& joined, JoinedShards& shards,
@@ -57,6 +67,7 @@ class GatheredBucket final : public ShardBucket {
   std::optional<KeptMemory> last_memory_;  ///< alive where a program has kept a view
   bool may_be_written_ = false;            ///< uncounted, since it was gathered
   std::vector<Handed> handed_;
+  std::optional<Ahead> ahead_;
 };
 
 }  // namespace oslo

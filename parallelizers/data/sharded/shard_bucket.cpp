@@ -33,12 +33,12 @@ using torch::autograd::variable_list;
 /// of their averages. As early as it can run, as LibTorch's accumulators do.
 class AverageShards final : public Node {
  public:
-  using Average = std::function<variable_list(const variable_list& gradients)>;
+  using Average = std::function<variable_list(variable_list gradients)>;
   explicit AverageShards(Average average)
       : Node(/*sequence_nr=*/UINT64_MAX), average_(std::move(average)) {}
 
   std::string name() const override { return "OsloAverageShards"; }
-  variable_list apply(variable_list&& gradients) override { return average_(gradients); }
+  variable_list apply(variable_list&& gradients) override { return average_(std::move(gradients)); }
 
  private:
   const Average average_;
@@ -158,9 +158,10 @@ NodePtr ShardBucket::node_for(const std::vector<at::Tensor>& parts) {
 
 NodePtr ShardBucket::make_node(const std::vector<at::Tensor>& parts) {
   const NodePtr node =
-      oslo::make_node<AverageShards>([own = weak_from_this()](const variable_list& gradients) {
+      oslo::make_node<AverageShards>([own = weak_from_this()](variable_list gradients) {
         const auto bucket = own.lock();
-        return bucket ? bucket->average(gradients) : variable_list(gradients.size());
+        const size_t count = gradients.size();
+        return bucket ? bucket->average(std::move(gradients)) : variable_list(count);
       });
   torch::autograd::edge_list edges;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -214,7 +215,7 @@ void ShardBucket::check_others_average_it(const at::Tensor& tag) const {
 
 /// A weight that this replica did not use counts as zeros; one that none did has no gradient: how
 /// many did comes behind the parts, and behind which bucket it is.
-std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& gradients) {
+std::vector<at::Tensor> ShardBucket::average(std::vector<at::Tensor> gradients) {
   OSLO_CHECK(!c10::GradMode::is_enabled(),
              "a backward pass with create_graph over weights that data replicas keep parts of "
              "(zero_optimization, stage 3): what is averaged over replicas has no graph; take "
@@ -246,6 +247,7 @@ std::vector<at::Tensor> ShardBucket::average(const std::vector<at::Tensor>& grad
     beside.push_back(gradients[i].defined() ? 1 : 0);
     if (gradients[i].defined()) {
       shards.write(joined, local_of(gradients[i]).expand(weights_[i].pieces->sizes));
+      gradients[i].reset();  // whole ones go while their averages come
     } else {
       shards.write_zeros(joined);
     }

@@ -107,7 +107,7 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
 
   NodePtr node_for(const std::vector<at::Tensor>& parts);
   NodePtr make_node(const std::vector<at::Tensor>& parts);
-  std::vector<at::Tensor> average(const std::vector<at::Tensor>& gradients);
+  std::vector<at::Tensor> average(std::vector<at::Tensor> gradients);
   void check_others_average_it(const at::Tensor& tag) const;
   at::Tensor average_of(const at::Tensor& joined, const JoinedShards& shards) const;
 

@@ -27,6 +27,7 @@ class ShardBuckets::Pass {
   /// What is kept until backward has used it may be there for another pass.
   void end(bool threw) {
     const auto all = all_.lock();
+    if (all) all->ahead_.end(GatherAhead::Direction::backward);
     if (all && (threw || all->keep_ == KeepGathered::until_next)) all->let_all_go();
   }
 
@@ -45,6 +46,7 @@ std::string ShardBuckets::name_of(size_t number) const {
 }
 
 void ShardBuckets::about_to_gather(const GatheredWeights& bucket) {
+  ahead_.about_to_gather(bucket);
   if (keep_ != KeepGathered::until_next) return;
   for (const Entry& entry : buckets_) {
     const auto other = entry.bucket.lock();
@@ -52,13 +54,27 @@ void ShardBuckets::about_to_gather(const GatheredWeights& bucket) {
   }
 }
 
+/// Outside of forwards and passes, whose ends are known, nothing is expected.
+void ShardBuckets::has_gathered(const std::shared_ptr<GatheredWeights>& bucket) {
+  using Direction = GatherAhead::Direction;
+  if (torch::autograd::get_current_graph_task_id() != -1) {
+    if (!pass_.expired()) ahead_.has_gathered(bucket, Direction::backward);
+  } else if (in_forward_) {
+    ahead_.has_gathered(bucket, Direction::forward);
+  }
+}
+
 void ShardBuckets::forward_begins() {
+  ahead_.end(GatherAhead::Direction::forward);  // of one that has thrown
+  in_forward_ = true;
   for (const Entry& entry : buckets_) {
     if (const auto bucket = entry.bucket.lock()) bucket->renew_kept();
   }
 }
 
 void ShardBuckets::forward_ended() {
+  in_forward_ = false;
+  ahead_.end(GatherAhead::Direction::forward);
   if (keep_ == KeepGathered::until_next) let_all_go();
 }
 

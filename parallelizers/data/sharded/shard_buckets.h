@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "parallelizers/data/sharded/gather_ahead.h"
 #include "parallelizers/data/sharded/shard_copies.h"
 
 namespace oslo {
 
 /// What comes and goes together.
-class GatheredWeights {
+class GatheredWeights : public Gatherable {
  public:
-  virtual ~GatheredWeights() = default;
   virtual const std::string& name() const = 0;
   /// What this rank has of them between their uses.
   virtual std::vector<at::Tensor> parts() const = 0;
@@ -49,6 +49,7 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   std::string name_of(size_t number) const;
 
   void about_to_gather(const GatheredWeights& bucket);
+  void has_gathered(const std::shared_ptr<GatheredWeights>& bucket);
   void forward_begins();
   /// A forward is done; its backward pass, if there is one, is yet to come.
   void forward_ended();
@@ -78,6 +79,8 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   ShardCopies copies_;
   std::vector<Entry> buckets_;
   std::weak_ptr<Pass> pass_;
+  bool in_forward_ = false;
+  GatherAhead ahead_;
 };
 
 }  // namespace oslo
