@@ -103,6 +103,15 @@ std::vector<at::Tensor> ShardBucket::parts() const {
   return parts;
 }
 
+int64_t ShardBucket::whole_bytes() const {
+  int64_t bytes = 0;
+  for (const Weight& weight : weights_) {
+    const auto part = weight.parameter.lock();
+    if (part) bytes += weight.pieces->elements() * static_cast<int64_t>(part->dtype().itemsize());
+  }
+  return bytes;
+}
+
 void ShardBucket::cast_made(const at::Tensor& cast, const at::Tensor& of) {
   if (cast.is_alias_of(of)) return;
   const auto whole = std::find_if(wholes_.begin(), wholes_.end(),

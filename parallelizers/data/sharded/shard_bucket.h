@@ -56,6 +56,7 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
   const std::string& name() const override { return name_; }
   const std::shared_ptr<ShardBuckets>& all() const { return all_; }
   std::vector<at::Tensor> parts() const override;
+  int64_t whole_bytes() const override;
   void let_go() override { regained_.clear(); }
 
  protected:

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace oslo {
@@ -48,9 +49,34 @@ std::string ShardBuckets::name_of(size_t number) const {
 void ShardBuckets::about_to_gather(const GatheredWeights& bucket) {
   ahead_.about_to_gather(bucket);
   if (keep_ != KeepGathered::until_next) return;
+  const auto entry = std::find_if(buckets_.begin(), buckets_.end(), [&](const Entry& each) {
+    return each.bucket.lock().get() == &bucket;
+  });
+  if (entry == buckets_.end() || !entry->of_layer) return;
+  entry->gathered = ++gathers_;
+  make_room_for(bucket);
+}
+
+/// Whole layers have the room of the largest one. Those that were gathered last stay in it: a small
+/// one that is used around another is not gathered twice.
+void ShardBuckets::make_room_for(const GatheredWeights& layer) {
+  int64_t room = 0;
+  std::vector<std::pair<uint64_t, std::shared_ptr<GatheredWeights>>> others;
   for (const Entry& entry : buckets_) {
-    const auto other = entry.bucket.lock();
-    if (other && other.get() != &bucket && entry.of_layer) other->let_go();
+    const auto bucket = entry.bucket.lock();
+    if (!bucket || !entry.of_layer) continue;
+    room = std::max(room, bucket->whole_bytes());
+    if (bucket.get() != &layer) others.emplace_back(entry.gathered, bucket);
+  }
+  room -= layer.whole_bytes();
+  std::sort(others.rbegin(), others.rend());
+  for (const auto& [_, bucket] : others) {
+    const int64_t bytes = bucket->gathered_bytes();
+    if (bytes > room) {
+      bucket->let_go();
+    } else {
+      room -= bytes;
+    }
   }
 }
 

@@ -18,7 +18,8 @@ class GatheredWeights : public Gatherable {
   virtual const std::string& name() const = 0;
   /// What this rank has of them between their uses.
   virtual std::vector<at::Tensor> parts() const = 0;
-  /// Bytes of the whole weights, where they are there.
+  /// Bytes of the whole weights, wherever they are, and where they are there.
+  virtual int64_t whole_bytes() const = 0;
   virtual int64_t gathered_bytes() const = 0;
   /// Gives them back, but for what somebody still holds.
   virtual void let_go() = 0;
@@ -30,7 +31,7 @@ class GatheredWeights : public Gatherable {
 
 /// Until when whole weights stay there.
 enum class KeepGathered {
-  until_next,      ///< of a layer until the next is gathered; what lies outside: a forward's end
+  until_next,      ///< of a layer until others need its room; what lies outside: a forward's end
   until_backward,  ///< until a backward pass has used them
   until_written,   ///< until their parts are written, or `let_all_go`: for several micro-batches
 };
@@ -74,10 +75,13 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   struct Entry {
     std::weak_ptr<GatheredWeights> bucket;
     bool of_layer;
+    uint64_t gathered = 0;  ///< when, among all gathers
   };
+  void make_room_for(const GatheredWeights& layer);
   const KeepGathered keep_;
   ShardCopies copies_;
   std::vector<Entry> buckets_;
+  uint64_t gathers_ = 0;
   std::weak_ptr<Pass> pass_;
   bool in_forward_ = false;
   GatherAhead ahead_;
