@@ -90,10 +90,26 @@ void PassExchange::make_reducer() {
   if (options_.static_graph()) reducer_->set_static_graph();
 }
 
+/// A reducer that a backward pass has left half way, as it threw, refuses every later one. What had
+/// set out ends by itself; its averages are lost, as the pass's gradients are.
+void PassExchange::begin_anew() {
+  logger_.reset();
+  reducer_.reset();
+  make_reducer();
+  std::fill(came_.begin(), came_.end(), 0);
+  complete_ = true;
+  counted_uses_ = false;
+}
+
 void PassExchange::gradient_came(size_t index) {
   came_[index] = 1;
   if (end_awaited_.exchange(true)) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { backward_ended(); });
+  // The engine lets go of its callbacks where the pass throws: what has come is views of buckets,
+  // and LibTorch's zero_grad refuses those.
+  const std::shared_ptr<PassExchange> pass(this, [](PassExchange* exchange) {
+    if (exchange->end_awaited_) exchange->settle_gradients();
+  });
+  torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->backward_ended(); });
 }
 
 void PassExchange::last_bucket_left() {
@@ -155,7 +171,7 @@ void PassExchange::check_finished() const {
 
 void PassExchange::forward_begins(bool exchanges) {
   const RuleScope scope(kRule);
-  end_awaited_ = false;  // a backward that threw never came to its end
+  if (end_awaited_.exchange(false)) begin_anew();  // the last backward never came to its end
   check_finished();
   if (exchanges || first_of_static()) reducer_->prepare_for_forward();
   reduced_->hand_out();  // the program may have let go of gradients

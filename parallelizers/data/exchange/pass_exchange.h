@@ -46,6 +46,7 @@ class PassExchange {
  private:
   void hand_out_plain_gradients();
   void make_reducer();
+  void begin_anew();
   void gradient_came(size_t index);
   void last_bucket_left();
   void backward_ended();
