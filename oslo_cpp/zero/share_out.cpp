@@ -18,8 +18,10 @@
 namespace oslo {
 namespace {
 
-bool is_trained_here(const at::Tensor& parameter) {
-  return parameter.defined() && parameter.requires_grad() && is_here(parameter);
+/// One that is frozen, too, where it has a gradient, by which the plain optimizer steps it.
+bool is_stepped_here(const at::Tensor& parameter) {
+  if (!parameter.defined() || !is_here(parameter)) return false;
+  return parameter.requires_grad() || parameter.grad().defined();
 }
 
 }  // namespace
@@ -102,7 +104,7 @@ void StateSharing::bucket_new() {
   std::vector<std::vector<int64_t>> elements;
   for (size_t i = 0; i < shared_.size(); ++i) {
     Shared& shared = shared_[i];
-    if (shared.stepped || !is_trained_here(shared.parameter)) continue;
+    if (shared.stepped || !is_stepped_here(shared.parameter)) continue;
     shared.stepped = true;
     shared.layout = layout(shared.parameter);
     shared.strides = shared.parameter.strides().vec();

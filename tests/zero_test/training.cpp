@@ -192,6 +192,29 @@ TEST(Zero, ParametersMayBeAddedFrozenAndLeftOut) {
   });
 }
 
+/// Frozen before the first step, by which it is known: zeros are a gradient, and weights decay.
+TEST(Zero, AFrozenParameterThatHasAGradientIsStepped) {
+  run_as_threads(2, [&](World world) {
+    at::set_num_threads(1);
+    Net plain = make_net(), net = make_net();
+    ParallelModel parallel = initialize(net, zero_config(), in(world));
+    const auto options = torch::optim::AdamWOptions(0.01).weight_decay(0.1);
+    torch::optim::AdamW reference(trained(plain), options);
+    ZeroOptimizer<torch::optim::AdamW> optimizer(parallel, trained(net), options);
+    const auto train = [&](torch::optim::Optimizer& of, Net& model) {
+      const Tensors rows = batch(0, 0, 1);
+      torch::mse_loss(model->forward(rows[0]), rows[1]).backward();
+      model->up->weight.set_requires_grad(false);
+      of.zero_grad(/*set_to_none=*/false);
+      torch::mse_loss(model->forward(rows[0]), rows[1]).backward();
+      of.step();
+    };
+    train(reference, plain);
+    train(optimizer, net);
+    expect_equal(net, plain, "after it");
+  });
+}
+
 TEST(Zero, AThrowInTheStepLeavesTheOptimizerAsItWas) {
   struct Throwing : torch::optim::SGD {
     using torch::optim::SGD::SGD;
