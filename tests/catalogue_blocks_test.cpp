@@ -7,6 +7,7 @@
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
 #include "tests/support/sequence_catalogue.h"
+#include "tests/support/zero_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -67,6 +68,11 @@ INSTANTIATE_TEST_SUITE_P(BlocksInThreeDimensions, OnStages,
 INSTANTIATE_TEST_SUITE_P(Blocks, Recomputed,
                          testing::ValuesIn(recomputed({vit, conformer, diffusion}, 16)),
                          recomputed_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Blocks, AtAStage,
+                         testing::ValuesIn(at_stages(
+                             {{vit}, {conformer}, {diffusion, {.unread = {"time_embed.0"}}}}, 9)),
+                         zero_case_name);
 
 INSTANTIATE_TEST_SUITE_P(Blocks, CutAlongSequence,
                          testing::ValuesIn(along_sequence({vit, conformer, diffusion}, 0)),

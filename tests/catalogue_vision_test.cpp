@@ -11,6 +11,7 @@
 #include "tests/support/pipeline_catalogue.h"
 #include "tests/support/recomputation_catalogue.h"
 #include "tests/support/sequence_catalogue.h"
+#include "tests/support/zero_catalogue.h"
 
 namespace catalogue {
 namespace {
@@ -107,6 +108,12 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(Vision, WithinBudget,
                          testing::Values(swin, mlp_mixer, convnext, unet, vae, siamese),
                          budget_case_name);
+
+INSTANTIATE_TEST_SUITE_P(
+    Vision, AtAStage,
+    testing::ValuesIn(at_stages(
+        {{unet}, {swin}, {mlp_mixer}, {convnext}, {vae, {.unread = {"fc1"}}}, {siamese}}, 12)),
+    zero_case_name);
 
 // Not among them: unet, whose rows of an image can be cut or not, by a few bytes that are kept.
 INSTANTIATE_TEST_SUITE_P(Vision, CutAlongSequence,

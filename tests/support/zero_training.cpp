@@ -6,6 +6,7 @@
 #include <torch/optim/adam.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,7 +25,6 @@ using torch::optim::Adam;
 using Named = std::map<std::string, Tensor>;
 
 constexpr int kRanks = 2, kSteps = 10;
-constexpr int64_t kBytes = 4;
 
 torch::optim::AdamOptions adam() {
   return torch::optim::AdamOptions(1e-3);
@@ -51,6 +51,15 @@ Batch rows_of(const Batch& batch, int replica) {
   return own;
 }
 
+std::shared_ptr<torch::nn::Module> made(const Entry& entry, const ZeroTraining& how) {
+  return how.dtype ? make_model(entry, *how.dtype) : oslo::test::make_seeded(7, entry.make);
+}
+
+Batch drawn(const Entry& entry, int number, const ZeroTraining& how) {
+  if (how.dtype) return make_batch(entry, number, *how.dtype);
+  return oslo::test::make_seeded(100 + number, [&] { return entry.batch(number); });
+}
+
 /// Each replica draws other numbers.
 uint64_t seed_of(int step, int replica) {
   return 50 + 2 * step + replica;
@@ -58,7 +67,7 @@ uint64_t seed_of(int step, int replica) {
 
 /// Data parallelism by hand.
 struct Replicas {
-  Replicas(const Entry& entry, bool fixed_size);
+  Replicas(const Entry& entry, const ZeroTraining& how);
 
   std::vector<std::vector<Batch>>
       batches;  ///< of each step, by replica; drawn before ranks, who share LibTorch's generator
@@ -83,16 +92,15 @@ Tensor mean_of(const Tensor& one, const Tensor& other) {
   return other.defined() ? one / kRanks + other / kRanks : one / kRanks;
 }
 
-Replicas::Replicas(const Entry& entry, bool fixed_size) {
-  const auto first = make_model(entry, torch::kFloat), second = make_model(entry, torch::kFloat);
+Replicas::Replicas(const Entry& entry, const ZeroTraining& how) {
+  const auto first = made(entry, how), second = made(entry, how);
   const std::vector<torch::nn::Module*> models{first.get(), second.get()};
   Adam one(each_once(first->parameters()), adam()), other(each_once(second->parameters()), adam());
   for (int step = 0; step < kSteps; ++step) {
     batches.emplace_back();
     for (int replica = 0; replica < kRanks; ++replica) {
-      batches.back().push_back(fixed_size
-                                   ? make_batch(entry, kRanks * step + replica, torch::kFloat)
-                                   : rows_of(make_batch(entry, step, torch::kFloat), replica));
+      batches.back().push_back(how.fixed_size ? drawn(entry, kRanks * step + replica, how)
+                                              : rows_of(drawn(entry, step, how), replica));
     }
     {
       const torch::NoGradGuard no_grad;
@@ -133,14 +141,6 @@ struct Moved {
   int64_t calls = 0, elements = 0;
 };
 
-void expect_moved(const oslo::Ledger& ledger, const char* operation, const Moved& expected,
-                  const char* when) {
-  const oslo::Traffic seen = ledger.total(operation);
-  EXPECT_EQ(seen.calls, expected.calls) << operation << ", " << when;
-  EXPECT_EQ(seen.elements, expected.elements) << operation << ", " << when;
-  EXPECT_EQ(seen.bytes, expected.elements * kBytes) << operation << ", " << when;
-}
-
 /// A stage, and at stage 3 whether weights are gathered.
 struct ZeroWay {
   int stage;
@@ -155,10 +155,10 @@ struct ZeroWay {
 /// One rank's run.
 class ZeroRun {
  public:
-  ZeroRun(const Entry& entry, const ZeroWay& way, const std::vector<std::string>& unread,
-          const Replicas& expected, const oslo::World& world)
-      : entry_(entry), way_(way), unread_(unread), expected_(expected), rank_(world.rank()) {
-    model_ = make_model(entry, torch::kFloat);
+  ZeroRun(const Entry& entry, const ZeroWay& way, const ZeroTraining& how, const Replicas& expected,
+          const oslo::World& world)
+      : entry_(entry), way_(way), how_(how), expected_(expected), rank_(world.rank()) {
+    model_ = made(entry, how);
     for (const oslo::NamedTensor& each : oslo::ModelView(model_).in_use()) {
       if (each.computed) continue;
       (each.tensor.dim() == 0 ? numbers_ : trained_).push_back(each.tensor);
@@ -186,7 +186,7 @@ class ZeroRun {
       optimizer_->zero_grad();
       ledger.clear();
       const Tensor loss = entry_.loss(ddp_->forward(own.inputs), own);
-      expect_moved(ledger, "all_gather", gathered({}), "forward");
+      expect_moved(ledger, "all_gather", in_forward(), "forward");
       ledger.clear();
       loss.backward();
       expect_backward(ledger);
@@ -205,6 +205,15 @@ class ZeroRun {
   }
 
  private:
+  void expect_moved(const oslo::Ledger& ledger, const char* operation, const Moved& expected,
+                    const char* when) const {
+    const oslo::Traffic seen = ledger.total(operation);
+    EXPECT_EQ(seen.calls, expected.calls) << operation << ", " << when;
+    EXPECT_EQ(seen.elements, expected.elements) << operation << ", " << when;
+    EXPECT_EQ(seen.bytes, expected.elements * trained_[0].element_size())
+        << operation << ", " << when;
+  }
+
   std::string layer_of(const std::string& parameter) const {
     for (const std::string& path : oslo::pipeline_layers(oslo::ModelView(model_))) {
       if (oslo::lies_in(parameter, path)) return path;
@@ -233,22 +242,37 @@ class ZeroRun {
     return elements;
   }
 
-  /// Each layer once, and what lies outside of layers.
-  Moved gathered(const std::vector<std::string>& but) const {
+  /// What lies outside of layers is one of them.
+  Moved gathered(const std::function<bool(const std::string&)>& which) const {
     Moved moved;
     for (const auto& [name, layer] : layers_) {
-      if (!way_.gathers || std::find(but.begin(), but.end(), name) != but.end()) continue;
+      if (!way_.gathers || !which(name)) continue;
       moved.calls += 1;
       moved.elements += elsewhere(layer) + (kRanks - 1);  // and by which ranks know the layer
     }
     return moved;
   }
 
+  Moved in_forward() const {
+    return and_again(gathered([](const std::string&) { return true; }));
+  }
+
+  Moved in_backward() const {
+    return and_again(gathered(
+        [&](const std::string& layer) { return std::ranges::count(how_.unread, layer) == 0; }));
+  }
+
+  Moved and_again(Moved moved) const {
+    const Moved again =
+        gathered([&](const std::string& layer) { return std::ranges::count(how_.again, layer); });
+    return {moved.calls + again.calls, moved.elements + again.elements};
+  }
+
   void expect_backward(const oslo::Ledger& ledger) const {
     const auto flags = static_cast<int64_t>(trained_.size());
     Moved reduced;
     if (way_.gathers) {
-      expect_moved(ledger, "all_gather", gathered(unread_), "backward");
+      expect_moved(ledger, "all_gather", in_backward(), "backward");
       // One element a weight says who used it, eleven which layer it is.
       int64_t parts = 0;
       for (const Tensor& each : trained_) parts += each.numel();
@@ -262,7 +286,7 @@ class ZeroRun {
     expect_moved(ledger, "reduce_scatter", reduced, "backward");
     const oslo::Traffic numbers = ledger.total("all_reduce");
     EXPECT_EQ(numbers.calls > 0, !numbers_.empty());
-    EXPECT_EQ(ledger.total().calls, reduced.calls + numbers.calls + gathered(unread_).calls);
+    EXPECT_EQ(ledger.total().calls, reduced.calls + numbers.calls + in_backward().calls);
   }
 
   Moved in_step() const {
@@ -292,7 +316,7 @@ class ZeroRun {
 
   const Entry& entry_;
   const ZeroWay way_;
-  const std::vector<std::string>& unread_;
+  const ZeroTraining& how_;
   const Replicas& expected_;
   const int rank_;
   std::shared_ptr<torch::nn::Module> model_;
@@ -306,17 +330,16 @@ class ZeroRun {
 
 }  // namespace
 
-void expect_zero(const Entry& entry, int stage, const std::vector<std::string>& unread,
-                 bool fixed_size) {
+void expect_zero(const Entry& entry, int stage, const ZeroTraining& how) {
   at::set_num_threads(1);
-  const Replicas expected(entry, fixed_size);
+  const Replicas expected(entry, how);
   std::vector<ZeroWay> ways{{stage}};
   if (stage == 3) ways.push_back({stage, /*gathers=*/true});
   for (const ZeroWay& way : ways) {
     SCOPED_TRACE(way.config());
     oslo::run_as_threads(kRanks, [&](const oslo::World& world) {
       at::set_num_threads(1);
-      ZeroRun(entry, way, unread, expected, world).train();
+      ZeroRun(entry, way, how, expected, world).train();
     });
   }
 }
