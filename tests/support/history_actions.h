@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/history_habits.h"
+#include "tests/support/history_paths.h"
 #include "tests/support/history_scaling.h"
 
 // What a user does between two training steps, as text and as code. `%0`, `%1` in a text are the
@@ -93,6 +94,7 @@ inline const std::vector<Action>& actions() {
          if (!s.parameter(n[0] + 1).requires_grad()) s.parameter(n[0] + 1).requires_grad_(true);
          s.wrap();
        }},
+      {"only one in %0 % 3 + 1 parameters is trained, from %1 on", 4, habits::train_some},
       {"model->to(kDouble); to(kCPU); train(); zero_grad()", 2,
        [](S s, N n) {
          s.model->to(torch::kDouble);
@@ -200,29 +202,9 @@ inline const std::vector<Action>& actions() {
          s.device.note("norm", torch::cat(flat).norm());
          for (const Tensor& p : s.model->parameters()) p.mutable_grad().reset();
        }},
-      {"a backward that throws on its way to parameter %0; zero_grad", 5,
-       [](S s, N n) {
-         s.optimizer->zero_grad();
-         Tensor p = s.parameter(n[0]);
-         if (!p.requires_grad()) return;
-         const auto handle = p.register_hook([](const Tensor& gradient) {
-           if (gradient.defined()) throw std::runtime_error("on its way");
-           return gradient;
-         });
-         bool threw = false;
-         try {
-           s.loss_of(++s.steps, 0, 1).backward();
-         } catch (const std::exception&) {
-           threw = true;
-         }
-         p.remove_hook(handle);
-         s.device.note("threw", threw ? 1.0 : 0.0);
-         s.optimizer->zero_grad(n[1] % 2 == 0);
-         // Which parameters of one module had a gradient by then is the order of independent nodes,
-         // which zeros in place of nothing would show.
-         s.drop_gradients_beside(p);
-       },
-       true},
+      {"a pass that throws in place %1 at %0; zero_grad", 5, habits::throw_in_a_pass},
+      {"each data rank leaves out a block of its own, from %0 on; optimizer.step()", 5,
+       habits::leave_out_blocks},
       {"a loss that nobody asks the gradient of", 2, [](S s, N) { s.loss_of(++s.steps, 0, 1); }},
       {"words one after the other, each the likeliest", 3,
        [](S s, N) {

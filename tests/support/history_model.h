@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -258,7 +260,10 @@ struct NetImpl : nn::Module {
   }
   Tensor forward(const Tensor& x) {
     Tensor h = options.tokens ? table(x) : torch::tanh(input(x));
-    for (Block& block : blocks) h = block(h);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (i != left_out) h = blocks[i](h);
+      if (behind_block) behind_block(i, h);
+    }
     if (options.tie == Tie::block_has_two_names || options.tie == Tie::block_runs_twice) {
       h = blocks[0](h);
     }
@@ -268,6 +273,8 @@ struct NetImpl : nn::Module {
   nn::Embedding table{nullptr};
   nn::Linear input{nullptr}, head{nullptr};
   std::vector<Block> blocks;
+  std::optional<size_t> left_out;  ///< a block that is passed over
+  std::function<void(size_t block, const Tensor& output)> behind_block;  ///< called in forward
   /// Registered tensors that nothing uses, or that are computed.
   std::vector<std::string> left_behind;
 };

@@ -27,10 +27,10 @@ struct Setting {
   Rule rule = Rule::sgd;
   bool optimizer_first = false, groups = false, schedule = false, example = true, cut_own = false;
   bool average_model = false;  ///< a second model follows the first
-  bool zero = false;           ///< data ranks share out the states; the optimizer is made last then
-  bool sharded = false;        ///< data ranks keep parts of the weights
-  bool gathers = false;        ///< which are gathered where the ranks could share a copy
-  int shards = 0;              ///< so many have them once; 0: all
+  bool zero = false;           ///< the optimizer is a ZeroOptimizer, which is made last then
+  int stage = 0;               ///< of ZeRO, in the config; 0: which says none
+  int shards = 0;              ///< so many data ranks have stage 3's weights once; 0: all
+  bool one_copy = false;       ///< which lie in memory that they share
   int64_t loss = 0;
   Averaging averaging = Averaging::own_group;
   std::string recomputed;           ///< the value of "activation_checkpoint"; empty: nothing is
@@ -77,18 +77,21 @@ struct Session {
   std::string keys() const {
     std::string keys;
     if (!setting.recomputed.empty()) keys += R"(, "activation_checkpoint": )" + setting.recomputed;
-    if (setting.sharded) {
-      keys += R"(, "zero_optimization": {"enabled": true, "stage": 3)";
-      if (setting.shards > 0) keys += c10::str(R"(, "shard_size": )", setting.shards);
-      if (setting.gathers) keys += R"(, "copies_per_host": 0)";
-      keys += "}";
-    }
+    if (setting.stage > 0) keys += zero_key();
     if (setting.fusion) keys += R"(, "kernel_fusion": true)";
     if (setting.amp) {
       keys += c10::str(R"(, "amp": {"enabled": true, "dtype": ")",
                        *setting.amp == torch::kHalf ? "float16" : "bfloat16", "\"}");
     }
     return keys;
+  }
+
+  std::string zero_key() const {
+    std::string key =
+        c10::str(R"(, "zero_optimization": {"enabled": true, "stage": )", setting.stage);
+    if (setting.shards > 0) key += c10::str(R"(, "shard_size": )", setting.shards);
+    if (setting.stage == 3) key += c10::str(R"(, "copies_per_host": )", setting.one_copy ? 1 : 0);
+    return key + "}";
   }
 
   /// What the config says of a model that has one.
@@ -190,27 +193,18 @@ struct Session {
     }
   }
 
-  /// Of all parameters of the module that `parameter` is one of.
-  void drop_gradients_beside(const Tensor& parameter) {
-    const auto named = model->named_parameters();
-    const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
-    for (const auto& own : named) {
-      if (!own.value().is_same(parameter)) continue;
-      for (const auto& each : named) {
-        if (module_of(each.key()) == module_of(own.key())) each.value().mutable_grad().reset();
-      }
-    }
-  }
-
   Tensor forward(const Tensor& x) { return replica ? replica->forward(x) : model->forward(x); }
 
   /// The loss of this data rank's rows of a part of the batch.
   Tensor loss_of(int64_t step, int64_t micro, int64_t of) {
-    const Tensor x = device.part(batch(step).chunk(of)[micro]);
-    const Tensor y = device.part(labels(step).chunk(of)[micro]);
+    return loss_of_rows(device.part(batch(step).chunk(of)[micro]),
+                        device.part(labels(step).chunk(of)[micro]), /*noted=*/of == 1);
+  }
+
+  Tensor loss_of_rows(const Tensor& x, const Tensor& y, bool noted) {
     const auto autocast = guard();
     const Tensor logits = forward(x);
-    if (of == 1) device.note_rows("logits", logits);
+    if (noted) device.note_rows("logits", logits);
     Tensor loss = loss_between(logits, y);
     if (average) {
       const torch::NoGradGuard no_grad;
