@@ -52,6 +52,25 @@ TEST(OneCopy, NothingIsGathered) {
   });
 }
 
+/// LibTorch keeps an empty place for it.
+TEST(OneCopy, AHookThatWasTakenOffAsksForNothing) {
+  run_as_threads(2, [](World world) {
+    Mlp net = make_mlp();
+    ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+    const auto group = parallel.mpu().data_group();
+    const Tensor weight = net->blocks[1]->as<torch::nn::Linear>()->weight;
+    const auto handle = weight.register_hook([](const Tensor& gradient) { return gradient * 2; });
+    const auto calls_of_a_pass = [&] {
+      group->ledger().clear();
+      net->forward(rows_of(0, world.rank())).square().sum().backward();
+      return group->ledger().total().calls;
+    };
+    EXPECT_GT(calls_of_a_pass(), 0);
+    weight.remove_hook(handle);
+    EXPECT_EQ(calls_of_a_pass(), 0);
+  });
+}
+
 TEST(OneCopy, RanksTakeDifferentPaths) {  // acceptance Z6
   constexpr int kRanks = 3;
   // Which layers a rank calls, by a seed of its own; rank 1 ends its forward early.

@@ -16,6 +16,7 @@
 #include "parallelizers/deferred/fill.h"
 #include "parallelizers/libtorch/gradient_type.h"
 #include "parallelizers/libtorch/graph_pass.h"
+#include "parallelizers/libtorch/live_hooks.h"
 #include "parallelizers/placement/carrier/local_of.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
@@ -132,7 +133,7 @@ bool HostBucket::take_gradients(const std::vector<at::Tensor>& parts,
                                 const std::vector<at::Tensor>& gradients) {
   if (pass_hands_gradients_out() || all_->copies().are_seen(parts)) return false;
   for (const at::Tensor& part : parts) {
-    if (part.requires_grad() && !torch::autograd::impl::hooks(part).empty()) return false;
+    if (part.requires_grad() && has_live_hooks(part)) return false;
   }
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained || !gradients[i].defined()) continue;

@@ -13,6 +13,7 @@
 #include "parallelizers/data/exchange/step_exchange.h"
 #include "parallelizers/libtorch/graph_pass.h"
 #include "parallelizers/libtorch/keys.h"
+#include "parallelizers/libtorch/live_hooks.h"
 #include "parallelizers/placement/carrier/mark.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 
@@ -31,7 +32,7 @@ void take_assigned(const at::Tensor& part) {
 bool has_hooks(const at::Tensor& part) {
   namespace impl = torch::autograd::impl;
   if (!part.requires_grad()) return false;
-  if (!impl::hooks(part).empty() || impl::post_acc_grad_hooks(part) != nullptr) return true;
+  if (has_live_hooks(part) || impl::post_acc_grad_hooks(part) != nullptr) return true;
   const auto node = impl::try_get_grad_accumulator(part);
   return node && (!node->pre_hooks().empty() || !node->post_hooks().empty());
 }
