@@ -19,6 +19,16 @@
 #include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
+namespace {
+
+/// Where a weight begins: at multiples of 64 bytes, as LibTorch allocates tensors. The order in
+/// which MKL's products add up depends on it, in double.
+int64_t aligned(int64_t elements, int64_t element) {
+  const int64_t unit = std::max<int64_t>(64 / element, 1);
+  return (elements + unit - 1) / unit * unit;
+}
+
+}  // namespace
 
 bool GatheredBucket::is_unwritten(const std::vector<at::Tensor>& parts) const {
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -133,8 +143,9 @@ void GatheredBucket::check_others_gather_it(const at::Tensor& joined,
 /// Whole weights, of what the replicas have sent.
 void GatheredBucket::lay_out(const at::Tensor& joined, JoinedShards& shards,
                              const std::vector<at::Tensor>& parts) {
+  const auto element = static_cast<int64_t>(joined.element_size());
   int64_t elements = 0;
-  for (const Weight& weight : weights_) elements += weight.pieces->elements();
+  for (const Weight& weight : weights_) elements += aligned(weight.pieces->elements(), element);
   memory_ = memory_for(elements, joined.options());
   may_be_written_ = false;
   last_memory_ = memory_.storage().getWeakStorageImpl();
@@ -142,7 +153,7 @@ void GatheredBucket::lay_out(const at::Tensor& joined, JoinedShards& shards,
   for (size_t i = 0; i < parts.size(); ++i) {
     const ShardPieces& pieces = *weights_[i].pieces;
     const at::Tensor whole = memory_.as_strided(pieces.sizes, pieces.strides, begin);
-    begin += pieces.elements();
+    begin += aligned(pieces.elements(), element);
     shards.read(joined, whole);
     wholes_.push_back(alias_counted_by(whole, whole));
     weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
