@@ -58,7 +58,8 @@ TEST_P(ShardedMemory, HoldsPartsAndFewLayers) {
   });
 }
 
-/// Beside the memory that ranks share, which no allocator has handed out.
+/// Beside the memory that ranks share, which no allocator has handed out: a layer as it is made,
+/// and the part of it that goes there.
 TEST_P(ShardedMemory, OfDeferredWeightsARankMakesOnePartAfterTheOther) {
   const int ranks = GetParam();
   constexpr int64_t kLayer = DeepImpl::kWidth * DeepImpl::kWidth * 4;
@@ -76,7 +77,7 @@ TEST_P(ShardedMemory, OfDeferredWeightsARankMakesOnePartAfterTheOther) {
     ParallelModel parallel = initialize(net, zero_config("", 3, 0, kOneCopy), in(world));
     world.barrier();
     if (world.rank() == 0) {
-      EXPECT_LT(memory.take_peak() - before, ranks * kLayer);
+      EXPECT_LT(memory.take_peak() - before, ranks * 2 * kLayer);
       EXPECT_LT(memory.bytes() - before, kLayer);
     }
     world.barrier();
