@@ -175,6 +175,25 @@ TEST(OneCopy, AGraphThatIsKeptOverAStepIsRefused) {
   });
 }
 
+TEST(OneCopy, ATensorRankMayHaveNothingOfAWeight) {
+  run_as_threads(4, [](World world) {
+    at::set_num_threads(1);
+    const auto make = [] {
+      return test::make_seeded(3, [] {
+        const auto options = torch::nn::LinearOptions(7, 1).bias(false);
+        return torch::nn::Sequential(torch::nn::Linear(options));
+      });
+    };
+    torch::nn::Sequential net = make(), plain = make();
+    const std::string column = kTensor + R"(, "plan": {"0": "column"})";
+    ParallelModel parallel = initialize(net, zero_config(column, 3), in(world));
+    net->forward(rows_of(0, 0)).square().sum().backward();
+    plain->forward(rows_of(0, 0)).square().sum().backward();
+    EXPECT_TRUE(
+        torch::allclose(full_tensor(net->parameters()[0].grad()), plain->parameters()[0].grad()));
+  });
+}
+
 TEST(OneCopy, ARankThatLeavesIsNamed) {
   const std::string error = error_of([] {
     run_as_threads(2, [&](World world) {

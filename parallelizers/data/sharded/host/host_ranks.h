@@ -50,9 +50,13 @@ class HostRanks {
   int size() const { return group_->size(); }
   std::byte* data() const { return segment_->data() + words_; }
   size_t bytes() const { return segment_->bytes() - words_; }
-  /// What lies at these offsets of `data()`.
-  void commit(size_t offset, size_t bytes) const { segment_->commit(words_ + offset, bytes); }
-  void release(size_t offset, size_t bytes) const { segment_->release(words_ + offset, bytes); }
+  /// What lies at these offsets of `data()`; of no bytes there is nothing to do.
+  void commit(size_t offset, size_t bytes) const {
+    if (bytes > 0) segment_->commit(words_ + offset, bytes);
+  }
+  void release(size_t offset, size_t bytes) const {
+    if (bytes > 0) segment_->release(words_ + offset, bytes);
+  }
 
   HostWord& word(int rank) const;
   HostWord& own() const { return word(rank()); }
