@@ -47,7 +47,8 @@ TEST(ShardedUnits, ATiedLayerIsGatheredTwiceAndTheOneAroundItOnce) {
         initialize(net, sharded_config(R"(, "copies_per_host": 0)"), in(world));
     const auto group = parallel.mpu().data_group();
     const auto buckets = buckets_of(net->parameters()).at(0);
-    net->behind = [&] { EXPECT_LE(buckets->gathered_bytes(), 4 * 320); };
+    // The largest one alone; whole weights begin at multiples of 64 bytes.
+    net->behind = [&] { EXPECT_LE(buckets->gathered_bytes(), 4 * (288 + 48)); };
     DistributedDataParallel<Units> plain_ddp(plain, group), ddp(net, group);
     torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(0.1)),
         optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
