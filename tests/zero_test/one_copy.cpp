@@ -194,6 +194,28 @@ TEST(OneCopy, ATensorRankMayHaveNothingOfAWeight) {
   });
 }
 
+/// Of three rows one tensor rank has two and the other one, which is no reason to cut them over
+/// data ranks in another way.
+TEST(OneCopy, TensorRanksCutAlikeWhateverTheyHave) {
+  const test::TemporaryDirectory folder;
+  run_as_threads(4, [&](World world) {
+    at::set_num_threads(1);
+    const auto make = [] {
+      return test::make_seeded(3, [] {
+        return torch::nn::Sequential(torch::nn::Linear(7, 3), torch::nn::Linear(3, 7));
+      });
+    };
+    torch::nn::Sequential net = make(), plain = make();
+    ParallelModel parallel = initialize(net, zero_config(kTensor, 3), in(world));
+    const std::string saved = (folder / "saved").string();
+    parallel.save_parallelized(saved);
+    const torch::NoGradGuard no_grad;
+    for (const Tensor& each : net->parameters()) each.zero_();
+    parallel.from_parallelized(saved);
+    EXPECT_TRUE(torch::allclose(net->forward(rows_of(0, 0)), plain->forward(rows_of(0, 0))));
+  });
+}
+
 TEST(OneCopy, ARankThatLeavesIsNamed) {
   const std::string error = error_of([] {
     run_as_threads(2, [&](World world) {

@@ -90,17 +90,17 @@ int64_t dimension_to_cut(c10::IntArrayRef sizes, const Layout* layout, int64_t r
   return std::max<int64_t>(best, 0);
 }
 
-/// How the part of a parameter lies that is `own` on this rank of the tensor axes now. `on_host`:
+/// How the part of `parameter` lies that is `own` on this rank of the tensor axes now. `on_host`:
 /// parts are stretches of memory.
-LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& own, const LayoutPtr& used,
-                   bool on_host) {
+LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& parameter, const at::Tensor& own,
+                   const LayoutPtr& used, bool on_host) {
   auto layout = std::make_shared<Layout>(context);
   const int replicas = context->replica_axis;
   for (int axis = 0; used && axis < used->axes(); ++axis) (*layout)[axis] = (*used)[axis];
   if (used) layout->set_stages(used->stages());
   const int ranks = context->mesh().axis(replicas)->size();
-  const int64_t dim =
-      on_host ? outermost_dimension(own) : dimension_to_cut(own.sizes(), used.get(), ranks);
+  const int64_t dim = on_host ? outermost_dimension(own, whole_sizes(parameter))
+                              : dimension_to_cut(own.sizes(), used.get(), ranks);
   CutPtr cut = cut_inside(layout.get(), Placement::shard(dim), own.size(dim), ranks);
   (*layout)[replicas] = {dim, std::move(cut)};
   return layout;
@@ -117,7 +117,7 @@ Uncut uncut(const NamedTensor& parameter, const ContextPtr& context, bool on_hos
   const Mark* const mark = mark_of(parameter.tensor);
   const LayoutPtr used = mark != nullptr ? mark->layout : nullptr;
   const at::Tensor own = plain_values(parameter.tensor);
-  return {parameter, own, used, cut_over(context, own, used, on_host)};
+  return {parameter, own, used, cut_over(context, parameter.tensor, own, used, on_host)};
 }
 
 /// `part`: memory for it; undefined where it gets some of its own.

@@ -19,11 +19,11 @@ size_t aligned(size_t bytes) {
 
 }  // namespace
 
-int64_t outermost_dimension(const at::Tensor& own) {
+int64_t outermost_dimension(const at::Tensor& own, c10::IntArrayRef whole) {
   int64_t outermost = 0;
   for (int64_t dim = 1; dim < own.dim(); ++dim) {
-    if (own.size(dim) < 2) continue;
-    if (own.size(outermost) < 2 || own.stride(dim) > own.stride(outermost)) outermost = dim;
+    if (whole[dim] < 2) continue;
+    if (whole[outermost] < 2 || own.stride(dim) > own.stride(outermost)) outermost = dim;
   }
   return outermost;
 }

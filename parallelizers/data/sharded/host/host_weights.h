@@ -14,7 +14,9 @@
 namespace oslo {
 
 /// Where the parts of a weight are stretches of its memory: the dimension that is outermost there.
-int64_t outermost_dimension(const at::Tensor& own);
+/// `whole`: its sizes over tensor ranks, all of which take the same dimension, however much of it
+/// each has in `own`.
+int64_t outermost_dimension(const at::Tensor& own, c10::IntArrayRef whole);
 
 /// A model's weights in memory that its replicas share on one host: whole, and there once. Each
 /// rank's part is its stretch of a whole weight.
