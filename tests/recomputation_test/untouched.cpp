@@ -131,6 +131,46 @@ TEST(RecomputedLayers, BesideDistributedDataParallel) {
   }
 }
 
+struct StackImpl : torch::nn::Module {
+  StackImpl() {
+    for (int i = 0; i < 4; ++i) h->push_back(torch::nn::Linear(7, 7));
+    register_module("h", h);
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& layer : *h) x = torch::gelu(layer->as<torch::nn::Linear>()->forward(x));
+    return x;
+  }
+  torch::nn::ModuleList h;
+};
+TORCH_MODULE(Stack);
+
+/// Nothing of the model comes behind its last layer, which is over there.
+TEST(RecomputedLayers, ACollectiveOfTheProgramBehindTheModel) {
+  run_as_threads(2, [](World world) {
+    at::set_num_threads(1);
+    const auto make = [] { return make_seeded(3, [] { return Stack(); }); };
+    Stack model = make(), plain = make();
+    const auto parallel =
+        initialize(model, Config::parse(config_of(R"("enabled": true)")), in(world));
+    const Tensor x = torch::arange(14).view({2, 7}) * 0.1 + world.rank();
+    const auto loss = [&](Stack& own) {
+      const Tensor y = own->forward(x);
+      std::vector<Tensor> shown{y.detach().mean()};
+      parallel.mpu().data_group()->process_group()->allreduce(shown)->wait();
+      return (y * shown[0]).square().sum();
+    };
+    for (int step = 0; step < 2; ++step) {
+      loss(model).backward();
+      loss(plain).backward();
+    }
+    EXPECT_EQ(cut_segments(parallel), 4);
+    for (const auto& item : plain->named_parameters()) {
+      const Tensor own = local_tensor(model->named_parameters()[item.key()].grad());
+      EXPECT_TRUE(own.equal(item.value().grad())) << item.key();
+    }
+  });
+}
+
 TEST(RecomputedLayers, OnPipelineStages) {
   for (const std::string kind : {"1f1b", "zero_bubble", "interleaved"}) {
     for (const pipeline_parity::Grid grid :

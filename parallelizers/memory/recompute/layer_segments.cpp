@@ -88,6 +88,8 @@ void LayerSegments::begin(int number, const at::Tensor& parameter) {
   open() = std::make_unique<Open>(
       Open{shared_from_this(), number, parameter.unsafeGetTensorImpl(), context,
            std::make_unique<recompute::RecordingScopes>(std::move(segment), options_.keep_if())});
+  // The program's averages, or what a model beside this one moves.
+  open()->scopes->recorder.end_before_collectives([] { end_open(); });
   before_next_backward([] { end_open(); });
 }
 

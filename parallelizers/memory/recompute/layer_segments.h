@@ -33,9 +33,10 @@ struct SegmentReport {
 
 /// Finds the segments of a model that nobody wrote for it, while its forward runs: a segment begins
 /// with the first operator that meets a parameter of its layers, and ends with the first one that
-/// meets one of others, or again the one that it began with, or with the next backward pass of the
-/// thread. Its operators are recorded; when backward asks for what they saved, those that are
-/// needed run again, once a backward pass (checkpoint.h has what is kept, and what is restored).
+/// meets one of others, or again the one that it began with, or with a process group's own
+/// collective or the next backward pass of the thread. Its operators are recorded; when backward
+/// asks for what they saved, those that are needed run again, once a backward pass (checkpoint.h
+/// has what is kept, and what is restored).
 ///
 /// Each segment is tried when it ends for the first time: its operators run again at once, and what
 /// they save is compared bit for bit. A segment whose operators do not give the same again, because

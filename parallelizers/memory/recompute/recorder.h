@@ -19,6 +19,11 @@ class Recorder final : public OperatorTap {
  public:
   Recorder(std::shared_ptr<Segment> segment, KeepIf keep_if);
 
+  /// What ends the segment, this recorder with it, in front of a process group's own collective,
+  /// which would move data again in backward; without it that is an error.
+  void end_before_collectives(std::function<void()> end) { end_ = std::move(end); }
+
+  bool takes(const OperatorEntry& op) override;
   void run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override;
 
   /// For a SavedTensorScope around the segment.
@@ -42,6 +47,7 @@ class Recorder final : public OperatorTap {
 
   std::shared_ptr<Segment> segment_;
   KeepIf keep_if_;
+  std::function<void()> end_;
   MetMemory memory_;
   ContextPtr context_;  ///< of the first that is cut
   /// Which operator made a tensor, and which of its results it was. Tensors that die keep their
