@@ -208,7 +208,9 @@ struct Outcome {
 };
 
 /// What this library refuses by name in a training program, on every rank: LBFGS, which flattens
-/// parameters by the sizes of parts; and replicas that go other ways where weights are gathered.
+/// parameters by the sizes of parts; c10d's collective on the gradient that a frozen weight has
+/// kept of a pass with create_graph, a value of the whole's shape, of which no rank has memory; and
+/// replicas that go other ways where weights are gathered.
 /// Whoever sees that first throws, which is what the others are told.
 bool may_be_refused(const std::vector<std::string>& refusals, const History& history) {
   const auto all_say = [&](std::initializer_list<const char*> texts) {
@@ -218,6 +220,7 @@ bool may_be_refused(const std::vector<std::string>& refusals, const History& his
     });
   };
   if (all_say({"torch::optim::LBFGS, does not work"})) return true;
+  if (all_say({"c10d::allreduce_ on a tensor of shape"})) return true;
   const bool gathers = history.setting.stage == 3 && !history.setting.one_copy;
   const bool part_ways = std::ranges::any_of(history.events, [](const Event& event) {
     return std::string(actions()[event.action].text).starts_with("each data rank leaves");
