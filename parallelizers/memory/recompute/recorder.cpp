@@ -52,14 +52,12 @@ Recorder::Recorder(std::shared_ptr<Segment> segment, KeepIf keep_if)
   segment_->storages.reserve(kSome);
 }
 
-bool Recorder::takes(const OperatorEntry& op) {
-  if (!op.between_ranks || !end_) return true;
-  const auto end = std::move(end_);
-  end();
-  return false;
-}
-
 void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+  if (op.between_ranks && end_) {
+    const auto end = std::move(end_);
+    end();  // this recorder is gone
+    return run_lifted(op, keys, stack);
+  }
   if (run_by_definition(op, keys, stack)) return;
   OSLO_CHECK(!op.between_ranks, "checkpoint: the function calls ", op.name,
              ", a process group's own collective, which would move data again in backward; call it "

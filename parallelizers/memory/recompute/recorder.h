@@ -23,7 +23,6 @@ class Recorder final : public OperatorTap {
   /// which would move data again in backward; without it that is an error.
   void end_before_collectives(std::function<void()> end) { end_ = std::move(end); }
 
-  bool takes(const OperatorEntry& op) override;
   void run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override;
 
   /// For a SavedTensorScope around the segment.

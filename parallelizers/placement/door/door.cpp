@@ -19,7 +19,6 @@
 #include "parallelizers/placement/door/fused_optimizer.h"
 #include "parallelizers/placement/door/out_variant.h"
 #include "parallelizers/placement/door/part_operators.h"
-#include "parallelizers/placement/door/tapped_call.h"
 #include "parallelizers/placement/door/written_weights.h"
 #include "parallelizers/placement/elsewhere/stage_value.h"
 #include "parallelizers/placement/engine/gradient_number.h"
@@ -262,9 +261,7 @@ void enter(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::j
   const OperatorEntry& op = entry_of(handle);
   const bool of_program = !OperatorTap::Lifted::active() && !is_inside_autocast();
   if (of_program) tell_of_parameters(op, *stack);
-  if (OperatorTap* const tap = OperatorTap::current()) {
-    return tap->takes(op) ? tap->run(op, keys, *stack) : run_lifted(op, keys, *stack);
-  }
+  if (OperatorTap* const tap = OperatorTap::current()) return tap->run(op, keys, *stack);
   door(op, *stack);
 }
 

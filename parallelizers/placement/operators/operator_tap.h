@@ -13,10 +13,6 @@ class OperatorTap {
  public:
   virtual ~OperatorTap() = default;
 
-  /// Whether operators still come here, this one first. A tap that is over has taken its scope
-  /// away, and may be gone: the operator goes its usual way.
-  virtual bool takes(const OperatorEntry& /*op*/) { return true; }
-
   /// Runs the operator: its arguments are on the stack, its results are to be there afterwards.
   /// `keys`: those that it was dispatched by.
   virtual void run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) = 0;
