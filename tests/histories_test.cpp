@@ -353,7 +353,7 @@ void expect_equal(const Mesh& mesh, Asked asked, int64_t otherwise) {
     ADD_FAILURE() << "a history fails on " << mesh.name() << ":\n"
                   << shrunk(history, mesh, outcome.what);
   }
-  EXPECT_LE(refused, 1 + count / 8) << "too much is refused";
+  EXPECT_LE(refused, 1 + count / 5) << "too much is refused";
   // In half a gradient may be none of the numbers that one has.
   const int64_t bound = asked == Asked::recomputation_in_half ? 1 + count / 4 : 1 + count / 8;
   EXPECT_LE(impossible, bound) << "too much is nothing that one device can do";

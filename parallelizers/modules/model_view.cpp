@@ -4,18 +4,33 @@
 
 #include <unordered_set>
 
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/libtorch/tensor_tag.h"
 
 namespace oslo {
+namespace {
+
+/// Whether ranks have parts of it, and it is no parameter, which has a mark.
+bool is_value_over_ranks(const at::Tensor& tensor) {
+  return tensor.key_set().has(kPlacedKey) &&
+         tag_part(*tensor.unsafeGetTensorImpl(), TagKind::mark) == nullptr;
+}
+
+/// Without gradients what forward computed of uncut tensors is a leaf, too.
+bool is_computed_value(const at::Tensor& member) {
+  return !member.is_leaf() || is_value_over_ranks(member);
+}
+
+}  // namespace
 
 const at::Tensor& ParameterSlot::in_use() const {
-  // Without gradients what forward computed is a leaf, too.
-  const bool is_own = member != nullptr && member->defined() && member->is_leaf();
+  const bool is_own = member != nullptr && member->defined() && !is_computed_value(*member);
   return is_own && !is_computed(registered) ? *member : registered;
 }
 
 bool ParameterSlot::computed() const {
-  return is_computed(in_use()) || (member != nullptr && member->defined() && !member->is_leaf());
+  return is_computed(in_use()) ||
+         (member != nullptr && member->defined() && is_computed_value(*member));
 }
 
 std::vector<NamedTensor> ModelView::in_use() const {

@@ -182,5 +182,35 @@ TEST(Zero, ReshardingWithoutTheOptimizerIsRefusedAtTheNextStep) {
   });
 }
 
+struct WeightNormImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    linear->weight = v * (g / v.norm(2, 1, true));
+    return linear->forward(x);
+  }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(7, 7));
+  Tensor v = register_parameter("v", linear->weight.detach().clone());
+  Tensor g = register_parameter("g", torch::ones({7, 1}));
+};
+TORCH_MODULE(WeightNorm);
+
+/// What an evaluation leaves in the place of a weight is no weight.
+TEST(ZeroCheckpoints, OfAComputedWeightBehindAnEvaluation) {
+  const test::TemporaryDirectory folder;
+  run_as_threads(2, [&](World world) {
+    at::set_num_threads(1);
+    const auto make = [] { return test::make_seeded(3, [] { return WeightNorm(); }); };
+    WeightNorm net = make(), plain = make();
+    const Config config = zero_config("", 3, 0, R"(, "copies_per_host": 0)");
+    ParallelModel parallel = initialize(net, config, in(world));
+    const torch::NoGradGuard no_grad;
+    const Tensor x = torch::ones({2, 7}), expected = plain->forward(x);
+    EXPECT_TRUE(torch::allclose(net->forward(x), expected));
+    parallel.save_parallelized((folder / "saved").string());
+    net->v.zero_();
+    parallel.from_parallelized((folder / "saved").string());
+    EXPECT_TRUE(torch::allclose(net->forward(x), expected));
+  });
+}
+
 }  // namespace
 }  // namespace oslo::zero_test
