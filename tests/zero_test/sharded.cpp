@@ -169,34 +169,29 @@ TEST_P(ShardedSteps, SeveralBackwardsAStep) {  // acceptance Z11
   expect_steps_as_ddp(step, GetParam(), {}, /*bits=*/false);
 }
 
-TEST_P(ShardedSteps, EvaluationBetween) {
+/// `Guard`: of the evaluations.
+template <typename Guard>
+void expect_evaluations_between(const std::string& more) {
   expect_steps_as_ddp(
       [](int i, auto& ddp, Mlp& net, const Tensor& x) {
         {
-          const torch::NoGradGuard no_grad;
+          const Guard guard;
           net->forward(x);
         }
         ddp.forward(x).square().mean().backward();
-        const torch::NoGradGuard no_grad;
-        if (i % 2 == 0) net->blocks[1]->as<torch::nn::Linear>()->weight.mul_(0.5);
-        net->forward(x);
-      },
-      GetParam());
-}
-
-TEST_P(ShardedSteps, EvaluationInInferenceMode) {
-  expect_steps_as_ddp(
-      [](int i, auto& ddp, Mlp& net, const Tensor& x) {
-        {
-          const c10::InferenceMode inference;
-          net->forward(x);
-        }
-        ddp.forward(x).square().mean().backward();
-        const c10::InferenceMode inference;
+        const Guard guard;
         if (i % 2 == 0) net->blocks[1]->template as<torch::nn::Linear>()->weight.mul_(0.5);
         net->forward(x);
       },
-      GetParam());
+      more);
+}
+
+TEST_P(ShardedSteps, EvaluationBetween) {
+  expect_evaluations_between<torch::NoGradGuard>(GetParam());
+}
+
+TEST_P(ShardedSteps, EvaluationInInferenceMode) {
+  expect_evaluations_between<c10::InferenceMode>(GetParam());
 }
 
 TEST_P(ShardedSteps, WritesThroughViews) {

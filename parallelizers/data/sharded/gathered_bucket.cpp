@@ -13,6 +13,7 @@
 #include "parallelizers/data/sharded/bucket_tag.h"
 #include "parallelizers/data/sharded/rule_name.h"
 #include "parallelizers/data/sharded/written_counts.h"
+#include "parallelizers/libtorch/aligned.h"
 #include "parallelizers/libtorch/keys.h"
 #include "parallelizers/memory/saved_geometry.h"
 #include "parallelizers/memory/saved_tensors.h"
@@ -21,11 +22,9 @@
 namespace oslo {
 namespace {
 
-/// Where a weight begins: at multiples of 64 bytes, as LibTorch allocates tensors. The order in
-/// which MKL's products add up depends on it, in double.
-int64_t aligned(int64_t elements, int64_t element) {
-  const int64_t unit = std::max<int64_t>(64 / element, 1);
-  return (elements + unit - 1) / unit * unit;
+/// How many elements of so many bytes a weight takes with what is left free behind it.
+int64_t aligned_elements(int64_t elements, size_t element) {
+  return static_cast<int64_t>(aligned(static_cast<size_t>(elements) * element) / element);
 }
 
 }  // namespace
@@ -143,9 +142,10 @@ void GatheredBucket::check_others_gather_it(const at::Tensor& joined,
 /// Whole weights, of what the replicas have sent.
 void GatheredBucket::lay_out(const at::Tensor& joined, JoinedShards& shards,
                              const std::vector<at::Tensor>& parts) {
-  const auto element = static_cast<int64_t>(joined.element_size());
+  const auto element = static_cast<size_t>(joined.element_size());
   int64_t elements = 0;
-  for (const Weight& weight : weights_) elements += aligned(weight.pieces->elements(), element);
+  for (const Weight& weight : weights_)
+    elements += aligned_elements(weight.pieces->elements(), element);
   memory_ = memory_for(elements, joined.options());
   may_be_written_ = false;
   last_memory_ = memory_.storage().getWeakStorageImpl();
@@ -153,7 +153,7 @@ void GatheredBucket::lay_out(const at::Tensor& joined, JoinedShards& shards,
   for (size_t i = 0; i < parts.size(); ++i) {
     const ShardPieces& pieces = *weights_[i].pieces;
     const at::Tensor whole = memory_.as_strided(pieces.sizes, pieces.strides, begin);
-    begin += aligned(pieces.elements(), element);
+    begin += aligned_elements(pieces.elements(), element);
     shards.read(joined, whole);
     wholes_.push_back(alias_counted_by(whole, whole));
     weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());

@@ -14,18 +14,24 @@
 
 namespace oslo {
 
+/// Calls `function` with each tensor that an operator writes.
+template <typename Function>
+void for_each_written(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments,
+                      const Function& function) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::AliasInfo* const alias = op.schema->arguments()[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) for_each_tensor_in(arguments[i], function);
+  }
+}
+
 /// Whether an operator writes what has the mark of a weight of which data replicas keep parts.
 inline bool writes_sharded(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
   bool writes = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const c10::AliasInfo* const alias = op.schema->arguments()[i].alias_info();
-    if (alias == nullptr || !alias->isWrite()) continue;
-    for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !tensor.key_set().has(kPlacedKey) || placed_impl(tensor)) return;
-      const Mark* const mark = mark_of(tensor);
-      writes = writes || (mark != nullptr && mark->sharded != nullptr);
-    });
-  }
+  for_each_written(op, arguments, [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.key_set().has(kPlacedKey) || placed_impl(tensor)) return;
+    const Mark* const mark = mark_of(tensor);
+    writes = writes || (mark != nullptr && mark->sharded != nullptr);
+  });
   return writes;
 }
 
@@ -36,11 +42,7 @@ class WrittenWeights {
   explicit WrittenWeights(const at::Tensor& tensor) { add(tensor); }
   WrittenWeights(const OperatorEntry& op, c10::ArrayRef<c10::IValue> arguments) {
     if ((!op.in_place && !op.writes_out) || op.metadata) return;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const c10::AliasInfo* const alias = op.schema->arguments()[i].alias_info();
-      if (alias == nullptr || !alias->isWrite()) continue;
-      for_each_tensor_in(arguments[i], [&](const at::Tensor& tensor) { add(tensor); });
-    }
+    for_each_written(op, arguments, [&](const at::Tensor& tensor) { add(tensor); });
   }
   WrittenWeights(const WrittenWeights&) = delete;
   WrittenWeights& operator=(const WrittenWeights&) = delete;

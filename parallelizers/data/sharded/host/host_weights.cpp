@@ -6,18 +6,9 @@
 #include <utility>
 
 #include "parallelizers/data/sharded/host/pages.h"
+#include "parallelizers/libtorch/aligned.h"
 
 namespace oslo {
-namespace {
-
-/// Of weights and gradients, for the kernels' vectors.
-constexpr size_t kAlign = 64;
-
-size_t aligned(size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
-
-}  // namespace
 
 int64_t outermost_dimension(const at::Tensor& own, c10::IntArrayRef whole) {
   int64_t outermost = 0;
