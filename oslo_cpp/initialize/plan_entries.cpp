@@ -32,7 +32,8 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
   const Mark* mark = mark_of(parameter);
   if (mark == nullptr) return "replicate";
   const Layout& lies = *mark->layout;
-  if ((lies.resident() || lies.followed()) && lies.whole() && !mark->uses) return "replicate";
+  const bool for_cuts = !lies.resident() && !lies.followed() && !mark->sharded;
+  if (!for_cuts && lies.whole() && !mark->uses) return "replicate";
   if (layer == nullptr || layer->decided) return mark->layout->to_string();
   const bool weight = parameter.dim() > 1;
   if (!layer->other_styles.empty()) return placements_text(*layer, mark->layout->mesh(), weight);

@@ -86,12 +86,8 @@ void CountedGradients::note() {
   }
 }
 
-/// Callbacks run in the order in which they were queued: behind those that write the averages,
-/// which the exchange queues behind the reducer's.
 void CountedGradients::note_at_end_of_pass() {
-  at_end_of_pass([own = shared_from_this()] {
-    at_end_of_pass([own] { at_end_of_pass([own] { own->note(); }); });
-  });
+  at_end_of_pass(EndOfPass::last, [own = shared_from_this()] { own->note(); });
 }
 
 void CountedGradients::check_goes_together(const std::string& others) const {

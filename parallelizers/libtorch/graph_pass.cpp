@@ -15,7 +15,12 @@ bool pass_hands_gradients_out() {
          });
 }
 
-void at_end_of_pass(std::function<void()> then) {
+/// The engine calls what callbacks queue behind those that were queued before.
+void at_end_of_pass(EndOfPass round, std::function<void()> then) {
+  if (round != EndOfPass::own) {
+    const auto before = static_cast<EndOfPass>(static_cast<int>(round) - 1);
+    then = [before, then = std::move(then)] { at_end_of_pass(before, then); };
+  }
   torch::autograd::Engine::get_default_engine().queue_callback(std::move(then));
 }
 

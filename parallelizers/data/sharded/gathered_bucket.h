@@ -29,6 +29,7 @@ class GatheredBucket final : public ShardBucket {
   }
   void count_writes_of(const at::Tensor& data) override;
   int64_t gathered_bytes() const override;
+  bool gathers() const override { return true; }
   void let_go() override;
   void renew_kept() override;
   void fill() override {}  // as any tensor that is deferred

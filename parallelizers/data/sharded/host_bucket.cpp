@@ -74,7 +74,7 @@ void HostBucket::lay_weight(size_t number, const at::Tensor& parameter, const La
                             LayoutPtr used) {
   ShardBucket::lay_weight(number, parameter, layout, std::move(used));
   wholes_.resize(weights_.size());
-  wholes_[number] = host_->whole(first_ + number);
+  if (host_->has(first_ + number)) wholes_[number] = host_->whole(first_ + number);
   weights_[number].version = version_of(*parameter.unsafeGetTensorImpl());
   const auto own = std::static_pointer_cast<HostBucket>(shared_from_this());
   host_->deposits().set_owner(first_ + number, std::make_shared<Gradient>(own, number));
@@ -90,6 +90,7 @@ void HostBucket::fill() {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!is_deferred(parts[i])) continue;
     oslo::fill(parts[i]);
+    if (!host_->has(first_ + i)) continue;
     const at::Tensor part = host_->part(first_ + i);
     part.copy_(unmarked_alias(parts[i]));
     const Mark& mark = *mark_of(parts[i]);
@@ -110,6 +111,11 @@ std::shared_ptr<void> HostBucket::write(size_t number, const at::Tensor& tensor)
 void HostBucket::bring(const std::vector<at::Tensor>& parts) {
   host_->turns().read();
   for (size_t i = 0; i < parts.size(); ++i) {
+    if (!host_->has(first_ + i)) {
+      wholes_[i] = unmarked_alias(parts[i]);
+      weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
+      continue;
+    }
     OSLO_CHECK(
         host_->holds(parts[i]), "weight ", mark_of(parts[i])->name,
         ", whose memory data replicas share on this host (\"copies_per_host\": 1), was given "
@@ -128,13 +134,26 @@ at::Tensor HostBucket::alias_of_whole(size_t number, const at::Tensor& part) con
   return alias_counted_by(wholes_[number], part);
 }
 
-/// Hooks on a weight are called with the average, which comes only at the end of a pass.
+/// Whether somebody sees gradients of these parts within the pass: hooks on a weight are called
+/// with the average.
+bool HostBucket::are_awaited(const std::vector<at::Tensor>& parts) const {
+  return pass_hands_gradients_out() || all_->copies().are_seen(parts) ||
+         std::any_of(parts.begin(), parts.end(), [](const at::Tensor& part) {
+           return part.requires_grad() && has_live_hooks(part);
+         });
+}
+
+bool HostBucket::take_gradient(size_t number, const at::Tensor& gradient) {
+  if (are_awaited({parts()[number]})) return false;
+  host_->deposits().leave(first_ + number, gradient);
+  all_->gradients_come();
+  return true;
+}
+
 bool HostBucket::take_gradients(const std::vector<at::Tensor>& parts,
                                 const std::vector<at::Tensor>& gradients) {
-  if (pass_hands_gradients_out() || all_->copies().are_seen(parts)) return false;
-  for (const at::Tensor& part : parts) {
-    if (part.requires_grad() && has_live_hooks(part)) return false;
-  }
+  if (are_awaited(parts)) return false;
+  host_->deposits().reached();
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained || !gradients[i].defined()) continue;
     host_->deposits().leave(first_ + i, local_of(gradients[i]).expand(weights_[i].pieces->sizes));

@@ -13,8 +13,9 @@
 namespace oslo {
 
 /// A bucket whose whole weights lie in memory that the replicas share on one host, of which their
-/// parts are stretches: nothing is gathered. Gradients of whole weights are left there, too
-/// (Deposits), unless somebody sees their average within the pass.
+/// parts are stretches: nothing is gathered. Of a weight that cannot be cut each has all, in memory
+/// of its own. Gradients of whole weights are left in the shared memory, too (Deposits), unless
+/// somebody sees their average within the pass.
 class HostBucket final : public ShardBucket {
  public:
   /// `first`: the number in `host` of weight 0; those of the bucket follow it.
@@ -24,12 +25,13 @@ class HostBucket final : public ShardBucket {
         host_(std::move(host)),
         first_(first) {}
 
-  /// The part lies in `host`, unless it is deferred.
+  /// The part lies in `host`, unless it is deferred, or the weight is not cut.
   void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
                   LayoutPtr used) override;
   std::shared_ptr<void> write(size_t number, const at::Tensor& tensor) override;
   void count_writes_of(const at::Tensor& /*data*/) override {}  // they are seen as they are written
   int64_t gathered_bytes() const override { return 0; }
+  bool gathers() const override { return false; }
   void renew_kept() override { bring(parts()); }
   void fill() override;
 
@@ -41,6 +43,8 @@ class HostBucket final : public ShardBucket {
   at::Tensor alias_of_whole(size_t number, const at::Tensor& part) const override;
   bool take_gradients(const std::vector<at::Tensor>& parts,
                       const std::vector<at::Tensor>& gradients) override;
+  bool take_gradient(size_t number, const at::Tensor& gradient) override;
+  bool are_awaited(const std::vector<at::Tensor>& parts) const;
   void take_average(size_t number, const at::Tensor& average);
 
   const std::shared_ptr<HostWeights> host_;

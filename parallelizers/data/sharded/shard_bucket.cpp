@@ -208,6 +208,10 @@ bool ShardBucket::take_gradients(const std::vector<at::Tensor>& /*parts*/,
   return false;
 }
 
+bool ShardBucket::take_gradient(size_t /*number*/, const at::Tensor& /*gradient*/) {
+  return false;
+}
+
 /// This rank's stretch of the replicas' average.
 at::Tensor ShardBucket::average_of(const at::Tensor& joined, const JoinedShards& shards) const {
   const GradientExchange exchange(*replicas_, {}, kZeroRule);
@@ -288,6 +292,7 @@ at::Tensor ShardBucket::averaged(size_t number, const at::Tensor& gradient) {
   const RuleScope scope(kZeroRule);
   const Weight& weight = weights_[number];
   const at::Tensor own = local_in(gradient, weight.used).expand(weight.pieces->sizes);
+  if (take_gradient(number, own)) return {};
   JoinedShards shards({&*weight.pieces}, replicas_->size());
   const at::Tensor joined = own.new_empty(shards.elements());
   shards.write(joined, own);

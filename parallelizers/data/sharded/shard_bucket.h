@@ -43,13 +43,16 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
   /// What operators compute with in the place of weight `number`: with a history where gradients
   /// are recorded and it is trained.
   at::Tensor whole(size_t number);
-  /// This rank's part of the replicas' average of one whole gradient.
+  /// This rank's part of the replicas' average of one whole gradient; undefined where it comes when
+  /// the pass has ended.
   at::Tensor averaged(size_t number, const at::Tensor& gradient);
   /// Autocast has made `cast` of a weight or a view of it: what lies in `of`. What operators save
   /// of it is not kept.
   void cast_made(const at::Tensor& cast, const at::Tensor& of);
   /// Weight `number` is about to be written through `tensor` (ShardedWeight::write).
   virtual std::shared_ptr<void> write(size_t number, const at::Tensor& tensor) = 0;
+  /// Whether whole weights are gathered, by all replicas together.
+  virtual bool gathers() const = 0;
   /// The program has got a tensor over the memory of a part that counts its writes apart.
   virtual void count_writes_of(const at::Tensor& data) = 0;
 
@@ -85,6 +88,8 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
   /// than one reduce-scatter.
   virtual bool take_gradients(const std::vector<at::Tensor>& parts,
                               const std::vector<at::Tensor>& gradients);
+  /// The same of one that comes by itself: an ordinary tensor.
+  virtual bool take_gradient(size_t number, const at::Tensor& gradient);
 
   /// The versions of the parts that whole weights show now, and an error where the parts have been
   /// written since.

@@ -43,8 +43,7 @@ void ShardCopies::gradients_come(std::function<void()> then) {
   if (!copies_ || !synchronizes_ || pass_hands_gradients_out()) return;
   const int pass = torch::autograd::get_current_graph_task_id();
   if (std::exchange(pass_, pass) == pass) return;
-  // Behind what else the pass has at its end, which may give parts their gradients (Deposits).
-  at_end_of_pass([then = std::move(then)] { at_end_of_pass(then); });
+  at_end_of_pass(EndOfPass::copies, std::move(then));
 }
 
 void ShardCopies::average(const std::vector<at::Tensor>& parts) const {

@@ -47,6 +47,7 @@ class WeightOfBucket final : public ShardedWeight {
     return number_ ? bucket_->write(*number_, tensor) : nullptr;
   }
 
+  bool needs_replicas() const override { return bucket_->gathers(); }
   const LayoutPtr& used() const override { return used_; }
   void lies_in(const at::Tensor& parameter, const LayoutPtr& layout) override {
     parameter_ = c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr());
@@ -90,6 +91,11 @@ int64_t dimension_to_cut(c10::IntArrayRef sizes, const Layout* layout, int64_t r
   return std::max<int64_t>(best, 0);
 }
 
+/// By what all ranks know: a part may be empty on some.
+bool can_be_cut(const at::Tensor& parameter) {
+  return parameter.dim() > 0 && c10::multiply_integers(whole_sizes(parameter)) > 0;
+}
+
 /// How the part of `parameter` lies that is `own` on this rank of the tensor axes now. `on_host`:
 /// parts are stretches of memory.
 LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& parameter, const at::Tensor& own,
@@ -98,12 +104,21 @@ LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& parameter, const
   const int replicas = context->replica_axis;
   for (int axis = 0; used && axis < used->axes(); ++axis) (*layout)[axis] = (*used)[axis];
   if (used) layout->set_stages(used->stages());
+  if (!can_be_cut(parameter)) return layout;
   const int ranks = context->mesh().axis(replicas)->size();
   const int64_t dim = on_host ? outermost_dimension(own, whole_sizes(parameter))
                               : dimension_to_cut(own.sizes(), used.get(), ranks);
   CutPtr cut = cut_inside(layout.get(), Placement::shard(dim), own.size(dim), ranks);
   (*layout)[replicas] = {dim, std::move(cut)};
   return layout;
+}
+
+HostWeight host_weight(c10::ScalarType type, const ShardPieces& pieces, int rank) {
+  HostWeight weight{type, pieces.sizes, pieces.strides, pieces.dim, 0, 0};
+  if (!weight.is_cut()) return weight;
+  weight.begin = pieces.begin_on(rank);
+  weight.size = pieces.cut->local_size(rank);
+  return weight;
 }
 
 /// A parameter before it is sharded.
@@ -139,11 +154,6 @@ void shard(const Uncut& weight, const std::shared_ptr<ShardBucket>& bucket, at::
   sharded->lies_in(weight.parameter.tensor, weight.layout);
 }
 
-/// By what all ranks know: a part may be empty on some.
-bool can_be_cut(const at::Tensor& parameter) {
-  return parameter.dim() > 0 && c10::multiply_integers(whole_sizes(parameter)) > 0;
-}
-
 const WeightOfBucket* weight_of_bucket(const at::Tensor& parameter) {
   const Mark* const mark = parameter.defined() ? mark_of(parameter) : nullptr;
   return mark == nullptr ? nullptr : dynamic_cast<const WeightOfBucket*>(mark->sharded.get());
@@ -165,12 +175,10 @@ std::shared_ptr<ModelContext> shard_parameters(
   for (const ShardedLayer& layer : layers) {
     auto& weights = of_layers.emplace_back();
     for (const NamedTensor& parameter : layer.parameters) {
-      if (!can_be_cut(parameter.tensor)) continue;
+      if (!how.one_copy_on_host && !can_be_cut(parameter.tensor)) continue;
       const Uncut weight = uncut(parameter, context, how.one_copy_on_host);
       const ShardPieces pieces(weight.own, *weight.layout);
-      const int rank = replicas->rank();
-      on_host.push_back({weight.own.scalar_type(), pieces.sizes, pieces.strides, pieces.dim,
-                         pieces.begin_on(rank), pieces.cut->local_size(rank)});
+      on_host.push_back(host_weight(weight.own.scalar_type(), pieces, replicas->rank()));
       weights.push_back(weight);
     }
   }
@@ -186,7 +194,7 @@ std::shared_ptr<ModelContext> shard_parameters(
       bucket = std::make_shared<GatheredBucket>(layers[i].name, i, replicas, all);
     }
     for (Uncut& weight : of_layers[i]) {
-      shard(weight, bucket, host ? host->part(number) : at::Tensor());
+      shard(weight, bucket, host && host->has(number) ? host->part(number) : at::Tensor());
       weight = {};  // what was whole goes
       ++number;
     }

@@ -31,7 +31,8 @@ struct ShardedHow {
 };
 
 /// Leaves each of the `replicas` a part of these parameters: along one dimension, which no tensor
-/// axis cuts where there is one. Parameters of no dimensions, or of no elements, stay as they are.
+/// axis cuts where there is one. Parameters of no dimensions, or of no elements, stay as they are;
+/// with one copy a host each replica has all of them, whose gradients are averaged with the others.
 /// Other groups may have the same parts (mpu/grid/group_copies.h), whose gradients backward passes
 /// then average. The values of all replicas are those of the first; collective over them, but for
 /// parameters whose content is still to come (deferred). `tensor`: what the model's values share;

@@ -7,6 +7,7 @@ namespace oslo {
 ShardPieces::ShardPieces(const at::Tensor& own, const Layout& layout)
     : dim(layout[layout.context()->replica_axis].dim),
       cut(layout[layout.context()->replica_axis].cut),
+      replicas(layout.group(layout.context()->replica_axis)->size()),
       sizes(own.sizes()),
       strides(own.is_non_overlapping_and_dense() ? own.strides()
                                                  : at::empty_like(own, at::kMeta).strides()) {}
@@ -17,7 +18,7 @@ int64_t ShardPieces::elements_on(int replica) const {
 
 c10::DimVector ShardPieces::sizes_on(int replica) const {
   c10::DimVector own = sizes;
-  own[dim] = cut->local_size(replica);
+  if (cut) own[dim] = cut->local_size(replica);
   return own;
 }
 
@@ -30,9 +31,11 @@ int64_t ShardPieces::begin_on(int replica) const {
 std::vector<std::pair<int, at::Tensor>> ShardPieces::of(const at::Tensor& whole) const {
   std::vector<std::pair<int, at::Tensor>> pieces;
   int64_t begin = 0;
-  for (int replica = 0; replica < cut->ranks(); ++replica) {
-    const int64_t size = cut->local_size(replica);
-    if (elements_on(replica) > 0) pieces.emplace_back(replica, whole.narrow(dim, begin, size));
+  for (int replica = 0; replica < replicas; ++replica) {
+    const int64_t size = cut ? cut->local_size(replica) : 0;
+    if (elements_on(replica) > 0) {
+      pieces.emplace_back(replica, cut ? whole.narrow(dim, begin, size) : whole);
+    }
     begin += size;
   }
   return pieces;

@@ -11,20 +11,22 @@
 
 namespace oslo {
 
-/// How the replicas' parts of one weight make up the whole: one stretch of a dimension each.
+/// How the replicas' parts of one weight make up the whole: one stretch of a dimension each, or, of
+/// a weight that cannot be cut, all of it each.
 struct ShardPieces {
   /// `own`: what tensor ranks leave of the weight to this one.
   ShardPieces(const at::Tensor& own, const Layout& layout);
 
-  int64_t dim;
-  CutPtr cut;              ///< of it, over the replicas
+  int64_t dim;  ///< -1: each replica has all of it
+  CutPtr cut;   ///< of it, over the replicas; null where each has all
+  int replicas;
   c10::DimVector sizes;    ///< of the whole, as far as tensor ranks leave it to this one
   c10::DimVector strides;  ///< in the order of the author's (channels-last); without gaps
 
   int64_t elements() const { return c10::multiply_integers(sizes); }
   int64_t elements_on(int replica) const;
   c10::DimVector sizes_on(int replica) const;
-  /// Where that begins along `dim`.
+  /// Where that begins along `dim`, of a weight that is cut.
   int64_t begin_on(int replica) const;
   /// Those of a whole tensor that are not empty, with their replicas; views of it.
   std::vector<std::pair<int, at::Tensor>> of(const at::Tensor& whole) const;

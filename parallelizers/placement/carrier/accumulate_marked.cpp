@@ -56,6 +56,7 @@ class AccumulateMarked final : public Node {
     const auto sharded = is_of_one_replica(gradients[0]) ? sharded_.lock() : nullptr;
     at::Tensor local =
         sharded ? sharded->averaged(gradients[0]) : local_in(std::move(gradients[0]), layout_);
+    if (!local.defined()) return {};
     // Zeros without memory (sgn's gradient) could not be averaged over ranks, nor added to.
     if (local._is_zerotensor()) local = local.clone();
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -79,7 +79,8 @@ at::Tensor whole_of(const at::Tensor& tensor, const OperatorEntry& op,
   const LayoutPtr layout = value.layout;
   const int axis = layout->context()->replica_axis;
   const std::shared_ptr<Group>& group = layout->context()->mesh().axis(axis);
-  const bool recorded = c10::GradMode::is_enabled() && tensor.requires_grad();
+  const bool recorded =
+      c10::GradMode::is_enabled() && tensor.requires_grad() && !(*layout)[axis].whole();
   if (recorded) value = gather_axis(std::move(value), axis, /*then_copy=*/true);
   at::Tensor whole =
       gather_reported(value, op.name.c_str(), "it met what one data replica computes");

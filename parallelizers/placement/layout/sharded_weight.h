@@ -20,8 +20,12 @@ class ShardedWeight {
   virtual at::Tensor gathered() = 0;
 
   /// This rank's part of the average over replicas of a gradient of the whole weight that came by
-  /// another way (of a user's autograd::Function). Collective over the replicas.
+  /// another way (of a user's autograd::Function): undefined where it comes when the pass has
+  /// ended, by the same way. Collective over the replicas where it is not.
   virtual at::Tensor averaged(const at::Tensor& gradient) = 0;
+
+  /// Whether all replicas come to its uses together: what is gathered is not there without them.
+  virtual bool needs_replicas() const = 0;
 
   /// How what is gathered lies over tensor ranks and stages; null: as an ordinary tensor.
   virtual const LayoutPtr& used() const = 0;

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "mpu/base/error.h"
 #include "mpu/launch/malloc_settings.h"
 #include "parallelizers/data/sharded/host/pages.h"
+#include "parallelizers/libtorch/graph_pass.h"
 #include "parallelizers/libtorch/keys.h"
 
 namespace oslo {
@@ -29,6 +29,12 @@ class Deposits::Pass {
   Pass& operator=(const Pass&) = delete;
 
   uint64_t number() const { return number_; }
+  bool has_said() const { return said_; }
+  void says_that_it_ends() {
+    said_ = true;
+    state_->ranks->own().ended.store(number_);
+    state_->ranks->tell();
+  }
   void ends() {
     done_ = true;
     state_->add_up(number_);
@@ -37,7 +43,7 @@ class Deposits::Pass {
  private:
   const std::shared_ptr<State> state_;
   const uint64_t number_;
-  bool done_ = false;
+  bool said_ = false, done_ = false;
 };
 
 Deposits::Deposits(std::shared_ptr<HostRanks> ranks, std::vector<Place> places, size_t begin,
@@ -70,19 +76,34 @@ at::Tensor Deposits::State::deposit(size_t weight, int rank) const {
                        place.weight.strides, at::TensorOptions(place.owner->types().travels_in));
 }
 
-void Deposits::leave(size_t weight, const at::Tensor& gradient) {
+std::shared_ptr<Deposits::Pass> Deposits::pass() {
   State& state = *state_;
   const HostRanks& ranks = *state.ranks;
   std::shared_ptr<Pass> pass = state.pass.lock();
-  if (!pass) {
-    const uint64_t before = ranks.own().ended.load();
-    ranks.await_others([&](int other) { return ranks.word(other).taken.load() >= before; },
-                       "take its part of the gradients of the last backward pass");
-    state.tidy();
-    pass = std::make_shared<Pass>(state_, before + 1);
-    state.pass = pass;
-    torch::autograd::Engine::get_default_engine().queue_callback([pass] { pass->ends(); });
+  if (pass) {
+    OSLO_CHECK(!pass->has_said(),
+               "a hook that is called at the end of a backward pass runs another one, through "
+               "weights that ranks share on this host and whose gradients this pass has not "
+               "averaged yet; run it behind backward()");
+    return pass;
   }
+  const uint64_t before = ranks.own().ended.load();
+  ranks.await_others([&](int other) { return ranks.word(other).taken.load() >= before; },
+                     "take its part of the gradients of the last backward pass");
+  state.tidy();
+  pass = std::make_shared<Pass>(state_, before + 1);
+  state.pass = pass;
+  // Of several models in one pass, which ranks may come to in other orders, each says that it has
+  // ended before any waits for the others.
+  at_end_of_pass(EndOfPass::own, [pass] { pass->says_that_it_ends(); });
+  at_end_of_pass(EndOfPass::sums, [pass] { pass->ends(); });
+  return pass;
+}
+
+void Deposits::leave(size_t weight, const at::Tensor& gradient) {
+  State& state = *state_;
+  const HostRanks& ranks = *state.ranks;
+  const std::shared_ptr<Pass> pass = this->pass();
   Place& place = state.places[weight];
   std::atomic<uint64_t>& left = state.left_in(weight, ranks.rank());
   const bool again = left.load() == pass->number();
@@ -111,13 +132,14 @@ void Deposits::leave(size_t weight, const at::Tensor& gradient) {
   left.store(pass->number());
 }
 
-/// Of this rank's stretch; undefined where nobody has left one.
+/// Of this rank's part; undefined where nobody has left one.
 at::Tensor Deposits::State::average(size_t weight, uint64_t number) const {
   at::Tensor sum;
   const HostWeight& lies = places[weight].weight;
   for (int rank = 0; rank < ranks->size(); ++rank) {
     if (left_in(weight, rank).load() != number) continue;
-    const at::Tensor part = deposit(weight, rank).narrow(lies.dim, lies.begin, lies.size);
+    const at::Tensor whole = deposit(weight, rank);
+    const at::Tensor part = lies.is_cut() ? whole.narrow(lies.dim, lies.begin, lies.size) : whole;
     if (!sum.defined()) {
       sum = at::empty_strided(part.sizes(), part.strides(),
                               at::TensorOptions(places[weight].owner->types().average));
@@ -133,8 +155,6 @@ void Deposits::State::add_up(uint64_t number) {
   const c10::AutoGradMode no_grad(false);
   HostWord& own = ranks->own();
   pass.reset();
-  own.ended.store(number);
-  ranks->tell();
   ranks->await_others([&](int other) { return ranks->word(other).ended.load() >= number; },
                       "end its backward pass");
   for (int other = 0; other < ranks->size(); ++other) {

@@ -54,6 +54,8 @@ class Deposits {
   void set_owner(size_t weight, std::shared_ptr<Owner> owner) {
     state_->places[weight].owner = std::move(owner);
   }
+  /// The present backward pass reaches a weight, whether or not it leaves a gradient.
+  void reached() { pass(); }
   /// `gradient`: of a whole weight, of this rank's loss.
   void leave(size_t weight, const at::Tensor& gradient);
   /// Gives memory back that all have taken their part of, if that was not done yet.
@@ -76,6 +78,8 @@ class Deposits {
     void add_up(uint64_t number);
     void tidy();
   };
+
+  std::shared_ptr<Pass> pass();
 
   const std::shared_ptr<State> state_;
 };

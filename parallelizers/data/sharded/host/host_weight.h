@@ -9,13 +9,15 @@
 
 namespace oslo {
 
-/// A whole weight as it lies in memory, without gaps, and this rank's stretch of one dimension.
+/// A whole weight as it lies in memory, without gaps, and this rank's stretch of one dimension. Of
+/// a weight that cannot be cut each rank has all, in memory of its own.
 struct HostWeight {
   c10::ScalarType type;
   c10::DimVector sizes, strides;
-  int64_t dim;          ///< the outermost one in memory
+  int64_t dim;          ///< the outermost one in memory; -1: it is not cut
   int64_t begin, size;  ///< of the stretch
 
+  bool is_cut() const { return dim >= 0; }
   int64_t elements() const { return c10::multiply_integers(sizes); }
   c10::DimVector sizes_of_part() const {
     c10::DimVector own = sizes;

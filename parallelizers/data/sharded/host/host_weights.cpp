@@ -26,7 +26,7 @@ HostWeights::Places HostWeights::places_of(const std::vector<HostWeight>& weight
     const size_t element = c10::elementSize(weight.type);
     places.weights.push_back(places.bytes_of_weights);
     places.deposits.push_back(places.bytes_of_deposits);
-    places.bytes_of_weights += aligned(elements * element);
+    if (weight.is_cut()) places.bytes_of_weights += aligned(elements * element);
     // Gradients of half types may come to add up in fp32.
     places.bytes_of_deposits += aligned(elements * std::max<size_t>(element, 4));
   }

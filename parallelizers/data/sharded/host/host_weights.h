@@ -19,13 +19,16 @@ namespace oslo {
 int64_t outermost_dimension(const at::Tensor& own, c10::IntArrayRef whole);
 
 /// A model's weights in memory that its replicas share on one host: whole, and there once. Each
-/// rank's part is its stretch of a whole weight.
+/// rank's part is its stretch of a whole weight. Of those that are not cut, their gradients alone
+/// are there.
 class HostWeights {
  public:
   /// Collective over `group`, of which HostRanks::can_share.
   HostWeights(const std::shared_ptr<Group>& group, std::vector<HostWeight> weights);
 
-  /// A weight, and this rank's part of it: ordinary tensors over the shared memory.
+  /// Whether a weight lies there.
+  bool has(size_t weight) const { return weights_[weight].is_cut(); }
+  /// One that does, and this rank's part of it: ordinary tensors over the shared memory.
   at::Tensor whole(size_t weight) const;
   at::Tensor part(size_t weight) const;
   /// Whether a tensor lies over the shared memory.
