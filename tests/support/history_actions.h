@@ -203,8 +203,10 @@ inline const std::vector<Action>& actions() {
          for (const Tensor& p : s.model->parameters()) p.mutable_grad().reset();
        }},
       {"a pass that throws in place %1 at %0; zero_grad", 5, habits::throw_in_a_pass},
-      {"each data rank leaves out a block of its own, from %0 on; optimizer.step()", 5,
-       habits::leave_out_blocks},
+      {"each data rank leaves out a block of its own, from %0 on (or ends there, where 3 divides "
+       "%1); "
+       "optimizer.step()",
+       5, habits::leave_out_blocks},
       {"a loss that nobody asks the gradient of", 2, [](S s, N) { s.loss_of(++s.steps, 0, 1); }},
       {"words one after the other, each the likeliest", 3,
        [](S s, N) {

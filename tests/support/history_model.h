@@ -261,6 +261,7 @@ struct NetImpl : nn::Module {
   Tensor forward(const Tensor& x) {
     Tensor h = options.tokens ? table(x) : torch::tanh(input(x));
     for (size_t i = 0; i < blocks.size(); ++i) {
+      if (ends_at && i >= *ends_at) break;
       if (i != left_out) h = blocks[i](h);
       if (behind_block) behind_block(i, h);
     }
@@ -274,6 +275,7 @@ struct NetImpl : nn::Module {
   nn::Linear input{nullptr}, head{nullptr};
   std::vector<Block> blocks;
   std::optional<size_t> left_out;  ///< a block that is passed over
+  std::optional<size_t> ends_at;   ///< this one and those behind it are
   std::function<void(size_t block, const Tensor& output)> behind_block;  ///< called in forward
   /// Registered tensors that nothing uses, or that are computed.
   std::vector<std::string> left_behind;

@@ -59,25 +59,23 @@ inline void throw_in_a_pass(Session& s, const Numbers& n) {
 }
 
 /// Whether data ranks may take other ways. Who averages by hand would wait for gradients that
-/// others do not have. Beside one copy of the weights a host, ranks wait for each other where they
-/// agree on what a recomputed layer keeps, and for gradients without dimensions.
+/// others do not have.
 inline bool may_part_ways(const Session& s) {
-  if (s.setting.averaging != Averaging::ddp || s.setting.rule == Rule::lbfgs) return false;
-  if (!s.setting.one_copy) return true;
-  return s.setting.recomputed.empty() &&
-         std::ranges::none_of(s.setting.net.blocks, [](const BlockOptions& block) {
-           return block.kind == BlockKind::gate;
-         });
+  return s.setting.averaging == Averaging::ddp && s.setting.rule != Rule::lbfgs;
 }
 
-/// Layer drop by a seed of the data rank's own.
+/// Layer drop by a seed of the data rank's own, or forwards that end early: where weights are
+/// gathered, which refuses both, ranks would wait for those that have ended.
 inline void leave_out_blocks(Session& s, const Numbers& n) {
   if (!may_part_ways(s)) return;
   s.optimizer->zero_grad();
   ++s.steps;
   const int replicas = s.device.mesh().data;
+  const bool gathers = s.setting.stage == 3 && !s.setting.one_copy;
+  const bool ends = n[1] % 3 == 0 && !gathers;
   const auto leave_out = [&](int rank) {  // one of them leaves out none
-    s.model->left_out = static_cast<size_t>(n[0] + rank) % (s.model->blocks.size() + 1);
+    const size_t block = static_cast<size_t>(n[0] + rank) % (s.model->blocks.size() + 1);
+    (ends ? s.model->ends_at : s.model->left_out) = block;
   };
   if (s.device.is_parallel()) {
     leave_out(s.device.data_rank());
@@ -92,6 +90,7 @@ inline void leave_out_blocks(Session& s, const Numbers& n) {
     }
   }
   s.model->left_out.reset();
+  s.model->ends_at.reset();
   s.device.note_gradients("by other ways", *s.model);
   s.step();
 }

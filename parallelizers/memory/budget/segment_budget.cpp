@@ -13,22 +13,11 @@ namespace oslo {
 namespace {
 
 /// The largest of each figure among the ranks that share the layers.
-void agree(std::vector<int64_t>& figures, const ModelContext& context, at::Device device) {
-  const Mesh& mesh = context.mesh();
+void agree(std::vector<int64_t>& figures, const RanksInStep& ranks, at::Device device) {
   const RuleScope scope("memory budget");
-  at::Tensor all = at::tensor(figures, at::kLong).to(device);
-  for (int axis = 0; axis < mesh.axes(); ++axis) {
-    if (mesh.axis(axis)->size() > 1) all = mesh.axis(axis)->all_reduce(all, Reduction::max);
-  }
-  all = all.cpu();
+  const at::Tensor own = at::tensor(figures, at::kLong).to(device);
+  const at::Tensor all = ranks.all_reduce(own, Reduction::max).cpu();
   std::copy_n(all.const_data_ptr<int64_t>(), figures.size(), figures.begin());
-}
-
-bool alone(const ModelContext& context) {
-  for (int axis = 0; axis < context.mesh().axes(); ++axis) {
-    if (context.mesh().axis(axis)->size() > 1) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -55,20 +44,20 @@ KeptSegments SegmentBudget::decided() const {
   return decided_;
 }
 
-bool SegmentBudget::begin(int segment, const ModelContext& context) {
+bool SegmentBudget::begin(int segment, const RanksInStep& ranks) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (stage_ == Stage::done) return decided_.kept[segment];
   MemoryAccount::join(options_.account);
   // A forward runs its segments in their order, and to look at all parameters takes time.
-  if (!began_ || segment <= last_segment_) begin_forward(context);
+  if (!began_ || segment <= last_segment_) begin_forward(ranks);
   last_segment_ = segment;
   next_phase("forward of " + options_.names[segment]);
   return decided_.kept[segment];
 }
 
-void SegmentBudget::begin_forward(const ModelContext& context) {
+void SegmentBudget::begin_forward(const RanksInStep& ranks) {
   const LoopState now = options_.model();
-  const bool sees_all = alone(context) && now.contents != 0;
+  const bool sees_all = ranks.alone() && now.contents != 0;
   const bool changed =
       now.writes != at_begin_.writes || (sees_all && now.contents != at_begin_.contents);
   // A step in which everything is kept shows no backward pass.
@@ -78,9 +67,9 @@ void SegmentBudget::begin_forward(const ModelContext& context) {
   if (stepped) {
     next_phase("");
     if (stage_ == Stage::profiles) {
-      decide(context);
+      decide(ranks);
     } else {
-      check(context);
+      check(ranks);
     }
   }
   if (began_ && !stepped) return;
@@ -156,13 +145,13 @@ int64_t SegmentBudget::peak() const {
   return most;
 }
 
-void SegmentBudget::decide(const ModelContext& context) {
+void SegmentBudget::decide(const RanksInStep& ranks) {
   if (!seen_.empty() && seen_.back().name.empty()) seen_.pop_back();
   // What stays from now on, an optimizer's states, was not there before its first step.
   std::vector<int64_t> figures = {held() - held_at_begin_};
   for (const StepPhase& phase : seen_) figures.push_back(phase.most);
   for (const SegmentRun& run : profile_.runs) figures.push_back(run.let_go);
-  agree(figures, context, options_.device);
+  agree(figures, ranks, options_.device);
   size_t next = 1;
   for (StepPhase& phase : seen_) {
     const bool stays = next == seen_.size() || phase.once;
@@ -177,9 +166,9 @@ void SegmentBudget::decide(const ModelContext& context) {
   if (decided_.peak > usable(options_.bytes)) refuse(decided_.peak, decided_.at);
 }
 
-void SegmentBudget::check(const ModelContext& context) {
+void SegmentBudget::check(const RanksInStep& ranks) {
   std::vector<int64_t> figures = {peak()};
-  agree(figures, context, options_.device);
+  agree(figures, ranks, options_.device);
   if (figures[0] <= options_.bytes) {
     stage_ = Stage::done;
     return;

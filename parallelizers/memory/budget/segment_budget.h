@@ -11,7 +11,7 @@
 
 #include "parallelizers/memory/budget/memory_account.h"
 #include "parallelizers/memory/budget/step_profile.h"
-#include "parallelizers/placement/layout/context.h"
+#include "parallelizers/memory/ranks_in_step.h"
 
 namespace oslo {
 
@@ -58,8 +58,9 @@ class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
   };
   explicit SegmentBudget(Options options);
 
-  /// A segment's forward begins. Whether it keeps what it saves, as the program wrote it.
-  bool begin(int segment, const ModelContext& context);
+  /// A segment's forward begins, with those who share its layers. Whether it keeps what it saves,
+  /// as the program wrote it.
+  bool begin(int segment, const RanksInStep& ranks);
 
   int64_t bytes() const { return options_.bytes; }
   /// It has ended. Whether it is tried now.
@@ -80,11 +81,11 @@ class SegmentBudget : public std::enable_shared_from_this<SegmentBudget> {
  private:
   enum class Stage { profiles, checks, done };
 
-  void begin_forward(const ModelContext& context);
+  void begin_forward(const RanksInStep& ranks);
   void next_phase(std::string name, bool once = false);
   void backward_ended();
-  void decide(const ModelContext& context);
-  void check(const ModelContext& context);
+  void decide(const RanksInStep& ranks);
+  void check(const RanksInStep& ranks);
   [[noreturn]] void refuse(int64_t least, const std::string& at) const;
   int64_t peak() const;
 

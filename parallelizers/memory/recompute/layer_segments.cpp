@@ -13,7 +13,6 @@
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/mark.h"
-#include "parallelizers/placement/layout/context.h"
 
 namespace oslo {
 
@@ -22,7 +21,7 @@ struct LayerSegments::Open {
   std::shared_ptr<LayerSegments> owner;
   int number;
   const c10::TensorImpl* first;  ///< the parameter that it began with
-  ContextPtr context;
+  RanksInStep ranks;
   std::unique_ptr<recompute::RecordingScopes> scopes;
 };
 
@@ -73,8 +72,8 @@ void LayerSegments::about_to_use(const at::Tensor& parameter,
 }
 
 void LayerSegments::begin(int number, const at::Tensor& parameter) {
-  const ContextPtr context = layout(parameter)->context();
-  const bool keeps = budget_ && budget_->begin(number, *context);
+  const RanksInStep ranks{c10::IValue(parameter)};
+  const bool keeps = budget_ && budget_->begin(number, ranks);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     reports_[number].used = true;
@@ -86,7 +85,7 @@ void LayerSegments::begin(int number, const at::Tensor& parameter) {
   segment->weighs = budget_ != nullptr;
   segment->state.emplace();
   open() = std::make_unique<Open>(
-      Open{shared_from_this(), number, parameter.unsafeGetTensorImpl(), context,
+      Open{shared_from_this(), number, parameter.unsafeGetTensorImpl(), ranks,
            std::make_unique<recompute::RecordingScopes>(std::move(segment), options_.keep_if())});
   // The program's averages, or what a model beside this one moves.
   open()->scopes->recorder.end_before_collectives([] { end_open(); });
@@ -121,7 +120,7 @@ void LayerSegments::end(Open& ending) {
   }
   const int64_t held = budget_ ? budget_->held() : 0;
   give_up(segment, ending);
-  const std::string not_cut = recompute::end_segment(segment, *ending.context, first);
+  const std::string not_cut = recompute::end_segment(segment, ending.ranks, first);
   if (not_cut.empty()) {
     if (budget_) watch(segment, ending.number, held - budget_->held());
     return;
@@ -143,7 +142,7 @@ void LayerSegments::give_up(recompute::Segment& segment, const Open& ending) {
       return;
     }
   }
-  segment.given_up = recompute::agree_on_given_up(segment, *ending.context);
+  segment.given_up = recompute::agree_on_given_up(segment, ending.ranks);
   const std::lock_guard<std::mutex> lock(mutex_);
   given_up_[of] = segment.given_up;
 }

@@ -70,7 +70,7 @@ void Recorder::run(const OperatorEntry& op, c10::DispatchKeySet keys, torch::jit
     const std::vector<c10::IValue> arguments(stack.begin() + static_cast<std::ptrdiff_t>(first),
                                              stack.end());
     note_arguments(record, arguments);
-    if (record.placed && !context_) context_ = context_of(arguments);
+    if (record.placed && !ranks_) ranks_.emplace(arguments);
     note_written(record, arguments);
     note_random(record, arguments);
     if (!segment_->again) note_call(record, arguments);
@@ -328,9 +328,9 @@ void Recorder::note_end() {
 
 void Recorder::end() {
   note_end();
-  if (context_) {
+  if (ranks_) {
     const OperatorTap::Lifted lifted;
-    segment_->given_up = agree_on_given_up(*segment_, *context_);
+    segment_->given_up = agree_on_given_up(*segment_, *ranks_);
   }
   decide_needs(*segment_);
   segment_->ended = true;

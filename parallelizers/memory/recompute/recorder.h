@@ -1,11 +1,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "parallelizers/memory/ranks_in_step.h"
 #include "parallelizers/memory/recompute/record/met_memory.h"
 #include "parallelizers/memory/saved_tensors.h"
-#include "parallelizers/placement/layout/context.h"
 #include "parallelizers/placement/operators/fused_run.h"
 #include "parallelizers/placement/operators/operator_tap.h"
 
@@ -48,7 +49,7 @@ class Recorder final : public OperatorTap {
   KeepIf keep_if_;
   std::function<void()> end_;
   MetMemory memory_;
-  ContextPtr context_;  ///< of the first that is cut
+  std::optional<RanksInStep> ranks_;  ///< by the first operator on what is cut
   /// Which operator made a tensor, and which of its results it was. Tensors that die keep their
   /// address.
   std::unordered_map<const c10::TensorImpl*, std::pair<int, int>> makers_;

@@ -59,17 +59,12 @@ std::string try_to_run(Segment& segment, const std::vector<Original>& saved) {
 }
 
 /// Whether any rank says so, of each.
-std::vector<bool> any_rank(const std::vector<bool>& said, const ModelContext& context,
+std::vector<bool> any_rank(const std::vector<bool>& said, const RanksInStep& ranks,
                            at::Device device) {
-  const Mesh& mesh = context.mesh();
   const RuleScope scope("recomputation");
   at::Tensor count = at::empty({static_cast<int64_t>(said.size())}, at::kInt);
   for (size_t i = 0; i < said.size(); ++i) count.data_ptr<int>()[i] = said[i] ? 1 : 0;
-  count = count.to(device);
-  for (int axis = 0; axis < mesh.axes(); ++axis) {
-    if (mesh.axis(axis)->size() > 1) count = mesh.axis(axis)->all_reduce(count);
-  }
-  count = count.cpu();
+  count = ranks.all_reduce(count.to(device)).cpu();
   std::vector<bool> any(said.size());
   for (size_t i = 0; i < any.size(); ++i) any[i] = count.data_ptr<int>()[i] > 0;
   return any;
@@ -86,7 +81,7 @@ at::Device device_of(const Segment& segment, at::Device otherwise) {
 
 }  // namespace
 
-std::vector<bool> agree_on_given_up(const Segment& segment, const ModelContext& context) {
+std::vector<bool> agree_on_given_up(const Segment& segment, const RanksInStep& ranks) {
   std::vector<bool> given_up(asked_operators(segment));
   if (segment.keep_at_most >= 1 || given_up.empty()) return given_up;
   try {
@@ -94,10 +89,10 @@ std::vector<bool> agree_on_given_up(const Segment& segment, const ModelContext& 
   } catch (const Error&) {
     // What writes its inputs is not computed again, which `end_segment` says.
   }
-  return any_rank(given_up, context, device_of(segment, context.device()));
+  return any_rank(given_up, ranks, device_of(segment, ranks.device()));
 }
 
-std::string end_segment(Segment& segment, const ModelContext& context, bool try_it) {
+std::string end_segment(Segment& segment, const RanksInStep& ranks, bool try_it) {
   std::vector<Original> saved;
   segment.for_each_slot([&](SavedSlot& slot, int number) {
     Original& original = saved.emplace_back(Original{&slot, slot.value, {}});
@@ -119,8 +114,8 @@ std::string end_segment(Segment& segment, const ModelContext& context, bool try_
   }
   if (try_it) {
     if (wrong.empty() && !saved.empty()) wrong = try_to_run(segment, saved);
-    const at::Device device = saved.empty() ? context.device() : saved.front().value.device();
-    if (any_rank({!wrong.empty()}, context, device)[0] && wrong.empty()) {
+    const at::Device device = saved.empty() ? ranks.device() : saved.front().value.device();
+    if (any_rank({!wrong.empty()}, ranks, device)[0] && wrong.empty()) {
       wrong = "another rank cannot run it again";
     }
   }
