@@ -28,8 +28,11 @@ namespace {
 
 using torch::Tensor;
 
-constexpr const char* kOneCopy =
-    R"({"zero_optimization": {"enabled": true, "stage": 3, "copies_per_host": 1}})";
+std::string one_copy(int stages) {
+  return c10::str(
+      R"({"model_parallelism": {"pipeline_parallel_size": )", stages,
+      R"(}, "zero_optimization": {"enabled": true, "stage": 3, "copies_per_host": 1}})");
+}
 
 struct StackImpl : torch::nn::Module {
   StackImpl(int layers, int64_t width) {
@@ -84,10 +87,10 @@ std::vector<int> in_processes(int ranks, const std::function<void(const World&)>
   return ended;
 }
 
-ParallelModel initialized(const Stack& net, const World& world) {
+ParallelModel initialized(const Stack& net, const World& world, int stages = 1) {
   InitializeOptions how;
   how.world = world;
-  return initialize(net.ptr(), Config::parse(kOneCopy), how);
+  return initialize(net.ptr(), Config::parse(one_copy(stages)), how);
 }
 
 /// All ranks' numbers, added up; the same on all.
@@ -99,15 +102,19 @@ int64_t sum_over(const World& world, int64_t own) {
   return sum;
 }
 
-/// Ranks, and whether malloc is told to keep what is freed, as by `oslo run`.
-class OneCopyProcesses : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+struct Processes {
+  int ranks;
+  bool keeps = false;  ///< malloc is told to keep what is freed, as by `oslo run`
+  int stages = 1;      ///< of a pipeline
+};
+class OneCopyProcesses : public ::testing::TestWithParam<Processes> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OneCopyProcesses,
-                         ::testing::Values(std::tuple(2, false), std::tuple(4, false),
-                                           std::tuple(2, true)));
+                         ::testing::Values(Processes{2}, Processes{4}, Processes{2, true},
+                                           Processes{4, false, 2}, Processes{4, true, 2}));
 
 TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
-  const auto [ranks, keeps] = GetParam();
-  const auto ended = in_processes(ranks, [keeps = keeps](const World& world) {
+  const auto [ranks, keeps, stages] = GetParam();
+  const auto ended = in_processes(ranks, [keeps = keeps, stages = stages](const World& world) {
     keeps ? ::setenv(MallocSettings::kTrimVariable, "4294967296", 1)
           : ::unsetenv(MallocSettings::kTrimVariable);
     constexpr int kLayers = 8;
@@ -121,8 +128,10 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
     const int64_t before = sum_over(world, proportional_bytes());
     torch::manual_seed(1);
     Stack net(kLayers, kWidth);
-    ParallelModel parallel = initialized(net, world);
+    ParallelModel parallel = initialized(net, world, stages);
+    const int replica = parallel.mpu().rank("data"), replicas = parallel.mpu().size("data");
     DistributedDataParallel<Stack> ddp(net, parallel.mpu().data_group());
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(kRate));
     const auto expect_resident = [&](int64_t times, const char* when) {
       world.barrier();
@@ -137,15 +146,21 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
     };
     expect_resident(1, "after initialize");
     const auto x = [](int rank) { return torch::ones({2, kWidth}) * (1 + rank); };
+    const auto pass = [&, stages = stages] {
+      if (stages == 1) return ddp.forward(x(replica)).square().mean().backward();
+      schedule.forward_backward_step({x(replica)}, [&](const std::vector<Tensor>& micro) {
+        return net->forward(micro[0]).square().mean();
+      });
+    };
     for (int step = 0; step < 3; ++step) {
-      ddp.forward(x(world.rank())).square().mean().backward();
+      pass();
       optimizer.step();
       optimizer.zero_grad();
     }
     // What each rank has left, where that is kept.
-    const int64_t kept = keeps ? world.size() : 0;
+    const int64_t kept = keeps ? replicas : 0;
     expect_resident(1 + kept, "after steps");
-    ddp.forward(x(world.rank())).square().mean().backward();
+    pass();
     optimizer.step();
     expect_resident(2 + kept, "with gradients");  // each rank its part
     torch::manual_seed(1);
@@ -154,8 +169,8 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
     torch::optim::SGD reference(plain->parameters(), torch::optim::SGDOptions(kRate));
     for (int step = 0; step < 4; ++step) {
       reference.zero_grad();
-      for (int rank = 0; rank < world.size(); ++rank) {
-        (plain->forward(x(rank)).square().mean() / world.size()).backward();
+      for (int rank = 0; rank < replicas; ++rank) {
+        (plain->forward(x(rank)).square().mean() / replicas).backward();
       }
       reference.step();
     }

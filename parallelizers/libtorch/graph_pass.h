@@ -21,4 +21,8 @@ enum class EndOfPass {
 /// run in the order in which they were queued.
 void at_end_of_pass(EndOfPass round, std::function<void()> then);
 
+/// Runs `part` in a backward pass of its own, of no graph: it may give gradients to accumulators,
+/// and have something called at the pass's end. Throws what it throws.
+void run_as_pass(std::function<void()> part);
+
 }  // namespace oslo

@@ -119,14 +119,18 @@ struct Program {
                        [&](const Operation& each) { return each.kind == kind; });
   }
 
-  /// `sharded`: over two data ranks, which keep parts of the weights.
-  std::string config(bool sharded) const {
+  /// `sharded`: over two data ranks, which keep parts of the weights; `one_copy`: in memory that
+  /// they share.
+  std::string config(bool sharded, bool one_copy) const {
     std::string patterns;
     for (int i = 0; i < layers; ++i) {
       patterns += c10::str(i == 0 ? "" : ", ", "\"layer", i, "\": ", stage_of[i]);
     }
-    const char* const more =
-        sharded ? R"(, "zero_optimization": {"enabled": true, "stage": 3})" : "";
+    std::string more;
+    if (sharded) {
+      more = c10::str(R"(, "zero_optimization": {"enabled": true, "stage": 3, "copies_per_host": )",
+                      one_copy ? 1 : 0, "}");
+    }
     return c10::str(R"({"parallel": {"data": )", sharded ? 2 : 1, R"(, "pipeline": {"size": )",
                     ranks, R"(, "schedule": ")", kind, R"("}}, "stages": {)", patterns, "}", more,
                     "}");
@@ -297,15 +301,16 @@ TEST(PipelineRandomGraphs, TrainAsOnOneDevice) {
     SCOPED_TRACE(c10::str("seed ", seed, ": ", program.text()));
     Trial trial;
     // Replicas of other batches that go other ways gather other weights: that is an error by name.
-    const bool sharded = seed % 3 == 1 && !program.has(Operation::read);
+    const bool one_copy = seed % 2 == 0;
+    const bool sharded = seed % 3 == 1 && (one_copy || !program.has(Operation::read));
     trial.grid = {sharded ? 2 : 1, 1, program.ranks};
     trial.kind = program.kind;
     trial.micro_batches = micro_batches_for(program, 1 + seed % 5);
     // A forward that looks at values may be one that a kind of several stages a rank refuses.
     trial.may_refuse = program.chunks > 1;
     trial.steps = 2;
-    trial.config = program.config(sharded);
-    trial.example = seed % 2 == 0;
+    trial.config = program.config(sharded, one_copy);
+    trial.example = seed / 2 % 2 == 0;
     trial.batch_coupled = true;
     const int64_t rows = 2 * trial.micro_batches * trial.grid.data;
     trained += expect_parity(

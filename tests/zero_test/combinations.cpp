@@ -10,11 +10,12 @@ struct Grid {
   int tensor, pipeline, stage;
   std::string schedule = "1f1b";
   int shards = 0;  ///< data ranks that have the weights once, of two such groups; 0: all of two
+  std::string keys = "";  ///< further ones of ZeRO
 };
 
 void PrintTo(const Grid& grid, std::ostream* out) {
   *out << "tensor " << grid.tensor << " pipeline " << grid.pipeline << " stage " << grid.stage
-       << " " << grid.schedule << " in groups of " << grid.shards;
+       << " " << grid.schedule << " in groups of " << grid.shards << grid.keys;
 }
 
 class ZeroGrid : public ::testing::TestWithParam<Grid> {};
@@ -25,19 +26,27 @@ INSTANTIATE_TEST_SUITE_P(TensorPipelineStageAndSchedule, ZeroGrid,
                                            Grid{1, 2, 3, "zbv"}, Grid{2, 1, 3}, Grid{2, 2, 3},
                                            Grid{1, 1, 3, "1f1b", 2}, Grid{1, 2, 3, "1f1b", 2},
                                            Grid{1, 2, 3, "zero_bubble", 2},
-                                           Grid{2, 1, 3, "1f1b", 2}));
+                                           Grid{2, 1, 3, "1f1b", 2}, Grid{2, 2, 3, "zbv"}));
+INSTANTIATE_TEST_SUITE_P(Gathered, ZeroGrid,
+                         ::testing::Values(Grid{1, 1, 3, "1f1b", 0, kGathered},
+                                           Grid{1, 2, 3, "1f1b", 0, kGathered},
+                                           Grid{1, 2, 3, "zero_bubble", 0, kGathered},
+                                           Grid{1, 2, 3, "zbv", 0, kGathered},
+                                           Grid{2, 2, 3, "1f1b", 0, kGathered},
+                                           Grid{1, 2, 3, "1f1b", 2, kGathered},
+                                           Grid{1, 2, 3, "zero_bubble", 2, kGathered}));
 
 TEST_P(ZeroGrid, IsOneDevice) {
-  const auto& [tensor, pipeline, stage, kind, shards] = GetParam();
+  const auto& [tensor, pipeline, stage, kind, shards, keys] = GetParam();
   const int replicas = 2 * std::max(shards, 1);
   const std::string more = c10::str(R"(, "model_parallelism": {"tensor_parallel_size": )", tensor,
                                     R"(, "pipeline_parallel_size": )", pipeline,
                                     R"(, "pipeline_schedule": ")", kind, "\"}");
   run_as_threads(replicas * tensor * pipeline, [&, pipeline = pipeline, stage = stage,
-                                                shards = shards](World world) {
+                                                shards = shards, keys = keys](World world) {
     at::set_num_threads(1);
     Net plain = make_net(), net = make_net();
-    ParallelModel parallel = initialize(net, zero_config(more, stage, shards), in(world));
+    ParallelModel parallel = initialize(net, zero_config(more, stage, shards, keys), in(world));
     AdamW reference(trained(plain), adamw());
     const std::unique_ptr<AdamW> optimizer = adamw_of(parallel, net, stage);
     PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));

@@ -290,22 +290,16 @@ TEST(OneCopy, IsNotTakenWhereItCannotBe) {
 }
 
 TEST(OneCopy, WhatItCannotBeIsRefused) {
-  const auto refused = [](int ranks, const std::string& more, Transport transport) {
-    return error_of([&] {
-      run_as_threads(ranks, [&](World world) {
+  for (const std::string more : {"", R"(, "model_parallelism": {"pipeline_parallel_size": 2})"}) {
+    const std::string error = error_of([&] {
+      run_as_threads(4, [&](World world) {
         Mlp net = make_mlp();
-        const std::string zero = R"({"zero_optimization": {"enabled": true, "stage": 3)" + kOneCopy;
-        const std::string backend =
-            transport == Transport::gloo ? R"(, "backend": "gloo")" : std::string();
-        initialize(net, Config::parse(zero + "}" + backend + more + "}"), in(world));
+        initialize(net, zero_config(R"(, "backend": "gloo")" + more, 3, 0, kOneCopy), in(world));
       });
     });
-  };
-  EXPECT_THAT(
-      refused(2, R"(, "model_parallelism": {"pipeline_parallel_size": 2})", Transport::automatic),
-      AllOf(HasSubstr("copies_per_host' = 1 beside pipeline stages"), HasSubstr("to 0")));
-  EXPECT_THAT(refused(2, "", Transport::gloo),
-              AllOf(HasSubstr("copies_per_host' = 1: data ranks"), HasSubstr("shared memory")));
+    EXPECT_THAT(error, AllOf(HasSubstr("copies_per_host' = 1: data ranks"),
+                             HasSubstr("shared memory"), HasSubstr("to 0")));
+  }
 }
 
 TEST(OneCopy, MemoryAndWritesThatAreNotSeenAreRefused) {

@@ -203,15 +203,17 @@ TEST(RecomputedWithZero, AFunctionThatThrowsWhereItRunsAgain) {
 /// Both halves of a backward pass use one recomputation.
 TEST(RecomputedWithZero, InASplitBackward) {
   constexpr int64_t kMicro = 3;
-  for (const int stage : {1, 2, 3}) {
-    SCOPED_TRACE(stage);
+  for (const auto& [stage, keys] :
+       std::vector<std::pair<int, std::string>>{{1, ""}, {2, ""}, {3, kGathered}, {3, kOneCopy}}) {
+    SCOPED_TRACE(c10::str(stage, keys));
     std::atomic<int> norms = 0;
-    run_as_threads(4, [&](World world) {
+    run_as_threads(4, [&, stage = stage, keys = keys](World world) {
       at::set_num_threads(1);
       models::GPT2 plain = make_gpt2(), model = make_gpt2();
       const std::string pipeline = R"(, "model_parallelism": {"pipeline_parallel_size": 2, )"
                                    R"("pipeline_schedule": "zero_bubble"})";
-      ParallelModel parallel = initialize(model, zero_config(pipeline + kAgain, stage), in(world));
+      ParallelModel parallel =
+          initialize(model, zero_config(pipeline + kAgain, stage, 0, keys), in(world));
       AdamW reference(plain->parameters(), adamw());
       const auto optimizer = optimizer_of(parallel, model, stage);
       PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(3));

@@ -71,7 +71,6 @@ const std::shared_ptr<Group>& shard_group(const MPU& mpu, const ConfigValues& va
 
 /// Why these data ranks cannot share one copy of the weights a host; empty where they can.
 std::string against_one_copy(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
-  if (mpu.size("pipeline") > 1) return " beside pipeline stages";
   Group& shards = *shard_group(mpu, values);
   if (shards.size() == 1 || values.zero_shard_size == 1) return "";
   if (!HostRanks::can_share(shards)) {
@@ -132,9 +131,6 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
   }
   layers.push_back(std::move(outside));
   const bool in_stages = mpu.size("pipeline") > 1;
-  const KeepGathered keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
-                            : in_stages                              ? KeepGathered::until_written
-                                                                     : KeepGathered::until_backward;
   if (values.zero_shard_size == 1) return nullptr;
   take_from_first(layers, *mpu.group("data"));
   const std::shared_ptr<Group>& group = shard_group(mpu, values);
@@ -142,7 +138,13 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
     set_travel_type(*group, context->precision);
     set_travel_type(*copies_of(*group), context->precision);
   }
-  const ShardedHow how{keep, keep_one_copy(model, mpu, values)};
+  ShardedHow how;
+  how.one_copy_on_host = keep_one_copy(model, mpu, values);
+  // When gathered weights go; of those that lie on the host, casts.
+  const bool keeps = how.one_copy_on_host ? in_stages : !values.zero_reshard.value_or(!in_stages);
+  how.keep = !keeps      ? KeepGathered::until_next
+             : in_stages ? KeepGathered::until_written
+                         : KeepGathered::until_backward;
   auto shared = shard_parameters(layers, group, context, how, on_stages);
   for (const ModuleView& entry : model.modules()) {
     auto* const table = entry.module ? entry.module->as<torch::nn::EmbeddingImpl>() : nullptr;

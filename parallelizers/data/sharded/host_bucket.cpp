@@ -73,11 +73,30 @@ class HostBucket::Gradient final : public Deposits::Owner {
 void HostBucket::lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
                             LayoutPtr used) {
   ShardBucket::lay_weight(number, parameter, layout, std::move(used));
+  const size_t place = weights_[number].place;
   wholes_.resize(weights_.size());
-  if (host_->has(first_ + number)) wholes_[number] = host_->whole(first_ + number);
+  if (host_->has(place)) wholes_[number] = host_->whole(place);
   weights_[number].version = version_of(*parameter.unsafeGetTensorImpl());
   const auto own = std::static_pointer_cast<HostBucket>(shared_from_this());
-  host_->deposits().set_owner(first_ + number, std::make_shared<Gradient>(own, number));
+  host_->deposits().set_owner(place, std::make_shared<Gradient>(own, number));
+  if (!host_->has(place) || is_deferred(parameter) || host_->holds(parameter)) return;
+  // It comes from another pipeline stage, to all replicas of this one.
+  host_->turns().begin_write();
+  host_->make_room(place);
+  move_in(number, parameter);
+  host_->turns().end_write();
+}
+
+/// Each replica its part.
+void HostBucket::move_in(size_t number, const at::Tensor& parameter) {
+  const BelowDoor below;
+  const c10::AutoGradMode no_grad(false);
+  Weight& weight = weights_[number];
+  const at::Tensor part = host_->part(weight.place);
+  part.copy_(unmarked_alias(parameter));
+  const Mark& mark = *mark_of(parameter);
+  lay_parameter(parameter, part, weight.layout, std::string(mark.name), mark.sharded);
+  weight.version = version_of(*parameter.unsafeGetTensorImpl());
 }
 
 /// One by one, so that a rank has memory for one part beside those that are shared.
@@ -90,12 +109,7 @@ void HostBucket::fill() {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!is_deferred(parts[i])) continue;
     oslo::fill(parts[i]);
-    if (!host_->has(first_ + i)) continue;
-    const at::Tensor part = host_->part(first_ + i);
-    part.copy_(unmarked_alias(parts[i]));
-    const Mark& mark = *mark_of(parts[i]);
-    lay_parameter(parts[i], part, weights_[i].layout, std::string(mark.name), mark.sharded);
-    weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
+    if (host_->has(weights_[i].place)) move_in(i, parts[i]);
   }
   host_->turns().end_write();
 }
@@ -111,7 +125,7 @@ std::shared_ptr<void> HostBucket::write(size_t number, const at::Tensor& tensor)
 void HostBucket::bring(const std::vector<at::Tensor>& parts) {
   host_->turns().read();
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (!host_->has(first_ + i)) {
+    if (!host_->has(weights_[i].place)) {
       wholes_[i] = unmarked_alias(parts[i]);
       weights_[i].version = version_of(*parts[i].unsafeGetTensorImpl());
       continue;
@@ -145,7 +159,7 @@ bool HostBucket::are_awaited(const std::vector<at::Tensor>& parts) const {
 
 bool HostBucket::take_gradient(size_t number, const at::Tensor& gradient) {
   if (are_awaited({parts()[number]})) return false;
-  host_->deposits().leave(first_ + number, gradient);
+  host_->deposits().leave(weights_[number].place, gradient);
   all_->gradients_come();
   return true;
 }
@@ -156,7 +170,8 @@ bool HostBucket::take_gradients(const std::vector<at::Tensor>& parts,
   host_->deposits().reached();
   for (size_t i = 0; i < weights_.size(); ++i) {
     if (!weights_[i].trained || !gradients[i].defined()) continue;
-    host_->deposits().leave(first_ + i, local_of(gradients[i]).expand(weights_[i].pieces->sizes));
+    host_->deposits().leave(weights_[i].place,
+                            local_of(gradients[i]).expand(weights_[i].pieces->sizes));
   }
   all_->gradients_come();
   return true;

@@ -18,14 +18,14 @@ namespace oslo {
 /// somebody sees their average within the pass.
 class HostBucket final : public ShardBucket {
  public:
-  /// `first`: the number in `host` of weight 0; those of the bucket follow it.
+  /// Weights lie in `all->host()`.
   HostBucket(std::string name, size_t number, std::shared_ptr<Group> replicas,
-             std::shared_ptr<ShardBuckets> all, std::shared_ptr<HostWeights> host, size_t first)
+             std::shared_ptr<ShardBuckets> all)
       : ShardBucket(std::move(name), number, std::move(replicas), std::move(all)),
-        host_(std::move(host)),
-        first_(first) {}
+        host_(all_->host()) {}
 
-  /// The part lies in `host`, unless it is deferred, or the weight is not cut.
+  /// The part is moved there where it does not lie there, unless it is deferred, or the weight is
+  /// not cut.
   void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
                   LayoutPtr used) override;
   std::shared_ptr<void> write(size_t number, const at::Tensor& tensor) override;
@@ -46,9 +46,9 @@ class HostBucket final : public ShardBucket {
   bool take_gradient(size_t number, const at::Tensor& gradient) override;
   bool are_awaited(const std::vector<at::Tensor>& parts) const;
   void take_average(size_t number, const at::Tensor& average);
+  void move_in(size_t number, const at::Tensor& parameter);
 
   const std::shared_ptr<HostWeights> host_;
-  const size_t first_;
 };
 
 }  // namespace oslo

@@ -77,8 +77,8 @@ void ShardBucket::used_in_backward() {
   if (saved_uses_.expired()) all_->used_in_backward(*this);
 }
 
-size_t ShardBucket::add(const at::Tensor& shape) {
-  weights_.push_back({shape, std::nullopt, nullptr, nullptr, weak(shape)});
+size_t ShardBucket::add(const at::Tensor& shape, size_t place) {
+  weights_.push_back({shape, place, std::nullopt, nullptr, nullptr, weak(shape)});
   return weights_.size() - 1;
 }
 

@@ -32,9 +32,10 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
   ShardBucket(const ShardBucket&) = delete;
   ShardBucket& operator=(const ShardBucket&) = delete;
 
-  /// One more weight; `shape` is that of what tensor ranks leave of it to this one. Returns its
-  /// number here, by which it is then laid.
-  size_t add(const at::Tensor& shape);
+  /// One more weight; `shape` is that of what tensor ranks leave of it to this one, `place` its
+  /// number among all of the model, on whatever stages. Returns its number here, by which it is
+  /// then laid.
+  size_t add(const at::Tensor& shape, size_t place);
   /// `layout`: of the part in `parameter`, whose mark keeps this bucket; `used`: of the whole
   /// weight over tensor ranks and stages, null where the model is an ordinary one.
   virtual void lay_weight(size_t number, const at::Tensor& parameter, const LayoutPtr& layout,
@@ -65,6 +66,7 @@ class ShardBucket : public GatheredWeights, public std::enable_shared_from_this<
  protected:
   struct Weight {
     at::Tensor shape;
+    size_t place;
     std::optional<ShardPieces> pieces;  ///< of one that is laid
     LayoutPtr layout, used;
     c10::weak_intrusive_ptr<c10::TensorImpl> parameter;

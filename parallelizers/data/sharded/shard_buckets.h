@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallelizers/data/sharded/gather_ahead.h"
+#include "parallelizers/data/sharded/host/host_weights.h"
 #include "parallelizers/data/sharded/shard_copies.h"
 
 namespace oslo {
@@ -39,9 +40,11 @@ enum class KeepGathered {
 /// The buckets of one model, and which of them stay gathered.
 class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
  public:
-  /// `copies`: ranks that have the parts that this one has; null: none but this one.
-  explicit ShardBuckets(KeepGathered keep, std::shared_ptr<Group> copies = nullptr)
-      : keep_(keep), copies_(std::move(copies)) {}
+  /// `copies`: ranks that have the parts that this one has; null: none but this one. `host`: where
+  /// the weights lie whole; null where they are gathered.
+  explicit ShardBuckets(KeepGathered keep, std::shared_ptr<Group> copies = nullptr,
+                        std::shared_ptr<HostWeights> host = nullptr)
+      : keep_(keep), copies_(std::move(copies)), host_(std::move(host)) {}
 
   /// `of_layer`: its weights are one layer's.
   void add(const std::shared_ptr<GatheredWeights>& bucket, bool of_layer);
@@ -62,6 +65,7 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   void fill();
 
   ShardCopies& copies() { return copies_; }
+  const std::shared_ptr<HostWeights>& host() const { return host_; }
   /// In a backward pass: this rank's parts get gradients.
   void gradients_come();
   /// Averages the gradients of all parts over their copies.
@@ -80,6 +84,7 @@ class ShardBuckets : public std::enable_shared_from_this<ShardBuckets> {
   void make_room_for(const GatheredWeights& layer);
   const KeepGathered keep_;
   ShardCopies copies_;
+  const std::shared_ptr<HostWeights> host_;
   std::vector<Entry> buckets_;
   uint64_t gathers_ = 0;
   std::weak_ptr<Pass> pass_;

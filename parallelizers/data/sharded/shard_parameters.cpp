@@ -25,9 +25,14 @@ namespace {
 /// One weight of a bucket, which has those alone that are on this rank's stages.
 class WeightOfBucket final : public ShardedWeight {
  public:
-  /// `shape`: of what tensor ranks leave of it to this one, without content.
-  WeightOfBucket(std::shared_ptr<ShardBucket> bucket, at::Tensor shape, LayoutPtr used)
-      : bucket_(std::move(bucket)), shape_(std::move(shape)), used_(std::move(used)) {}
+  /// `place`: its number among all weights of the model. `shape`: of what tensor ranks leave of it
+  /// to this one, without content.
+  WeightOfBucket(std::shared_ptr<ShardBucket> bucket, size_t place, at::Tensor shape,
+                 LayoutPtr used)
+      : bucket_(std::move(bucket)),
+        place_(place),
+        shape_(std::move(shape)),
+        used_(std::move(used)) {}
 
   at::Tensor gathered() override {
     if (number_) return bucket_->whole(*number_);
@@ -57,7 +62,7 @@ class WeightOfBucket final : public ShardedWeight {
       used_ = std::move(there);
     }
     if (!layout->here()) return;
-    if (!number_) number_ = bucket_->add(shape_);
+    if (!number_) number_ = bucket_->add(shape_, place_);
     bucket_->lay_weight(*number_, parameter, layout, used_);
   }
 
@@ -65,6 +70,7 @@ class WeightOfBucket final : public ShardedWeight {
 
  private:
   const std::shared_ptr<ShardBucket> bucket_;
+  const size_t place_;
   const at::Tensor shape_;
   LayoutPtr used_;
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter_{c10::intrusive_ptr<c10::TensorImpl>()};
@@ -113,14 +119,6 @@ LayoutPtr cut_over(const ContextPtr& context, const at::Tensor& parameter, const
   return layout;
 }
 
-HostWeight host_weight(c10::ScalarType type, const ShardPieces& pieces, int rank) {
-  HostWeight weight{type, pieces.sizes, pieces.strides, pieces.dim, 0, 0};
-  if (!weight.is_cut()) return weight;
-  weight.begin = pieces.begin_on(rank);
-  weight.size = pieces.cut->local_size(rank);
-  return weight;
-}
-
 /// A parameter before it is sharded.
 struct Uncut {
   NamedTensor parameter;
@@ -135,8 +133,19 @@ Uncut uncut(const NamedTensor& parameter, const ContextPtr& context, bool on_hos
   return {parameter, own, used, cut_over(context, parameter.tensor, own, used, on_host)};
 }
 
-/// `part`: memory for it; undefined where it gets some of its own.
-void shard(const Uncut& weight, const std::shared_ptr<ShardBucket>& bucket, at::Tensor part) {
+HostWeight host_weight(const Uncut& weight, const ShardPieces& pieces, int rank) {
+  HostWeight on_host{weight.own.scalar_type(), pieces.sizes, pieces.strides, pieces.dim, 0, 0,
+                     weight.layout->here()};
+  if (!on_host.is_cut()) return on_host;
+  on_host.begin = pieces.begin_on(rank);
+  on_host.size = pieces.cut->local_size(rank);
+  return on_host;
+}
+
+/// `place`: its number among all weights. `part`: memory for it; undefined where it gets some of
+/// its own.
+void shard(const Uncut& weight, const std::shared_ptr<ShardBucket>& bucket, size_t place,
+           at::Tensor part) {
   const ContextPtr& context = weight.layout->context();
   Layout of_replica(context);  // of what tensor ranks leave
   of_replica[context->replica_axis] = (*weight.layout)[context->replica_axis];
@@ -148,7 +157,7 @@ void shard(const Uncut& weight, const std::shared_ptr<ShardBucket>& bucket, at::
   }
   const at::Tensor& own = weight.own;
   const auto sharded = std::make_shared<WeightOfBucket>(
-      bucket, at::empty_strided(own.sizes(), own.strides(), own.options().device(at::kMeta)),
+      bucket, place, at::empty_strided(own.sizes(), own.strides(), own.options().device(at::kMeta)),
       weight.used);
   lay_parameter(weight.parameter.tensor, part, weight.layout, weight.parameter.name, sharded);
   sharded->lies_in(weight.parameter.tensor, weight.layout);
@@ -169,7 +178,6 @@ std::shared_ptr<ModelContext> shard_parameters(
   if (on_stages) on_stages(*context);
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  const auto all = std::make_shared<ShardBuckets>(how.keep, copies_of(*replicas));
   std::vector<std::vector<Uncut>> of_layers;
   std::vector<HostWeight> on_host;
   for (const ShardedLayer& layer : layers) {
@@ -178,25 +186,27 @@ std::shared_ptr<ModelContext> shard_parameters(
       if (!how.one_copy_on_host && !can_be_cut(parameter.tensor)) continue;
       const Uncut weight = uncut(parameter, context, how.one_copy_on_host);
       const ShardPieces pieces(weight.own, *weight.layout);
-      on_host.push_back(host_weight(weight.own.scalar_type(), pieces, replicas->rank()));
+      on_host.push_back(host_weight(weight, pieces, replicas->rank()));
       weights.push_back(weight);
     }
   }
   std::shared_ptr<HostWeights> host;
   if (how.one_copy_on_host) host = std::make_shared<HostWeights>(replicas, on_host);
-  size_t number = 0;
+  const auto all = std::make_shared<ShardBuckets>(how.keep, copies_of(*replicas), host);
+  size_t place = 0;
   if (host) host->turns().begin_write();  // which all ranks do
   for (size_t i = 0; i < layers.size(); ++i) {
     std::shared_ptr<ShardBucket> bucket;
     if (host) {
-      bucket = std::make_shared<HostBucket>(layers[i].name, i, replicas, all, host, number);
+      bucket = std::make_shared<HostBucket>(layers[i].name, i, replicas, all);
     } else {
       bucket = std::make_shared<GatheredBucket>(layers[i].name, i, replicas, all);
     }
     for (Uncut& weight : of_layers[i]) {
-      shard(weight, bucket, host && host->has(number) ? host->part(number) : at::Tensor());
+      const bool shares = host && host->has(place) && weight.layout->here();
+      shard(weight, bucket, place, shares ? host->part(place) : at::Tensor());
       weight = {};  // what was whole goes
-      ++number;
+      ++place;
     }
     all->add(bucket, layers[i].of_layer);
   }

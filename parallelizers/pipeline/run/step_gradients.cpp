@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "parallelizers/data/sharded/shard_parameters.h"
 #include "parallelizers/placement/carrier/access.h"
 
 namespace oslo {
@@ -36,17 +37,9 @@ StepGradients::StepGradients(ContextPtr context, Group& replicas,
       own_(known(parameters)),
       copied_(context_, parameters),
       exchange_(replicas, parameters),
-      shards_(buckets_of(parameters)),
       strays_(own_, context_->stage_ranks(), averages()),
       last_(last_gradients(list, context_->pipeline() != nullptr)) {
-  for (const auto& shards : shards_) {
-    synchronized_.push_back(shards->copies().synchronizes());
-    shards->copies().synchronize(false);
-  }
-}
-
-StepGradients::~StepGradients() {
-  for (size_t i = 0; i < shards_.size(); ++i) shards_[i]->copies().synchronize(synchronized_[i]);
+  for (const auto& shards : buckets_of(parameters)) shards_.emplace_back(shards);
 }
 
 /// The gradients of parameters on this rank's other stages have come in earlier passes.
@@ -66,9 +59,8 @@ void StepGradients::finish(pipeline::Recorder* recorder) {
   if (averages()) {
     const pipeline::Recorder::During reduces(recorder, Doing::reduce);
     exchange_.finish();
-    for (const auto& shards : shards_) shards->average_over_copies();
+    for (ShardStep& shards : shards_) shards.finish();
   }
-  for (const auto& shards : shards_) shards->let_all_go();
   if (copied_.empty()) return;
   const pipeline::Recorder::During reduces(recorder, Doing::reduce);
   copied_.add_up();

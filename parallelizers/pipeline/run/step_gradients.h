@@ -2,12 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <deque>
 #include <optional>
 #include <vector>
 
 #include "mpu/group/group.h"
 #include "parallelizers/data/exchange/step_exchange.h"
-#include "parallelizers/data/sharded/shard_parameters.h"
+#include "parallelizers/data/sharded/shard_step.h"
 #include "parallelizers/pipeline/run/copied_gradients.h"
 #include "parallelizers/pipeline/run/stray_gradients.h"
 #include "parallelizers/pipeline/schedule/order/schedule.h"
@@ -26,7 +27,6 @@ class StepGradients {
   /// going to do.
   StepGradients(ContextPtr context, Group& replicas, const std::vector<at::Tensor>& parameters,
                 const std::vector<pipeline::Action>& list);
-  ~StepGradients();
   StepGradients(const StepGradients&) = delete;
   StepGradients& operator=(const StepGradients&) = delete;
 
@@ -48,9 +48,7 @@ class StepGradients {
   StrayGradients::Parameters own_;
   CopiedGradients copied_;
   StepExchange exchange_;
-  /// Of weights that replicas keep parts of.
-  std::vector<std::shared_ptr<ShardBuckets>> shards_;
-  std::vector<bool> synchronized_;  ///< each of them, before
+  std::deque<ShardStep> shards_;  ///< of weights that replicas keep parts of
   StrayGradients strays_;
   std::optional<pipeline::Action> last_;  ///< of this rank in which parameters get gradients
 };

@@ -19,18 +19,24 @@ namespace oslo {
 /// as zeros, and what none has is no gradient. So ranks may come to different weights, in any
 /// order, and none waits within a pass; they take part in equally many passes that reach a weight.
 ///
+/// Several passes may be a `Step`: what they leave adds up on each rank, and all add up when the
+/// step has ended.
+///
 /// A pass that does not come on another rank, or has thrown there, is a `PeerError`. The memory,
 /// that of a whole gradient a rank, is given back when all have taken their part, or kept for the
 /// next pass where malloc is told to keep what is freed: fresh pages cost as much here as there.
 /// One thread at a time, inside the pass.
 class Deposits {
+  class Pass;
+
  public:
   /// Whose gradients they are.
   class Owner {
    public:
     virtual ~Owner() = default;
     struct Types {
-      at::ScalarType average, travels_in;  ///< what gradients lie in until they are averaged
+      at::ScalarType average;     ///< a step's gradients lie in it, too
+      at::ScalarType travels_in;  ///< what a pass's gradients lie in until they are averaged
     };
     /// The same on all ranks.
     virtual Types types() const = 0;
@@ -46,8 +52,20 @@ class Deposits {
     bool there = false;  ///< its memory, from an earlier pass
   };
 
-  /// In the memory of `ranks`: from `begin` on when each has left what (`words_for` bytes), behind
-  /// that `bytes` for each rank.
+  /// A step of several backward passes, those between its making and `finish`. Where it ends
+  /// without that it has thrown. All ranks have as many steps.
+  class Step {
+   public:
+    explicit Step(Deposits& deposits);
+    /// In a backward pass of its own, in which averages come to their owners.
+    void finish();
+
+   private:
+    std::shared_ptr<Pass> pass_;
+  };
+
+  /// In the memory of `ranks`: at its beginning when each has left what (`words_for` bytes), from
+  /// `begin` on `bytes` for each rank.
   Deposits(std::shared_ptr<HostRanks> ranks, std::vector<Place> places, size_t begin, size_t bytes);
   static size_t words_for(int ranks, size_t weights);
 
@@ -62,7 +80,6 @@ class Deposits {
   void tidy();
 
  private:
-  class Pass;
   struct State {
     std::shared_ptr<HostRanks> ranks;
     std::vector<Place> places;
@@ -72,10 +89,11 @@ class Deposits {
     bool left_any = false;
 
     size_t memory_of(int rank) const;
-    at::Tensor deposit(size_t weight, int rank) const;
+    at::ScalarType type_of(size_t weight, const Pass& in) const;
+    at::Tensor deposit(size_t weight, int rank, at::ScalarType type) const;
     std::atomic<uint64_t>& left_in(size_t weight, int rank) const;
-    at::Tensor average(size_t weight, uint64_t number) const;
-    void add_up(uint64_t number);
+    at::Tensor average(size_t weight, const Pass& over) const;
+    void add_up(const Pass& over);
     void tidy();
   };
 

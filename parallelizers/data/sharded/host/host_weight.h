@@ -16,6 +16,7 @@ struct HostWeight {
   c10::DimVector sizes, strides;
   int64_t dim;          ///< the outermost one in memory; -1: it is not cut
   int64_t begin, size;  ///< of the stretch
+  bool here;            ///< on this rank's pipeline stages
 
   bool is_cut() const { return dim >= 0; }
   int64_t elements() const { return c10::multiply_integers(sizes); }

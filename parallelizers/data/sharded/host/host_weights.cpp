@@ -19,24 +19,45 @@ int64_t outermost_dimension(const at::Tensor& own, c10::IntArrayRef whole) {
   return outermost;
 }
 
-HostWeights::Places HostWeights::places_of(const std::vector<HostWeight>& weights) {
+namespace {
+
+size_t bytes_of(const HostWeight& weight) {
+  if (!weight.is_cut()) return 0;
+  return aligned(static_cast<size_t>(weight.elements()) * c10::elementSize(weight.type));
+}
+
+/// Gradients of half types may come to add up in fp32.
+size_t bytes_of_deposit(const HostWeight& weight) {
+  return aligned(static_cast<size_t>(weight.elements()) *
+                 std::max<size_t>(c10::elementSize(weight.type), 4));
+}
+
+}  // namespace
+
+/// Behind what deposits say of themselves come the weights, those first that are here.
+HostWeights::Places HostWeights::places_of(const std::vector<HostWeight>& weights, int ranks) {
   Places places;
-  for (const HostWeight& weight : weights) {
-    const auto elements = static_cast<size_t>(weight.elements());
-    const size_t element = c10::elementSize(weight.type);
-    places.weights.push_back(places.bytes_of_weights);
-    places.deposits.push_back(places.bytes_of_deposits);
-    if (weight.is_cut()) places.bytes_of_weights += aligned(elements * element);
-    // Gradients of half types may come to add up in fp32.
-    places.bytes_of_deposits += aligned(elements * std::max<size_t>(element, 4));
+  places.weights.resize(weights.size());
+  places.end_of_weights = Deposits::words_for(ranks, weights.size());
+  for (const bool here : {true, false}) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i].here != here) continue;
+      places.weights[i] = places.end_of_weights;
+      places.end_of_weights += bytes_of(weights[i]);
+    }
+    places.end_of_weights = whole_pages(places.end_of_weights);
+    if (here) places.committed = places.end_of_weights;
   }
-  places.bytes_of_weights = whole_pages(places.bytes_of_weights);
+  for (const HostWeight& weight : weights) {
+    places.deposits.push_back(places.bytes_of_deposits);
+    places.bytes_of_deposits += bytes_of_deposit(weight);
+  }
   places.bytes_of_deposits = whole_pages(places.bytes_of_deposits);
   return places;
 }
 
 HostWeights::HostWeights(const std::shared_ptr<Group>& group, std::vector<HostWeight> weights)
-    : HostWeights(group, weights, places_of(weights)) {}
+    : HostWeights(group, weights, places_of(weights, group->size())) {}
 
 HostWeights::HostWeights(const std::shared_ptr<Group>& group, std::vector<HostWeight> weights,
                          const Places& places)
@@ -44,22 +65,23 @@ HostWeights::HostWeights(const std::shared_ptr<Group>& group, std::vector<HostWe
       offsets_(places.weights),
       ranks_(std::make_shared<HostRanks>(
           group,
-          places.bytes_of_weights + Deposits::words_for(group->size(), weights_.size()) +
-              static_cast<size_t>(group->size()) * places.bytes_of_deposits,
-          places.bytes_of_weights + Deposits::words_for(group->size(), weights_.size()))),
+          places.end_of_weights + static_cast<size_t>(group->size()) * places.bytes_of_deposits,
+          places.committed)),
       turns_(ranks_),
       deposits_(
           ranks_,
           [&] {
             std::vector<Deposits::Place> all;
             for (size_t i = 0; i < weights_.size(); ++i) {
-              const size_t end =
-                  i + 1 < weights_.size() ? places.deposits[i + 1] : places.bytes_of_deposits;
-              all.push_back({weights_[i], places.deposits[i], end - places.deposits[i]});
+              all.push_back({weights_[i], places.deposits[i], bytes_of_deposit(weights_[i])});
             }
             return all;
           }(),
-          places.bytes_of_weights, places.bytes_of_deposits) {}
+          places.end_of_weights, places.bytes_of_deposits) {}
+
+void HostWeights::make_room(size_t weight) const {
+  ranks_->commit(offsets_[weight], bytes_of(weights_[weight]));
+}
 
 at::Tensor HostWeights::whole(size_t number) const {
   const HostWeight& weight = weights_[number];
@@ -70,8 +92,9 @@ at::Tensor HostWeights::whole(size_t number) const {
 
 at::Tensor HostWeights::part(size_t number) const {
   const HostWeight& weight = weights_[number];
-  const auto before = static_cast<size_t>(weight.begin * weight.strides[weight.dim]) *
-                      c10::elementSize(weight.type);
+  // Of a weight without elements there is no stretch, whatever its sizes say.
+  const int64_t begin = weight.elements() > 0 ? weight.begin * weight.strides[weight.dim] : 0;
+  const size_t before = static_cast<size_t>(begin) * c10::elementSize(weight.type);
   return at::from_blob(
       ranks_->data() + offsets_[number] + before, weight.sizes_of_part(), weight.strides,
       [ranks = ranks_](void*) {}, at::TensorOptions(weight.type));
@@ -80,7 +103,8 @@ at::Tensor HostWeights::part(size_t number) const {
 bool HostWeights::holds(const at::Tensor& tensor) const {
   if (!tensor.has_storage()) return false;
   const auto* const at = static_cast<const std::byte*>(tensor.storage().data());
-  return at >= ranks_->data() && at < ranks_->data() + ranks_->bytes();
+  // What has no elements may lie at the end.
+  return at >= ranks_->data() && at <= ranks_->data() + ranks_->bytes();
 }
 
 }  // namespace oslo

@@ -20,7 +20,7 @@ int64_t outermost_dimension(const at::Tensor& own, c10::IntArrayRef whole);
 
 /// A model's weights in memory that its replicas share on one host: whole, and there once. Each
 /// rank's part is its stretch of a whole weight. Of those that are not cut, their gradients alone
-/// are there.
+/// are there. Those on other pipeline stages have addresses, and no memory.
 class HostWeights {
  public:
   /// Collective over `group`, of which HostRanks::can_share.
@@ -28,6 +28,8 @@ class HostWeights {
 
   /// Whether a weight lies there.
   bool has(size_t weight) const { return weights_[weight].is_cut(); }
+  /// Memory for one that does, and has come to this rank's pipeline stages since.
+  void make_room(size_t weight) const;
   /// One that does, and this rank's part of it: ordinary tensors over the shared memory.
   at::Tensor whole(size_t weight) const;
   at::Tensor part(size_t weight) const;
@@ -40,9 +42,10 @@ class HostWeights {
  private:
   struct Places {
     std::vector<size_t> weights, deposits;  ///< offsets
-    size_t bytes_of_weights = 0, bytes_of_deposits = 0;
+    size_t committed = 0;                   ///< bytes from the beginning on
+    size_t end_of_weights = 0, bytes_of_deposits = 0;
   };
-  static Places places_of(const std::vector<HostWeight>& weights);
+  static Places places_of(const std::vector<HostWeight>& weights, int ranks);
   HostWeights(const std::shared_ptr<Group>& group, std::vector<HostWeight> weights,
               const Places& places);
 
