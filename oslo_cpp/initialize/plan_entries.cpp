@@ -9,6 +9,7 @@
 
 #include "parallelizers/placement/carrier/access.h"
 #include "parallelizers/placement/carrier/mark.h"
+#include "parallelizers/placement/layout/sharded_weight.h"
 #include "parallelizers/placement/residency/stage_set.h"
 #include "parallelizers/plan/apply/parallel_class.h"
 
@@ -43,6 +44,17 @@ std::string placement_text(const LayerPlan* layer, const at::Tensor& parameter) 
          (weight ? use_text(layer->use) : "");
 }
 
+/// How a weight that data replicas have parts of comes to be whole; empty of any other.
+std::string sharded_text(const Mark* mark) {
+  if (mark == nullptr || !mark->sharded) return "";
+  const Layout& lies = *mark->layout;
+  const int replicas = lies.context()->replica_axis;
+  if (replicas < 0 || lies[replicas].whole()) return "";
+  return c10::str(
+      "; ", lies.group(replicas)->size(), " data ranks ",
+      mark->sharded->needs_replicas() ? "gather their parts" : "share one copy on their host");
+}
+
 }  // namespace
 
 std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<LayerPlan>& layers) {
@@ -67,6 +79,7 @@ std::vector<PlanEntry> entries_of(const ModelView& model, const std::vector<Laye
     line.why = layer == nullptr  ? "not in a layer that can be cut"
                : !layer->decided ? layer->why
                                  : "decided by an earlier initialize";
+    line.why += sharded_text(mark);
     line.local_shape = parameter.sizes().vec();
     line.global_shape = line.local_shape;
     if (mark != nullptr) {

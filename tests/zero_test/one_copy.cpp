@@ -1,7 +1,9 @@
 // Stage 3 with one copy of the weights a host: what holds of it beside what `sharded.cpp` runs both
 // ways.
 #include <future>
+#include <optional>
 
+#include "tests/support/address_space.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/zero_test/sharded_net.h"
 
@@ -283,6 +285,20 @@ TEST(OneCopy, CheckpointsComeOfIt) {
   });
 }
 
+TEST(OneCopy, ThePlanSaysSo) {
+  run_as_threads(4, [](World world) {
+    const auto expect = [&](const std::string& keys, int shards, const std::string& text) {
+      Mlp net = make_mlp();
+      const Plan plan = initialize(net, zero_config("", 3, shards, keys), in(world)).plan();
+      EXPECT_EQ(plan.entries.size(), 7U);
+      for (const PlanEntry& each : plan.entries) EXPECT_THAT(each.why, HasSubstr(text));
+    };
+    expect("", 0, "; 4 data ranks share one copy on their host");
+    expect(kOneCopy, 2, "; 2 data ranks share one copy on their host");
+    expect(kGathered, 0, "; 4 data ranks gather their parts");
+  });
+}
+
 TEST(OneCopy, IsNotTakenWhereItCannotBe) {
   run_as_threads(2, [](World world) {
     EXPECT_GT(calls_of_two_steps(world, "", R"(, "backend": "gloo")"), 0);
@@ -299,6 +315,45 @@ TEST(OneCopy, WhatItCannotBeIsRefused) {
     });
     EXPECT_THAT(error, AllOf(HasSubstr("copies_per_host' = 1: data ranks"),
                              HasSubstr("shared memory"), HasSubstr("to 0")));
+  }
+}
+
+/// The model fits, and parts of it: what ranks would map of it and their gradients does not.
+TEST(OneCopy, WhereMemoryCannotBeHadWeightsAreGathered) {
+  OSLO_LIMITS_ADDRESS_SPACE();
+  constexpr int64_t kTables = 8, kElements = 7 << 19, kBytes = kTables * kElements * 4;
+  const auto all_at_once = [](World world, const std::function<void()>& then) {
+    world.barrier();
+    if (world.rank() == 0) then();
+    world.barrier();
+  };
+  for (const std::string& asked : {std::string(), kOneCopy}) {
+    testing::internal::CaptureStderr();
+    run_as_threads(2, [&](World world) {
+      torch::nn::Sequential net;
+      for (int i = 0; i < kTables; ++i) {
+        net->push_back(torch::nn::Embedding(torch::nn::EmbeddingOptions(kElements / 4, 4)
+                                                ._weight(torch::ones({kElements / 4, 4}))));
+      }
+      all_at_once(world, [] { test::limit_address_space(test::address_space() + 2 * kBytes); });
+      std::optional<ParallelModel> parallel;
+      const std::string error =
+          what_of([&] { parallel.emplace(initialize(net, sharded_config(asked), in(world))); });
+      all_at_once(world, [] { test::limit_address_space(RLIM_INFINITY); });
+      if (asked.empty()) {
+        EXPECT_EQ(error, "");
+        EXPECT_EQ(net->parameters()[0].numel(), kElements / 2);
+        const torch::NoGradGuard no_grad;
+        net[0]->as<torch::nn::Embedding>()->forward(torch::arange(5));
+        EXPECT_EQ(buckets_of(net->parameters()).at(0)->gathered_bytes(), kElements * 4);
+      } else {
+        EXPECT_THAT(error, AllOf(HasSubstr("copies_per_host' = 1: "), HasSubstr("cannot be mapped"),
+                                 HasSubstr("set it to 0")));
+        EXPECT_EQ(net->parameters()[0].numel(), kElements);
+      }
+    });
+    const std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(told.find("data ranks gather their weights") != std::string::npos, asked.empty());
   }
 }
 

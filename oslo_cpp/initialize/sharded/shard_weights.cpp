@@ -3,12 +3,14 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "mpu/base/error.h"
 #include "mpu/grid/group_copies.h"
+#include "mpu/world/agreement.h"
 #include "oslo_cpp/config/precision_of.h"
 #include "parallelizers/data/replicas.h"
 #include "parallelizers/data/sharded/host/host_ranks.h"
@@ -95,6 +97,26 @@ bool keep_one_copy(const ModelView& model, const MPU& mpu, const ConfigValues& v
   return std::find(all.begin(), all.end(), "none") == all.end();
 }
 
+/// Takes memory for one copy of the weights on all ranks, or says why it cannot be had.
+bool had_by_all(const World& world, const ConfigValues& values, const std::function<void()>& take) {
+  std::string why;
+  try {
+    agree_on_success(world, "memory for one copy of the weights a host", take);
+    return true;
+  } catch (const Error& error) {
+    if (kind_of(error) == ErrorKind::peer) throw;
+    why = error.what();
+  }
+  OSLO_CHECK_AS(config, values.zero_copies_per_host != 1,
+                "'zero_optimization.copies_per_host' = 1: ", why, "; set it to 0");
+  if (world.rank() == 0) {
+    std::cerr << "oslo: data ranks gather their weights (zero_optimization, stage 3), since memory "
+                 "for one copy of them on this host cannot be had: "
+              << why << std::endl;
+  }
+  return false;
+}
+
 }  // namespace
 
 void check_shards_weights(const ModelView& model, const MPU& mpu, const ConfigValues& values) {
@@ -139,12 +161,12 @@ std::shared_ptr<ModelContext> shard_weights(const ModelView& model, const MPU& m
     set_travel_type(*copies_of(*group), context->precision);
   }
   ShardedHow how;
+  how.keep = values.zero_reshard.value_or(!in_stages) ? KeepGathered::until_next
+             : in_stages                              ? KeepGathered::until_written
+                                                      : KeepGathered::until_backward;
+  how.keep_casts_on_host = in_stages ? KeepGathered::until_written : KeepGathered::until_next;
   how.one_copy_on_host = keep_one_copy(model, mpu, values);
-  // When gathered weights go; of those that lie on the host, casts.
-  const bool keeps = how.one_copy_on_host ? in_stages : !values.zero_reshard.value_or(!in_stages);
-  how.keep = !keeps      ? KeepGathered::until_next
-             : in_stages ? KeepGathered::until_written
-                         : KeepGathered::until_backward;
+  how.had_by_all = [&](const auto& take) { return had_by_all(mpu.world(), values, take); };
   auto shared = shard_parameters(layers, group, context, how, on_stages);
   for (const ModuleView& entry : model.modules()) {
     auto* const table = entry.module ? entry.module->as<torch::nn::EmbeddingImpl>() : nullptr;

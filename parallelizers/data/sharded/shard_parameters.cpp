@@ -133,13 +133,36 @@ Uncut uncut(const NamedTensor& parameter, const ContextPtr& context, bool on_hos
   return {parameter, own, used, cut_over(context, parameter.tensor, own, used, on_host)};
 }
 
-HostWeight host_weight(const Uncut& weight, const ShardPieces& pieces, int rank) {
-  HostWeight on_host{weight.own.scalar_type(), pieces.sizes, pieces.strides, pieces.dim, 0, 0,
-                     weight.layout->here()};
-  if (!on_host.is_cut()) return on_host;
-  on_host.begin = pieces.begin_on(rank);
-  on_host.size = pieces.cut->local_size(rank);
-  return on_host;
+using UncutLayers = std::vector<std::vector<Uncut>>;
+
+UncutLayers uncut_layers(const std::vector<ShardedLayer>& layers, const ContextPtr& context,
+                         bool on_host) {
+  UncutLayers of_layers;
+  for (const ShardedLayer& layer : layers) {
+    auto& weights = of_layers.emplace_back();
+    for (const NamedTensor& parameter : layer.parameters) {
+      if (!on_host && !can_be_cut(parameter.tensor)) continue;
+      weights.push_back(uncut(parameter, context, on_host));
+    }
+  }
+  return of_layers;
+}
+
+std::vector<HostWeight> host_weights(const UncutLayers& of_layers, int rank) {
+  std::vector<HostWeight> all;
+  for (const auto& layer : of_layers) {
+    for (const Uncut& weight : layer) {
+      const ShardPieces pieces(weight.own, *weight.layout);
+      HostWeight on_host{weight.own.scalar_type(), pieces.sizes, pieces.strides, pieces.dim, 0, 0,
+                         weight.layout->here()};
+      if (on_host.is_cut()) {
+        on_host.begin = pieces.begin_on(rank);
+        on_host.size = pieces.cut->local_size(rank);
+      }
+      all.push_back(std::move(on_host));
+    }
+  }
+  return all;
 }
 
 /// `place`: its number among all weights. `part`: memory for it; undefined where it gets some of
@@ -178,21 +201,21 @@ std::shared_ptr<ModelContext> shard_parameters(
   if (on_stages) on_stages(*context);
   const BelowDoor below;
   const c10::AutoGradMode no_grad(false);
-  std::vector<std::vector<Uncut>> of_layers;
-  std::vector<HostWeight> on_host;
-  for (const ShardedLayer& layer : layers) {
-    auto& weights = of_layers.emplace_back();
-    for (const NamedTensor& parameter : layer.parameters) {
-      if (!how.one_copy_on_host && !can_be_cut(parameter.tensor)) continue;
-      const Uncut weight = uncut(parameter, context, how.one_copy_on_host);
-      const ShardPieces pieces(weight.own, *weight.layout);
-      on_host.push_back(host_weight(weight, pieces, replicas->rank()));
-      weights.push_back(weight);
+  UncutLayers of_layers = uncut_layers(layers, context, how.one_copy_on_host);
+  std::shared_ptr<HostWeights> host;
+  if (how.one_copy_on_host) {
+    const auto take = [&] {
+      host = std::make_shared<HostWeights>(replicas, host_weights(of_layers, replicas->rank()));
+    };
+    if (!how.had_by_all) {
+      take();
+    } else if (!how.had_by_all(take)) {
+      host.reset();  // of a group that could have it
+      of_layers = uncut_layers(layers, context, /*on_host=*/false);
     }
   }
-  std::shared_ptr<HostWeights> host;
-  if (how.one_copy_on_host) host = std::make_shared<HostWeights>(replicas, on_host);
-  const auto all = std::make_shared<ShardBuckets>(how.keep, copies_of(*replicas), host);
+  const auto all = std::make_shared<ShardBuckets>(host ? how.keep_casts_on_host : how.keep,
+                                                  copies_of(*replicas), host);
   size_t place = 0;
   if (host) host->turns().begin_write();  // which all ranks do
   for (size_t i = 0; i < layers.size(); ++i) {

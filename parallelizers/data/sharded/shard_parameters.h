@@ -24,10 +24,15 @@ struct ShardedLayer {
 /// How whole weights come to be.
 struct ShardedHow {
   KeepGathered keep = KeepGathered::until_next;
+  /// Of weights that lie on the host: what autocast makes of them.
+  KeepGathered keep_casts_on_host = KeepGathered::until_next;
   /// They lie in memory that the replicas share, and none is gathered: the replicas can
   /// (HostRanks::can_share), and all weights are on the CPU. Those that are deferred lie there
   /// when they have been filled (ShardBuckets::fill).
   bool one_copy_on_host = false;
+  /// Takes that memory, by `take`, on all ranks of the model, or else on none: then weights are
+  /// gathered. Unset: `take` alone, which throws the same on all replicas.
+  std::function<bool(const std::function<void()>& take)> had_by_all = {};
 };
 
 /// Leaves each of the `replicas` a part of these parameters: along one dimension, which no tensor
