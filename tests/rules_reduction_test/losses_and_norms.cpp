@@ -1,9 +1,20 @@
 // Cross entropy and other losses, and the norms over features.
+#include <torch/autograd.h>
+
 #include "tests/rules_reduction_test/rules_reduction.h"
 #include "tests/support/rule_case.h"
 
 namespace rule_case {
 namespace {
+
+/// Of a loss, and of how steep it is, so that its gradient is differentiated.
+Tensors with_slope(const Tensors& x, double smoothing) {
+  const at::Tensor loss =
+      at::cross_entropy_loss(x[0], x[1], {}, at::Reduction::Mean, /*ignore_index=*/3, smoothing);
+  const at::Tensor slope = torch::autograd::grad({loss.exp()}, {x[0]}, {}, /*retain_graph=*/true,
+                                                 /*create_graph=*/true)[0];
+  return {loss + slope.square().sum(), slope};
+}
 
 std::vector<Case> loss_cases() {
   const auto loss = [](int64_t reduction, int64_t ignored = -100, double smoothing = 0) {
@@ -31,6 +42,18 @@ std::vector<Case> loss_cases() {
        loss(at::Reduction::Mean, 3, 0.1),
        0,
        2},
+      {"classes cut, differentiated twice",
+       {logits({cut(1)}), targets()},
+       [](const Tensors& x) { return with_slope(x, 0); },
+       0},
+      {"classes cut, smoothing, differentiated twice",
+       {logits({cut(1)}), targets()},
+       [](const Tensors& x) { return with_slope(x, 0.1); },
+       0},
+      {"an empty rank, differentiated twice",
+       {random({5, 1}, {cut(1)}), integers({5}, 1)},
+       [](const Tensors& x) { return with_slope(x, 0.1); },
+       0},
       {"an empty rank",
        {random({5, 1}, {cut(1)}), integers({5}, 1)},
        loss(at::Reduction::Mean, 3, 0.1),

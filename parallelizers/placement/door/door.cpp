@@ -221,6 +221,8 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
   // Computed first, since what it computes of may be read whole, and others wait for a write.
   if (op.writes_out && writes_sharded(op, arguments) && run_out_variant(op, stack)) return;
   const WrittenWeights written(op, arguments);
+  UseFollower* const uses = follower();
+  if (uses == nullptr && run_pointwise_on_parts(op, stack)) return;
   const auto run_met = [&] {
     if (take_kept_cast(op, stack)) return;
     if (met == Met::marked && run_on_parts(op, stack)) return;
@@ -232,7 +234,6 @@ void door(const OperatorEntry& op, torch::jit::Stack& stack) {
     if (run_fused_optimizer(op, stack)) return;
     if (!cast_beside_replicas(op, stack, run_met, [&] { door(op, stack); })) run_met();
   };
-  UseFollower* const uses = follower();
   if (uses == nullptr) return run_it();
   const c10::ArrayRef<c10::IValue> own(stack);
   run_and_tell(*uses, op.in_place, own.slice(stack.size() - op.arguments), run_it);

@@ -33,4 +33,19 @@ bool Alike::plain_fits() const {
   return true;
 }
 
+/// A model whose values lie on stages, are followed, or are looked at has more to do.
+bool AlikeParts::lies(const LayoutPtr& layout, const at::Tensor& local) {
+  if (local.layout() != at::kStrided || !local.is_contiguous()) return false;
+  if (layout_ != nullptr) {
+    const Layout &own = *layout, &first = **layout_;
+    return local.sizes() == sizes_ &&
+           (&own == &first || (own.context() == first.context() && own == first));
+  }
+  layout_ = &layout;
+  sizes_ = local.sizes();
+  const ModelContext& context = *layout->context();
+  return context.residence() == nullptr && !context.follows() && context.observer == nullptr &&
+         context.gather_watch == nullptr;
+}
+
 }  // namespace oslo

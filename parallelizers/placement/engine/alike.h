@@ -2,6 +2,7 @@
 
 #include "parallelizers/libtorch/version_bit.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
+#include "parallelizers/placement/carrier/mark.h"
 
 namespace oslo {
 
@@ -77,6 +78,37 @@ class Alike {
   bool contiguous_ = true;
   bool same_order_ = true;
   const at::Tensor* plain_[kMostPlain];
+};
+
+/// The common case of an optimizer's operators, while no gradients are recorded: parts that lie
+/// alike, which are parameters, their gradients, their states, and what was computed of those; next
+/// to numbers.
+class AlikeParts {
+ public:
+  /// Looks at one operand. False: it is another case.
+  bool take(const at::Tensor& operand) {
+    if (!operand.defined()) return true;
+    if (!operand.key_set().has(kPlacedKey))
+      return operand.unsafeGetTensorImpl()->is_wrapped_number();
+    const PlacedTensorImpl* const impl = placed_impl(operand);
+    if (impl == nullptr) return lies(mark_of(operand)->layout, operand);
+    if (impl->partial() || impl->gathered_view()) return false;
+    if (impl->weight_uses() || is_left_behind(*impl) || !impl->is_contiguous()) return false;
+    if (placed_ == nullptr) placed_ = impl;
+    return lies(impl->layout(), impl->value().local);
+  }
+
+  /// What a result lies like.
+  const LayoutPtr& layout() const { return *layout_; }
+  /// The first operand that is no parameter or the like; null where there is none.
+  const PlacedTensorImpl* placed() const { return placed_; }
+
+ private:
+  bool lies(const LayoutPtr& layout, const at::Tensor& local);
+
+  const LayoutPtr* layout_ = nullptr;
+  const PlacedTensorImpl* placed_ = nullptr;
+  at::IntArrayRef sizes_;
 };
 
 }  // namespace oslo

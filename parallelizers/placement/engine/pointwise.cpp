@@ -1,9 +1,13 @@
 #include "parallelizers/placement/engine/pointwise.h"
 
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
 
 #include <utility>
 
+#include "mpu/group/rank_check.h"
+#include "parallelizers/libtorch/keys.h"
 #include "parallelizers/placement/carrier/placed_tensor.h"
 #include "parallelizers/placement/engine/alike.h"
 #include "parallelizers/placement/engine/global_strides.h"
@@ -22,6 +26,16 @@ at::Tensor ready_gelu(const OperatorEntry& op, const torch::jit::Stack& stack,
   if (fusion == nullptr || stack.back().toStringRef() != "tanh") return {};
   at::Tensor activation = fusion->take_gelu(value.local);
   return activation.defined() ? recorded_gelu(value.local, std::move(activation)) : activation;
+}
+
+/// Whether a write to `target` concerns no other tensor's value or place in the graph, while no
+/// gradients are recorded.
+bool is_written_alone(const at::Tensor& target) {
+  if (!target.key_set().has(kPlacedKey)) return false;
+  const PlacedTensorImpl* const impl = placed_impl(target);
+  const GraphPlace* const place = impl != nullptr ? GraphPlace::find(*impl) : nullptr;
+  return place == nullptr ||
+         !(place->requires_grad() || place->views_leaf() || place->base().defined());
 }
 
 }  // namespace
@@ -95,6 +109,42 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
     stack[i] =
         wrap_like({std::move(stack[i]).toTensor(), alike.first().value().layout}, alike.first());
   }
+  return true;
+}
+
+bool run_pointwise_on_parts(const OperatorEntry& op, torch::jit::Stack& stack) {
+  if (!op.only_pointwise || op.rule != nullptr || c10::GradMode::is_enabled()) return false;
+  if (checks_ranks() || c10::InferenceMode::is_enabled()) return false;
+  AlikeParts alike;
+  const size_t base = stack.size() - op.arguments;
+  const c10::IValue target = stack[base];
+  if (op.in_place && !is_written_alone(target.toTensor())) return false;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) {
+      if (!alike.take(stack[i].toTensor())) return false;
+    } else if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) {
+      return false;
+    }
+  }
+  if (asks_for_order(op, c10::ArrayRef<c10::IValue>(&stack[base], op.arguments))) return false;
+  c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const PlacedTensorImpl* const impl = placed_impl(stack[i].toTensor());
+    if (impl == nullptr) continue;
+    c10::IValue part(impl->value().local);
+    held.push_back(std::exchange(stack[i], std::move(part)));
+  }
+  const BelowDoor below;
+  op.handle.callBoxed(&stack);
+  if (op.in_place) {
+    if (auto* const impl = placed_impl(target.toTensor())) impl->bump_version();
+    stack.back() = target;
+    return true;
+  }
+  Value value{std::move(stack.back()).toTensor(), alike.layout()};
+  const bool like = alike.placed() != nullptr && value.stays_placed();
+  stack.back() = like ? wrap_like(std::move(value), *alike.placed()) : wrap(std::move(value));
   return true;
 }
 

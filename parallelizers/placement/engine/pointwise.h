@@ -20,4 +20,7 @@ DimensionMap pointwise_map(c10::ArrayRef<Value> operands);
 /// tensors. Returns false, with the stack unchanged, when it is another case.
 bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack);
 
+/// Likewise of parts alone, while no gradients are recorded: what optimizers do.
+bool run_pointwise_on_parts(const OperatorEntry& op, torch::jit::Stack& stack);
+
 }  // namespace oslo

@@ -148,6 +148,10 @@ OperatorEntry::OperatorEntry(const c10::OperatorHandle& op)
   }
   writes_pointwise |= pointwise && (in_place || writes_out);
   on_parts = keeps_mark || metadata || changes_data || writes_pointwise;
+  only_pointwise = pointwise && returns.size() == 1 && arguments > 0 &&
+                   *arguments_of[0].type() == *c10::TensorType::get() && !writes_out && !view &&
+                   !autocasts && !gelu && !same_weight && !keeps_mark && !clears &&
+                   !name.starts_with("aten::fill_") && !name.starts_with("aten::copy_");
   between_ranks = name.starts_with("c10d::");
 }
 

@@ -41,6 +41,7 @@ struct OperatorEntry {
   bool shape_alone = false;       ///< the result has the first argument's sizes, not its content
   bool clears = false;            ///< fills with zeros, in place
   bool writes_pointwise = false;  ///< in place or out=, element by element
+  bool only_pointwise = false;    ///< gives one new tensor, or writes its first argument
   bool on_parts = false;          ///< may act on this rank's part alone: one of the above
   bool between_ranks = false;     ///< a process group's own collective
 

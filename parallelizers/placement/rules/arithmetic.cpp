@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "mpu/collectives/collectives.h"
@@ -29,6 +30,13 @@ at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, 
 void check_indices(const at::Tensor& indices, int64_t size, const char* operation,
                    std::optional<int64_t> except) {
   if (indices.is_meta()) return;
+  if (indices.is_cpu() && indices.scalar_type() == at::kLong && indices.is_contiguous()) {
+    const c10::ArrayRef<int64_t> all(indices.const_data_ptr<int64_t>(), indices.numel());
+    const bool fit = std::all_of(all.begin(), all.end(), [&](int64_t index) {
+      return (index >= 0 && index < size) || index == except;
+    });
+    if (fit) return;
+  }
   at::Tensor wrong = at::logical_or(indices.lt(0), indices.ge(size));
   if (except) wrong = at::logical_and(wrong, indices.ne(*except));
   if (!indices.is_cpu()) {

@@ -23,12 +23,10 @@ at::Tensor lookup(const Call& call, const at::Tensor& weight, const at::Tensor& 
 at::Tensor masked_lookup(const Call& call, const at::Tensor& weight, const at::Tensor& indices,
                          int64_t first, int64_t padding) {
   const int64_t rows = weight.size(0);
-  const at::Tensor local = indices - first;
-  const at::Tensor elsewhere = local.lt(0).__or__(local.ge(rows));
+  const OwnPositions own = own_positions(indices, first, rows);
   const int64_t own_padding = padding >= first && padding < first + rows ? padding - first : -1;
-  const at::Tensor found =
-      lookup(call, never_empty(weight, 0), local.masked_fill(elsewhere, 0), own_padding);
-  return found.masked_fill(elsewhere.unsqueeze(-1), 0);
+  const at::Tensor found = lookup(call, never_empty(weight, 0), own.local, own_padding);
+  return found.masked_fill(own.elsewhere.unsqueeze(-1), 0);
 }
 
 /// Whether the rows of every rank follow each other in the whole, however many axes cut them.

@@ -77,11 +77,7 @@ Indexing indexing_of(const Call& call) {
 
 OwnPositions own_positions(const at::Tensor& indices, const Cut& cut, int rank) {
   const int64_t held = cut.local_size(rank);
-  if (cut.contiguous()) {
-    const at::Tensor local = indices - first_index(cut, rank);
-    const at::Tensor elsewhere = at::logical_or(local.lt(0), local.ge(held));
-    return {local.masked_fill(elsewhere, 0), elsewhere};
-  }
+  if (cut.contiguous()) return own_positions(indices, first_index(cut, rank), held);
   const at::TensorOptions like = indices.options().dtype(at::kLong);
   const at::Tensor order =
       cut.by_rank(at::arange(cut.size(), like), 0).narrow(0, first_index(cut, rank), held);
@@ -91,6 +87,13 @@ OwnPositions own_positions(const at::Tensor& indices, const Cut& cut, int rank) 
   const at::Tensor local = place.gather(0, wanted).view(indices.sizes());
   const at::Tensor elsewhere = local.lt(0);
   return {local.masked_fill(elsewhere, 0), elsewhere};
+}
+
+OwnPositions own_positions(const at::Tensor& indices, int64_t first, int64_t held) {
+  const at::Tensor local = indices - first;
+  if (held == 0) return {at::zeros_like(local), at::ones_like(local, at::kBool)};
+  const at::Tensor place = local.clamp(0, held - 1);
+  return {place, local.ne(place)};
 }
 
 at::Tensor never_empty(const at::Tensor& part, int64_t dim) {

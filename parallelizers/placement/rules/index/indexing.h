@@ -26,10 +26,13 @@ Indexing indexing_of(const Call& call);
 /// Where this rank holds the elements of a cut dimension that `indices` (>= 0, of the whole
 /// dimension) ask for.
 struct OwnPositions {
-  at::Tensor local;      ///< in this rank's part; 0 where the element lies elsewhere
+  at::Tensor local;      ///< in this rank's part; any place in it where the element lies elsewhere
   at::Tensor elsewhere;  ///< bool
 };
 OwnPositions own_positions(const at::Tensor& indices, const Cut& cut, int rank);
+/// The same where this rank holds `held` elements that follow each other, from `first` on. Of none
+/// the place is 0 (never_empty).
+OwnPositions own_positions(const at::Tensor& indices, int64_t first, int64_t held);
 
 /// `part`, with one element of zeros along `dim` where the rank holds none: something to look up,
 /// so that it takes part in backward.

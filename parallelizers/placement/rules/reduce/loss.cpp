@@ -1,13 +1,13 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <ATen/core/Reduction.h>
-#include <c10/core/GradMode.h>
 
 #include "mpu/collectives/collectives.h"
 #include "parallelizers/placement/engine/call.h"
 #include "parallelizers/placement/operators/rule_table.h"
 #include "parallelizers/placement/rules/arithmetic.h"
 #include "parallelizers/placement/rules/families.h"
+#include "parallelizers/placement/rules/reduce/vocabulary_loss.h"
 
 namespace oslo {
 namespace {
@@ -27,42 +27,6 @@ at::Tensor counted_rows(const at::Tensor& target, const Settings& settings,
     count = resolution.mesh().axis(axis)->all_reduce(count.clone());
   }
   return count;
-}
-
-/// Cross entropy over classes that are cut (Megatron-LM's vocabulary-parallel loss): two
-/// all-reduces, the maximum and one packed sum of (exp, picked logit, and all logits when labels
-/// are smoothed). `logits` (M, V/p) or more dimensions with the classes second.
-at::Tensor parallel_rows(const at::Tensor& logits, const at::Tensor& target, int64_t class_dim,
-                         const Settings& settings, const Resolution& resolution, int axis) {
-  const auto& group = resolution.mesh().axis(axis);
-  const int64_t first = first_index(*resolution.axis(axis).cut, group->rank());
-  const int64_t held = logits.size(class_dim);
-  at::Tensor largest;
-  {
-    const c10::AutoGradMode no_grad(false);
-    largest = held > 0 ? logits.amax(class_dim, true)
-                       : at::full_like(target.unsqueeze(class_dim),
-                                       -std::numeric_limits<double>::infinity(), logits.options());
-    largest = reduce_extreme(largest, resolution.mesh(), axis, /*largest=*/true);
-  }
-  const at::Tensor shifted = logits - largest;
-  const at::Tensor own = target - first;
-  const at::Tensor elsewhere = at::logical_or(own.lt(0), own.ge(held));
-  at::Tensor picked =
-      held > 0 ? shifted.gather(class_dim, own.masked_fill(elsewhere, 0).unsqueeze(class_dim))
-                     .squeeze(class_dim)
-                     .masked_fill(elsewhere, 0)
-               : shifted.sum(class_dim);
-  std::vector<at::Tensor> parts{shifted.exp().sum(class_dim), picked};
-  if (settings.smoothing > 0) parts.push_back(shifted.sum(class_dim));
-  const at::Tensor packed = reduce_from(at::stack(parts), group);
-  const at::Tensor log_total = packed[0].log();
-  at::Tensor loss = log_total - packed[1];
-  if (settings.smoothing > 0) {
-    const at::Tensor spread = log_total - packed[2] / static_cast<double>(settings.classes);
-    loss = loss * (1 - settings.smoothing) + spread * settings.smoothing;
-  }
-  return loss;
 }
 
 /// With class probabilities as targets, by its definition.
@@ -117,8 +81,11 @@ void cross_entropy(Call& call) {
   if (vocabulary_axis >= 0) {
     check_indices(target, settings.classes, "cross_entropy_loss", settings.ignore_index);
     const bool half = at::isReducedFloatingType(logits.scalar_type());
-    loss = parallel_rows(half ? logits.to(at::kFloat) : logits, target, class_dim, settings,
-                         resolution, vocabulary_axis)
+    const auto& group = resolution.mesh().axis(vocabulary_axis);
+    const Cut& cut = *resolution.axis(vocabulary_axis).cut;
+    loss = vocabulary_loss(half ? logits.to(at::kFloat) : logits, target,
+                           {group, class_dim, first_index(cut, group->rank()), settings.classes,
+                            settings.smoothing})
                .masked_fill(target.eq(settings.ignore_index), 0);
   } else {
     loss = at::cross_entropy_loss(logits, target, {}, at::Reduction::None, settings.ignore_index,
