@@ -63,6 +63,43 @@ TEST(MarkedParameters, WhatIsMadeLikeOneIsWrittenByTheForward) {
   }
 }
 
+/// What an optimizer computes of parts and states, step by step as AdamW does; what was saved of it
+/// for a backward pass, or viewed, is seen to be written as on one device.
+TEST(MarkedParameters, WhatIsWrittenBesideTheGraphIsSeenToBeWritten) {
+  const auto use = [](Tensor p, const Tensor& x) {
+    std::vector<Tensor> seen;
+    Tensor scale, view;
+    {
+      const torch::NoGradGuard no_grad;
+      const Tensor square = torch::zeros_like(p).mul_(0.5).addcmul_(p, p, 0.25);
+      scale = (square.sqrt() / 3).add_(1e-3);
+      view = scale.t();
+      p.addcdiv_(square, scale, -0.5);
+      scale.mul_(p).add_(square, 2);
+      seen = {square, scale, view, square.where(square > scale, p)};
+    }
+    const Tensor loss = (p * scale * x).sum();
+    seen.push_back(torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true)[0]);
+    {
+      const torch::NoGradGuard no_grad;
+      scale.add_(1);
+    }
+    seen.push_back(view);
+    EXPECT_THAT(error_of([&] { loss.backward(); }), HasSubstr("modified by an inplace operation"));
+    return seen;
+  };
+  for (const int ranks : {2, 3}) {
+    on_ranks(ranks, [&](const MPU& mpu) {
+      const Tensor w = leaf(numbers({5, 3}) + 2), p = marked(w, mpu), x = leaf(numbers({5, 3}, 1));
+      const std::vector<Tensor> actual = use(p, leaf(x)), expected = use(w, x);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        expect_close(actual[i], expected[i], c10::str("value ", i));
+      }
+      expect_close(p, w, "parameter");
+    });
+  }
+}
+
 TEST(MarkedParameters, SetDataTakesItsPartOfAPlacedTensor) {
   on_ranks(3, [](const MPU& mpu) {
     Tensor p = marked(numbers({5, 3}), mpu), plain = numbers({2, 2});
