@@ -240,6 +240,7 @@ std::vector<at::Tensor> ShardBucket::average(std::vector<at::Tensor> gradients) 
     all_->used_in_backward(*this);
     return std::vector<at::Tensor>(gradients.size());
   }
+  used_in_backward();  // whole weights go before what averages their gradients comes
   std::vector<size_t> trained;
   std::vector<const ShardPieces*> pieces;
   at::TensorOptions options;
@@ -281,7 +282,6 @@ std::vector<at::Tensor> ShardBucket::average(std::vector<at::Tensor> gradients) 
     begin += elements;
     if (had[n]) parts[trained[n]] = wrap_placed({alias_of(part), weight.layout});
   }
-  used_in_backward();
   all_->gradients_come();
   return parts;
 }
