@@ -392,7 +392,8 @@ TEST(RecomputedHistoriesInHalf, EqualOneDeviceUnderAGuardBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, RecomputedHistories,
-                         testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}, Mesh{1, 2}),
+                         testing::Values(Mesh{1, 1}, Mesh{2, 1}, Mesh{2, 2}, Mesh{1, 2},
+                                         Mesh{1, 4}),
                          [](const auto& info) { return info.param.name(); });
 
 INSTANTIATE_TEST_SUITE_P(Meshes, Histories,

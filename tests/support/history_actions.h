@@ -75,9 +75,11 @@ inline const std::vector<Action>& actions() {
            const Tensor logits = s.forward(s.device.part(s.batch(40)));
            s.device.note_rows("evaluated", logits);
            s.device.note_rows("softmax", torch::softmax(logits, -1));
-           s.device.note_mean(
-               "accuracy",
-               logits.argmax(-1).eq(s.device.part(s.labels(40))).to(torch::kDouble).mean());
+           // Of logits that differ by more than roundings: a weight may have been filled with one
+           // number.
+           const Tensor best = (logits.to(torch::kDouble) * 1e6).round().argmax(-1);
+           s.device.note_mean("accuracy",
+                              best.eq(s.device.part(s.labels(40))).to(torch::kDouble).mean());
          }
          s.model->train();
        }},
