@@ -200,46 +200,69 @@ TEST(RecomputedWithZero, AFunctionThatThrowsWhereItRunsAgain) {
   }
 }
 
+struct InStages {
+  int stage;
+  std::string keys = "";  ///< further ones of ZeRO
+  std::string kind = "zero_bubble";
+  std::string more = kAgain;
+  int shards = 0;  ///< data ranks that have the weights once, of two such groups; 0: all of two
+};
+
+constexpr int64_t kMicro = 4;
+
+/// Trains on two pipeline ranks. Norms that all compute in the last step.
+int norms_in_stages(const InStages& how) {
+  SCOPED_TRACE(c10::str("stage ", how.stage, how.keys, how.kind, how.more));
+  const int replicas = 2 * std::max(how.shards, 1);
+  std::atomic<int> norms = 0;
+  run_as_threads(2 * replicas, [&](World world) {
+    at::set_num_threads(1);
+    models::GPT2 plain = make_gpt2(), model = make_gpt2();
+    const std::string pipeline =
+        R"(, "model_parallelism": {"pipeline_parallel_size": 2, "pipeline_schedule": ")" +
+        how.kind + "\"}";
+    ParallelModel parallel = initialize(
+        model, zero_config(pipeline + how.more, how.stage, how.shards, how.keys), in(world));
+    AdamW reference(plain->parameters(), adamw());
+    const auto optimizer = optimizer_of(parallel, model, how.stage);
+    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(kMicro));
+    const auto rows = [&](int step, int replica) {
+      return (torch::arange(kMicro * 7) * (3 + replica) + step).remainder(19).view({kMicro, 7});
+    };
+    for (int step = 0; step < 3; ++step) {
+      reference.zero_grad();
+      for (int replica = 0; replica < replicas; ++replica) {
+        const Tensor tokens = rows(step, replica);
+        (loss_of_tokens(plain->forward(tokens), tokens) / replicas).backward();
+      }
+      reference.step();
+      optimizer->zero_grad();
+      const Norms counted;
+      schedule.forward_backward_step(
+          Tensors{rows(step, parallel.mpu().rank("data"))},
+          [&](const Tensors& micro) { return loss_of_tokens(model->forward(micro[0]), micro[0]); });
+      if (step == 2) norms += static_cast<int>(counted.made());
+      optimizer->step();
+      expect_weights(model, plain);
+    }
+  });
+  return norms;
+}
+
 /// Both halves of a backward pass use one recomputation.
 TEST(RecomputedWithZero, InASplitBackward) {
-  constexpr int64_t kMicro = 3;
-  for (const auto& [stage, keys] :
-       std::vector<std::pair<int, std::string>>{{1, ""}, {2, ""}, {3, kGathered}, {3, kOneCopy}}) {
-    SCOPED_TRACE(c10::str(stage, keys));
-    std::atomic<int> norms = 0;
-    run_as_threads(4, [&, stage = stage, keys = keys](World world) {
-      at::set_num_threads(1);
-      models::GPT2 plain = make_gpt2(), model = make_gpt2();
-      const std::string pipeline = R"(, "model_parallelism": {"pipeline_parallel_size": 2, )"
-                                   R"("pipeline_schedule": "zero_bubble"})";
-      ParallelModel parallel =
-          initialize(model, zero_config(pipeline + kAgain, stage, 0, keys), in(world));
-      AdamW reference(plain->parameters(), adamw());
-      const auto optimizer = optimizer_of(parallel, model, stage);
-      PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(3));
-      const auto rows = [&](int step, int replica) {
-        return (torch::arange(kMicro * 7) * (3 + replica) + step).remainder(19).view({kMicro, 7});
-      };
-      for (int step = 0; step < 3; ++step) {
-        reference.zero_grad();
-        for (const int replica : {0, 1}) {
-          const Tensor tokens = rows(step, replica);
-          (loss_of_tokens(plain->forward(tokens), tokens) / 2).backward();
-        }
-        reference.step();
-        optimizer->zero_grad();
-        const Norms counted;
-        schedule.forward_backward_step(Tensors{rows(step, parallel.mpu().rank("data"))},
-                                       [&](const Tensors& micro) {
-                                         return loss_of_tokens(model->forward(micro[0]), micro[0]);
-                                       });
-        if (step == 2) norms += static_cast<int>(counted.made());
-        optimizer->step();
-        expect_weights(model, plain);
-      }
-    });
-    EXPECT_EQ(norms, 2 * kMicro * ((4 * 2 + 1) + 4 * 2));
+  for (const InStages& how :
+       {InStages{1}, InStages{2}, InStages{3, kGathered}, InStages{3, kOneCopy}}) {
+    EXPECT_EQ(norms_in_stages(how), 2 * kMicro * ((4 * 2 + 1) + 4 * 2)) << how.keys;
   }
+}
+
+TEST(RecomputedWithZero, UnderOtherSchedules) {
+  const std::string budget = R"(, "activation_checkpoint": {"memory": "700KB"})";
+  for (const char* const kind : {"1f1b", "interleaved", "zbv", "dualpipev"}) {
+    for (const std::string& more : {kAgain, budget}) norms_in_stages({3, kOneCopy, kind, more});
+  }
+  norms_in_stages({3, kOneCopy, "1f1b", kAgain, 2});
 }
 
 }  // namespace

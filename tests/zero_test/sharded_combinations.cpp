@@ -1,5 +1,7 @@
 // Stage 3 beside tensor ranks, other optimizers, recomputation and deferred construction.
 // combinations.cpp and checkpoints.cpp have what it shares with stages 1 and 2.
+#include <limits>
+
 #include "parallelizers/memory/recompute/layer_segments.h"
 #include "tests/zero_test/net.h"
 
@@ -195,6 +197,104 @@ TEST(ShardedWeights, ConstructedLate) {
       });
     }
   }
+}
+
+const std::string kStages = R"(, "stages": {"down": 1, "head": 0, "scale": 1},
+                                  "model_parallelism": {"pipeline_parallel_size": 2)";
+
+/// A step of a schedule on the net's rows of a batch.
+void step_in_stages(ParallelModel& parallel, PipelineSchedule& schedule, Net& net, int step,
+                    double scale = 1) {
+  const MPU& mpu = parallel.mpu();
+  schedule.forward_backward_step(batch(step, mpu.rank("data"), mpu.size("data")),
+                                 [&](const Tensors& micro) {
+                                   return torch::mse_loss(net->forward(micro[0]), micro[1]) * scale;
+                                 });
+}
+
+TEST(ShardedWeights, ConstructedLateOnStages) {
+  for (const std::string& keys : kWays) {
+    run_as_threads(4, [&](World world) {
+      at::set_num_threads(1);
+      Net plain = make_net();
+      Net net = test::make_seeded(5, [] {
+        const DeferredInit deferred;
+        return Net();
+      });
+      ParallelModel parallel = initialize(net, zero_config(kStages + "}", 3, 0, keys), in(world));
+      AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
+      PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+      for (int step = 0; step < 3; ++step) {
+        train(plain, reference, step, step + 1);
+        optimizer.zero_grad();
+        step_in_stages(parallel, schedule, net, step);
+        optimizer.step();
+        expect_near(net, plain);
+      }
+    });
+  }
+}
+
+/// Acceptance S1.
+TEST(ShardedWeights, AScalerSkipsTheStepOnAllStages) {
+  const std::string grid = kStages + R"(, "tensor_parallel_size": 2})";
+  for (const std::string& keys : kWays) {
+    run_as_threads(8, [&](World world) {
+      at::set_num_threads(1);
+      Net plain = make_net(), net = make_net();
+      ParallelModel parallel = initialize(net, zero_config(grid, 3, 0, keys), in(world));
+      AdamW reference(trained(plain), adamw()), optimizer(trained(net), adamw());
+      PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+      GradScaler scaler(parallel, GradScalerOptions().init_scale(8));
+      for (int step = 0; step < 4; ++step) {
+        const bool bad = step == 2;
+        if (!bad) train(plain, reference, step, step + 1);
+        optimizer.zero_grad();
+        step_in_stages(parallel, schedule, net, step, scaler.scale(torch::ones({})).item<double>());
+        for (const Tensor& each : trained(net)) {
+          if (!bad || world.rank() != 5 || !each.grad().defined()) continue;
+          const torch::NoGradGuard no_grad;
+          local_tensor(each.grad()).fill_(std::numeric_limits<double>::infinity());
+        }
+        EXPECT_EQ(scaler.step(optimizer), !bad);
+        scaler.update();
+        EXPECT_EQ(scaler.get_scale(), step < 2 ? 8 : 4);
+        expect_near(net, plain);
+      }
+    });
+  }
+}
+
+/// Half casts of weights are their forwards' own.
+TEST(ShardedWeights, UnderAutocastOnStages) {
+  run_as_threads(4, [](World world) {
+    at::set_num_threads(1);
+    std::vector<Tensors> ends;
+    for (const std::string& keys : kWays) {
+      Net net = make_net();
+      net->to(torch::kFloat);
+      const std::string half = R"(, "amp": {"enabled": true, "dtype": "bfloat16"})";
+      ParallelModel parallel =
+          initialize(net, zero_config(kStages + "}" + half, 3, 0, keys), in(world));
+      torch::optim::SGD optimizer(trained(net), torch::optim::SGDOptions(0.1));
+      PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+      const MPU& mpu = parallel.mpu();
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        Tensors rows = batch(step, mpu.rank("data"), mpu.size("data"));
+        for (Tensor& each : rows) each = each.to(torch::kFloat);
+        schedule.forward_backward_step(rows, [&](const Tensors& micro) {
+          return torch::mse_loss(net->forward(micro[0]), micro[1]);
+        });
+        optimizer.step();
+      }
+      Tensors& end = ends.emplace_back();
+      for (const Tensor& each : trained(net)) end.push_back(full_tensor(each));
+    }
+    for (size_t i = 0; i < ends[0].size(); ++i) {
+      EXPECT_TRUE(torch::allclose(ends[0][i], ends[1][i], 1e-2, 1e-3)) << i;
+    }
+  });
 }
 
 void expect_mean_over_unequal_counts(const std::string& keys) {
