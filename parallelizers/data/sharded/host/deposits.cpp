@@ -1,6 +1,7 @@
 #include "parallelizers/data/sharded/host/deposits.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ScalarOps.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -77,6 +78,7 @@ Deposits::Deposits(std::shared_ptr<HostRanks> ranks, std::vector<Place> places, 
                    size_t bytes)
     : state_(std::make_shared<State>()) {
   state_->ranks = std::move(ranks);
+  state_->divisor = at::native::wrapped_scalar_tensor(state_->ranks->size());
   state_->places = std::move(places);
   state_->begin = begin;
   state_->bytes = bytes;
@@ -156,7 +158,7 @@ void Deposits::leave(size_t weight, const at::Tensor& gradient) {
     there.add_(at::div(gradient.to(type), ranks.size()));
   } else if (gradient.scalar_type() == type) {
     at::Tensor into = there;
-    at::div_out(into, gradient, at::scalar_tensor(ranks.size(), gradient.options()));
+    at::div_out(into, gradient, state.divisor);
   } else {
     there.copy_(gradient).div_(ranks.size());
   }
@@ -167,21 +169,25 @@ void Deposits::leave(size_t weight, const at::Tensor& gradient) {
 /// Of this rank's part; undefined where nobody has left one.
 at::Tensor Deposits::State::average(size_t weight, const Pass& over) const {
   at::Tensor sum;
+  bool is_new = false;  // memory of its own
   const HostWeight& lies = places[weight].weight;
   for (int rank = 0; rank < ranks->size(); ++rank) {
     if (left_in(weight, rank).load() != over.number()) continue;
     const at::Tensor whole = deposit(weight, rank, type_of(weight, over));
     at::Tensor part = lies.is_cut() ? whole.narrow(lies.dim, lies.begin, lies.size) : whole;
     if (over.is_step()) part = part / ranks->size();
+    part = part.to(places[weight].owner->types().average);
     if (!sum.defined()) {
-      sum = at::empty_strided(part.sizes(), part.strides(),
-                              at::TensorOptions(places[weight].owner->types().average));
-      sum.copy_(part);
-    } else {
+      sum = part;
+      is_new = over.is_step();
+    } else if (is_new) {
       sum.add_(part);
+    } else {
+      sum = sum + part;
+      is_new = true;
     }
   }
-  return sum;
+  return sum.defined() && !is_new ? sum.clone() : sum;
 }
 
 void Deposits::State::add_up(const Pass& over) {

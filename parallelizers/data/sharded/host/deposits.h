@@ -82,6 +82,7 @@ class Deposits {
  private:
   struct State {
     std::shared_ptr<HostRanks> ranks;
+    at::Tensor divisor;  ///< how many they are
     std::vector<Place> places;
     size_t begin, bytes;
     bool keeps = false;  ///< its memory from pass to pass
