@@ -113,6 +113,16 @@ at::Tensor Deposits::State::deposit(size_t weight, int rank, at::ScalarType type
                        place.weight.strides, at::TensorOptions(type));
 }
 
+/// This rank's part of it.
+at::Tensor Deposits::State::part_of_deposit(size_t weight, int rank, at::ScalarType type) const {
+  const Place& place = places[weight];
+  const HostWeight& lies = place.weight;
+  if (!lies.is_cut()) return deposit(weight, rank, type);
+  const size_t before = static_cast<size_t>(lies.elements_before()) * c10::elementSize(type);
+  return at::from_blob(ranks->data() + memory_of(rank) + place.offset + before,
+                       lies.sizes_of_part(), lies.strides, at::TensorOptions(type));
+}
+
 std::shared_ptr<Deposits::Pass> Deposits::pass() {
   std::shared_ptr<Pass> pass = state_->pass.lock();
   if (pass) {
@@ -170,11 +180,9 @@ void Deposits::leave(size_t weight, const at::Tensor& gradient) {
 at::Tensor Deposits::State::average(size_t weight, const Pass& over) const {
   at::Tensor sum;
   bool is_new = false;  // memory of its own
-  const HostWeight& lies = places[weight].weight;
   for (int rank = 0; rank < ranks->size(); ++rank) {
     if (left_in(weight, rank).load() != over.number()) continue;
-    const at::Tensor whole = deposit(weight, rank, type_of(weight, over));
-    at::Tensor part = lies.is_cut() ? whole.narrow(lies.dim, lies.begin, lies.size) : whole;
+    at::Tensor part = part_of_deposit(weight, rank, type_of(weight, over));
     if (over.is_step()) part = part / ranks->size();
     part = part.to(places[weight].owner->types().average);
     if (!sum.defined()) {

@@ -92,6 +92,7 @@ class Deposits {
     size_t memory_of(int rank) const;
     at::ScalarType type_of(size_t weight, const Pass& in) const;
     at::Tensor deposit(size_t weight, int rank, at::ScalarType type) const;
+    at::Tensor part_of_deposit(size_t weight, int rank, at::ScalarType type) const;
     std::atomic<uint64_t>& left_in(size_t weight, int rank) const;
     at::Tensor average(size_t weight, const Pass& over) const;
     void add_up(const Pass& over);

@@ -20,6 +20,8 @@ struct HostWeight {
 
   bool is_cut() const { return dim >= 0; }
   int64_t elements() const { return c10::multiply_integers(sizes); }
+  /// Before the stretch. Of a weight without elements there is no stretch, whatever its sizes say.
+  int64_t elements_before() const { return elements() > 0 ? begin * strides[dim] : 0; }
   c10::DimVector sizes_of_part() const {
     c10::DimVector own = sizes;
     own[dim] = size;

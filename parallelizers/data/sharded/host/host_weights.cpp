@@ -92,9 +92,8 @@ at::Tensor HostWeights::whole(size_t number) const {
 
 at::Tensor HostWeights::part(size_t number) const {
   const HostWeight& weight = weights_[number];
-  // Of a weight without elements there is no stretch, whatever its sizes say.
-  const int64_t begin = weight.elements() > 0 ? weight.begin * weight.strides[weight.dim] : 0;
-  const size_t before = static_cast<size_t>(begin) * c10::elementSize(weight.type);
+  const size_t before =
+      static_cast<size_t>(weight.elements_before()) * c10::elementSize(weight.type);
   return at::from_blob(
       ranks_->data() + offsets_[number] + before, weight.sizes_of_part(), weight.strides,
       [ranks = ranks_](void*) {}, at::TensorOptions(weight.type));
