@@ -1,5 +1,6 @@
 // Stage 3 with one copy of the weights a host, where ranks leave out other layers, each with
 // numbers that cannot be cut, and end their forwards early: with what else there is beside it.
+#include "tests/support/under_autocast.h"
 #include "tests/zero_test/sharded_net.h"
 
 namespace oslo::zero_test {
@@ -64,16 +65,23 @@ struct Case {
   std::string more = "";
   int shards = 0;
   bool bits = false;  ///< sums come in the order of ranks, as on one device
+  bool half = false;  ///< by "amp"
 };
 
 /// On one device: what every data rank computes, and zeros for what one does not.
-void gradients_of_all(Ways& plain, int step, int ranks) {
+void gradients_of_all(Ways& plain, int step, int ranks, bool half) {
   const Tensors all = plain->parameters();
   Tensors sums(all.size());
   for (int rank = 0; rank < ranks; ++rank) {
     for (const Tensor& each : all) each.mutable_grad().reset();
     plain->order = layers_of(step, rank);
-    plain->forward(rows_of(step, rank)).square().mean().backward();
+    Tensor loss;
+    {
+      std::optional<test::UnderAutocast> guard;
+      if (half) guard.emplace(torch::kBFloat16);
+      loss = plain->forward(rows_of(step, rank)).square().mean();
+    }
+    loss.backward();
     for (size_t i = 0; i < all.size(); ++i) {
       if (!all[i].grad().defined()) continue;
       const Tensor share = all[i].grad() / ranks;
@@ -109,13 +117,15 @@ void expect_one_device(const Case& of, const Options& options,
         Ways net = make_ways(), plain = make_ways();
         if (prepare) prepare(net);
         if (prepare) prepare(plain);
+        const std::string amp = R"(, "amp": {"enabled": true, "dtype": "bfloat16"})";
+        const std::string more = of.more + (of.half ? amp : "");
         ParallelModel parallel =
-            initialize(net, zero_config(of.more, 3, of.shards, kOneCopy), in(world));
+            initialize(net, zero_config(more, 3, of.shards, kOneCopy), in(world));
         const int own = parallel.mpu().rank("data");
         Rule optimizer(net->parameters(), options), reference(plain->parameters(), options);
         DistributedDataParallel<Ways> ddp(net, parallel.mpu().data_group());
         for (int step = 0; step < 8; ++step) {
-          gradients_of_all(plain, step, of.data);
+          gradients_of_all(plain, step, of.data, of.half);
           optimizer.zero_grad();
           net->order = layers_of(step, own);
           ddp.forward(rows_of(step, own)).square().mean().backward();
@@ -157,6 +167,14 @@ TEST(PartedWays, ComputedAgain) {
   };
   expect_one_device<AdamW>({.ranks = 3, .data = 3, .bits = true}, adamw(), by_hand);
   expect_one_device<AdamW>({.ranks = 4, .data = 2, .more = kTensor}, adamw(), by_hand);
+}
+
+TEST(PartedWays, InHalf) {
+  const std::string again = R"(, "activation_checkpoint": {"enabled": true})";
+  for (const std::string& more : {std::string(), again}) {
+    expect_one_device<AdamW>({.ranks = 3, .data = 3, .more = more, .bits = true, .half = true},
+                             adamw());
+  }
 }
 
 /// As DistributedDataParallel has them, but for hooks, which see the average.

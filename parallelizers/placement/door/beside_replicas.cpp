@@ -9,6 +9,7 @@
 #include "mpu/base/ledger.h"
 #include "mpu/grid/group_copies.h"
 #include "parallelizers/placement/carrier/access.h"
+#include "parallelizers/placement/carrier/accumulate_marked.h"
 #include "parallelizers/placement/carrier/arguments.h"
 #include "parallelizers/placement/carrier/graph/graph_place.h"
 #include "parallelizers/placement/carrier/local_of.h"
@@ -120,6 +121,23 @@ at::Tensor whole_transpose(const at::Tensor& tensor) {
   if (!transposed) return {};
   const c10::AutoGradMode no_grad(false);
   return weight->gathered().t();
+}
+
+/// The whole of a weight, by its bucket, where `tensor` is another one over the same part: what a
+/// user's autograd::Function gets of a weight that it saved, where hooks pack what is saved.
+/// Undefined where it is something else, or its use is recorded.
+at::Tensor whole_of_alias(const at::Tensor& tensor) {
+  const Mark* const mark = placed_impl(tensor) != nullptr ? nullptr : mark_of(tensor);
+  if (mark == nullptr || !mark->sharded || !mark->accumulator) return {};
+  if (c10::GradMode::is_enabled() && tensor.requires_grad()) return {};
+  const at::Tensor parameter = accumulated_parameter(*mark->accumulator);
+  const bool same = parameter.defined() && parameter.sizes() == tensor.sizes() &&
+                    parameter.strides() == tensor.strides() &&
+                    parameter.storage_offset() == tensor.storage_offset() &&
+                    unmarked_alias(parameter).is_alias_of(unmarked_alias(tensor));
+  if (!same) return {};
+  const c10::AutoGradMode no_grad(false);
+  return mark->sharded->gathered();
 }
 
 /// Whether the call writes what replicas have parts of: in place, to `out=`, or to tensors of a
@@ -247,8 +265,9 @@ bool gather_beside_replicas(const OperatorEntry& op, torch::jit::Stack& stack) {
       if (!over_replicas(tensor)) return tensor;
       ShardedWeight* const weight = weight_of(tensor);
       if (weight != nullptr) return weight->gathered();
-      at::Tensor transpose = whole_transpose(tensor);
-      return transpose.defined() ? transpose : whole_of(tensor, op, before);
+      at::Tensor whole = whole_of_alias(tensor);
+      if (!whole.defined()) whole = whole_transpose(tensor);
+      return whole.defined() ? whole : whole_of(tensor, op, before);
     });
   }
   return true;
