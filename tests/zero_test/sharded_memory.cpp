@@ -84,7 +84,8 @@ TEST_P(ShardedMemory, OfDeferredWeightsARankMakesOnePartAfterTheOther) {
   });
 }
 
-/// Over Gloo, where the layer that is expected next is under way, too.
+/// Over Gloo the layer that is expected next is under way, too, and what goes or comes is there
+/// twice until it has: how much of this at once depends on how far the ranks are apart.
 TEST(ShardedMemoryOverGloo, HoldsFewLayers) {
   constexpr int kRanks = 2;
   constexpr int64_t kLayer = DeepImpl::kWidth * DeepImpl::kWidth * 4;
@@ -103,7 +104,7 @@ TEST(ShardedMemoryOverGloo, HoldsFewLayers) {
     ddp.forward(x).sum().backward();
     world.barrier();
     if (world.rank() == 0) {
-      EXPECT_LT(memory.take_peak() - at_rest, kRanks * 5 * kLayer);
+      EXPECT_LT(memory.take_peak() - at_rest, kRanks * 8 * kLayer);
     }
     world.barrier();
   });
