@@ -235,6 +235,26 @@ TEST(ShardedWeights, ConstructedLateOnStages) {
   }
 }
 
+/// What an optimizer computes from gradients of a stage is noted, and is to keep no group alive.
+TEST(ShardedWeights, OnStagesLeaveNothingBehind) {
+  for (const std::string& keys : kWays) {
+    run_as_threads(4, [&](World world) {
+      at::set_num_threads(1);
+      std::weak_ptr<Group> group;
+      {
+        Net net = make_net();
+        ParallelModel parallel = initialize(net, zero_config(kStages + "}", 3, 0, keys), in(world));
+        group = parallel.mpu().data_group();
+        AdamW optimizer(trained(net), adamw());
+        PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
+        step_in_stages(parallel, schedule, net, 0);
+        optimizer.step();
+      }
+      EXPECT_TRUE(group.expired()) << keys;
+    });
+  }
+}
+
 /// Acceptance S1.
 TEST(ShardedWeights, AScalerSkipsTheStepOnAllStages) {
   const std::string grid = kStages + R"(, "tensor_parallel_size": 2})";
