@@ -49,6 +49,11 @@ void check_indices(const at::Tensor& indices, int64_t size, const char* operatio
                     " is not one of ", size);
 }
 
+Value with_wide_classes(Value target) {
+  if (target.local.scalar_type() == at::kByte) target.local = target.local.to(at::kLong);
+  return target;
+}
+
 at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like) {
   const at::Tensor all = at::arange(cut.cut->size(), like.options().dtype(at::kLong));
   return cut.cut->by_rank(all, 0).narrow(0, first_index(*cut.cut, rank), cut.cut->local_size(rank));

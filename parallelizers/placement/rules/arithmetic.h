@@ -24,6 +24,10 @@ at::Tensor reduce_extreme(const at::Tensor& tensor, const Mesh& mesh, int axis, 
 void check_indices(const at::Tensor& indices, int64_t size, const char* operation,
                    std::optional<int64_t> except = {});
 
+/// A loss's targets as int64, where they are the bytes that LibTorch takes as well: what ranks look
+/// up by is shifted.
+Value with_wide_classes(Value target);
+
 /// Position in the whole dimension of each element that this rank holds (int64, 1-D).
 at::Tensor global_indices(const Layout::AxisCut& cut, int rank, const at::Tensor& like);
 

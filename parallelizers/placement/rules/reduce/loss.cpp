@@ -55,6 +55,7 @@ void cross_entropy(Call& call) {
   c10::SmallVector<Value, 2> operands{call.value(0), call.value(1)};
   const int64_t dims = operands[0].dim(), class_dim = dims == 1 ? 0 : 1;
   const bool indices = operands[1].dim() == dims - 1 && !operands[1].local.is_floating_point();
+  operands[1] = with_wide_classes(std::move(operands[1]));
   if (call.value(2).defined() && indices && call.number(5) == 0) {
     // By its definition; the parts enter the door one by one.
     call.result_plain(at::nll_loss_nd(at::log_softmax(call.tensor(0), class_dim), call.tensor(1),

@@ -79,6 +79,7 @@ bool is_widened(const Call& call) {
 /// single row): classes that are cut are looked up by the rank that holds them and summed.
 void nll_loss(Call& call) {
   c10::SmallVector<Value, 3> operands{call.value(0), call.value(1)};
+  operands[1] = with_wide_classes(std::move(operands[1]));
   if (is_widened(call)) operands[0].local = operands[0].local.to(at::kFloat);
   const int64_t dims = operands[0].dim(), class_dim = dims == 1 ? 0 : 1;
   if (operands[1].dim() != dims - 1) return call.gather("targets of another shape");
@@ -129,6 +130,7 @@ void nll_loss(Call& call) {
 /// rank writes where it holds the target's class.
 void nll_loss_backward(Call& call) {
   c10::SmallVector<Value, 4> operands{call.value(0), call.value(1), call.value(2)};
+  operands[2] = with_wide_classes(std::move(operands[2]));
   const int64_t dims = operands[1].dim(), class_dim = dims == 1 ? 0 : 1;
   if (operands[2].dim() != dims - 1) return call.gather("targets of another shape");
   if (const Value weight = call.value(3); weight.defined()) operands.push_back(weight);
