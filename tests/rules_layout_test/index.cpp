@@ -1,5 +1,7 @@
 #include "tests/support/rule_case.h"
 
+#include <limits>
+
 // Reading and writing by index: gather, scatter, index, bags of embeddings.
 namespace rule_case {
 namespace {
@@ -208,6 +210,12 @@ std::vector<Case> bag_cases() {
     return std::get<0>(at::embedding_bag(t[0], t[1], t[2], false, 0, false, t[3], true));
   });
   const auto table = [](int64_t dim) { return random({7, 4}, {cut(dim)}); };
+  // Ones that nobody looks up, or as padding.
+  const auto infinite = [](at::IntArrayRef rows) {
+    Operand of = random({9, 4}, {cut(0)});
+    for (const int64_t row : rows) of.whole[row].fill_(std::numeric_limits<double>::infinity());
+    return of;
+  };
   const auto ids = [] { return numbers({1, 6, 3, 3, 0, 5, 2, 6}); };
   const auto offsets = [] { return numbers({0, 3, 3, 5}); };  // one bag of none
   return {
@@ -218,6 +226,10 @@ std::vector<Case> bag_cases() {
       {"means, rows cut", {table(0), ids(), offsets()}, bags(1), 0, 1},
       {"means, rows cut, padding", {table(0), ids(), offsets()}, bags(1, 3), 0, 1},
       {"sums, rows cut, padding", {table(0), ids(), offsets()}, bags(0, 6), 0, 1},
+      {"sums, infinite rows",
+       {infinite({4, 7, 8}), numbers({1, 6, 3, 5}), numbers({0, 3})},
+       bags(0)},
+      {"means, infinite padding", {infinite({3}), ids(), offsets()}, bags(1, 3), 0, 1},
       {"largest, rows cut: gathered", {table(0), ids(), offsets()}, bags(2), 1},
       {"rows in blocks", {random({8, 4}, {cut(0, 2)}), ids(), offsets()}, bags(0), 0, 1},
       {"an empty rank",

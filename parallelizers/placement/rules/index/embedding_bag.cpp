@@ -34,9 +34,9 @@ at::Tensor lengths(const at::Tensor& counts, const at::Tensor& offsets, bool las
   return before.gather(0, bounds).diff();
 }
 
-/// Bags of which every rank sums the rows that it holds: a row that lies elsewhere weighs nothing.
-/// A mean is a sum over the bag's length. Half precision is added up in float, of which rows that
-/// are looked up are made: the table may be large.
+/// Bags of which every rank sums the rows that it holds. A row that lies elsewhere is zeros, and so
+/// is padding: of infinity that nobody asked for a weight of 0 would make not-a-number. A mean is a
+/// sum over the bag's length. Half precision is added up in float.
 std::vector<c10::IValue> bags_of_own_rows(const Call& call, c10::ArrayRef<at::Tensor> local,
                                           const Cut& cut, int rank) {
   std::vector<c10::IValue> arguments = call.arguments().vec();
@@ -52,18 +52,14 @@ std::vector<c10::IValue> bags_of_own_rows(const Call& call, c10::ArrayRef<at::Te
   const bool weighted = local.size() > 3, mean = call.integer(kMode) == kMean;
   const at::Tensor here = at::logical_and(counts, own.elsewhere.logical_not());
   const at::ScalarType type = at::toOpMathType(local[0].scalar_type());
-  at::Tensor table = never_empty(local[0], 0), places = own.local;
-  if (type != local[0].scalar_type()) {
-    table = table.index_select(0, places).to(type);
-    places = at::arange(places.numel(), places.options());
-  }
-  arguments[kWeight] = std::move(table);
-  arguments[kIndices] = std::move(places);
+  const at::Tensor elsewhere = here.logical_not();
+  const at::Tensor rows = never_empty(local[0], 0).index_select(0, own.local).to(type);
+  arguments[kWeight] = rows.masked_fill(elsewhere.unsqueeze(1), 0);
+  arguments[kIndices] = at::arange(indices.numel(), indices.options());
   arguments[kOffsets] = local[2];
   arguments[kMode] = kSum;
   arguments[kSparse] = false;
-  arguments[kSampleWeights] =
-      weighted ? local[3].to(type).masked_fill(here.logical_not(), 0) : here.to(type);
+  if (weighted) arguments[kSampleWeights] = local[3].to(type).masked_fill(elsewhere, 0);
   auto results = call.call_with(std::move(arguments));
   if (mean) {
     const at::Tensor bag = lengths(counts, local[2], call.boolean(kLastOffset)).clamp_min(1);
