@@ -175,6 +175,17 @@ void run_and_tell(UseFollower& follower, bool in_place, c10::ArrayRef<c10::IValu
   for (const auto& [parameter, held, writes] : uses) follower.used(parameter, held, writes);
 }
 
+namespace {
+
+/// The highest stage of `held`, `least` at least.
+int last_of(StageSet held, int least) {
+  int stage = StageSet::kMost - 1;
+  while (stage > least && !held.contains(stage)) --stage;
+  return stage;
+}
+
+}  // namespace
+
 void check_written_where_held(StageSet stages, const at::Tensor& target, const char* operation) {
   UseFollower* const uses = follower();
   if (const auto use = uses != nullptr ? parameter_use(target, true) : std::nullopt) {
@@ -187,10 +198,14 @@ void check_written_where_held(StageSet stages, const at::Tensor& target, const c
   if ((held & stages) == held) return;
   if (!accumulates_for(*mark->accumulator, parameter)) return;  // a gradient, or a state of it
   if (uses != nullptr && uses->takes_write(parameter, stages.first())) return;
+  // Beside a forward it is an optimizer, which has its states where the parameter was before
+  // another stage came to use it.
+  const bool in_forward = uses != nullptr;
   OSLO_CHECK(mark->layout->context()->imagined() != nullptr, place_of_call(operation, stages),
              "writes ", mark->name, ", which lives on ", held.to_string(),
-             ", where nobody would see it; plan it for the stage that writes it: \"stages\": {\"",
-             mark->name, "\": ", stages.first(),
+             ", where nobody would see it; plan it for the stage that ",
+             in_forward ? "writes" : "uses", " it: \"stages\": {\"", mark->name,
+             "\": ", in_forward ? stages.first() : last_of(held, stages.first()),
              "}, or give initialize example_inputs, which shows it");
 }
 
