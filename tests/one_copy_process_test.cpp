@@ -133,14 +133,17 @@ TEST_P(OneCopyProcesses, WeightsAreResidentOnce) {
     DistributedDataParallel<Stack> ddp(net, parallel.mpu().data_group());
     PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(2));
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(kRate));
-    const auto expect_resident = [&](int64_t times, const char* when) {
+    const auto expect_resident = [&, stages = stages](int64_t times, const char* when) {
       world.barrier();
       const int64_t bytes = sum_over(world, proportional_bytes()) - before;
       world.barrier();
       if (world.rank() == 0)
         std::printf("%d ranks, %s: %.1f MiB of %.1f MiB of weights\n", world.size(), when,
                     bytes / 1048576.0, kWeights / 1048576.0);
-      OSLO_CHECK(bytes >= kWeights * times && bytes < kWeights * times + kWeights / 2, when, ": ",
+      // Beside weights there is what each rank's program takes first here, a schedule more of it;
+      // and what was there before may have gone.
+      const int64_t more = stages > 1 ? kWeights * 3 / 4 : kWeights / 2, less = kWeights / 4;
+      OSLO_CHECK(bytes >= kWeights * times - less && bytes < kWeights * times + more, when, ": ",
                  bytes, " bytes are resident, of weights of ", kWeights, " on ", world.size(),
                  " ranks");
     };
