@@ -1,5 +1,6 @@
 // Stage 3 under a pipeline's schedule, its weights gathered (acceptance Z12) and in one copy a
 // host: 8 micro-batches, 2 stages, 2 replicas.
+#include "parallelizers/data/sharded/host/host_weights.h"
 #include "parallelizers/data/sharded/shard_parameters.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/zero_test/net.h"
@@ -79,6 +80,29 @@ void expect_weights(const Deep& net, const Deep& plain, bool bits, const std::st
   }
 }
 
+/// A model over replicas beside one on one device, which is trained alike.
+struct Trained {
+  explicit Trained(World world, const std::string& keys = "", const std::string& kind = "1f1b",
+                   int stages = 2)
+      : parallel(initialize(net, config_of(keys, kind, stages), in(world))) {
+    at::set_num_threads(1);
+  }
+
+  void step(int number) {
+    step_of_one_device(plain, reference, number);
+    step_of(schedule, net, optimizer, rows_of(number, parallel.mpu().rank("data")));
+  }
+  void step_bit_for_bit(int number) {
+    step(number);
+    expect_weights(net, plain, /*bits=*/true, c10::str("step ", number));
+  }
+
+  Deep plain = make_deep(), net = make_deep();
+  ParallelModel parallel;
+  torch::optim::SGD reference = sgd(plain), optimizer = sgd(net);
+  PipelineSchedule schedule{parallel, PipelineOptions().num_microbatches(kMicroBatches)};
+};
+
 /// Over the data ranks, in a step.
 struct Calls {
   int64_t gathers, scatters, all;
@@ -87,20 +111,15 @@ struct Calls {
 /// `bits`: where sums come in the same order.
 Calls calls_of_a_step(World world, const std::string& keys, const std::string& kind = "1f1b",
                       bool bits = false) {
-  at::set_num_threads(1);
-  Deep plain = make_deep(), net = make_deep();
-  ParallelModel parallel = initialize(net, config_of(keys, kind), in(world));
-  torch::optim::SGD reference = sgd(plain), optimizer = sgd(net);
-  PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(kMicroBatches));
-  Ledger& ledger = parallel.mpu().data_group()->ledger();
+  Trained trained(world, keys, kind);
+  Ledger& ledger = trained.parallel.mpu().data_group()->ledger();
   Calls calls{};
   for (int step = 0; step < 3; ++step) {
-    step_of_one_device(plain, reference, step);
     ledger.clear();
-    step_of(schedule, net, optimizer, rows_of(step, parallel.mpu().rank("data")));
+    trained.step(step);
     calls = {ledger.total("all_gather").calls, ledger.total("reduce_scatter").calls,
              ledger.total().calls};
-    expect_weights(net, plain, bits, c10::str(kind, keys, " step ", step));
+    expect_weights(trained.net, trained.plain, bits, c10::str(kind, keys, " step ", step));
   }
   return calls;
 }
@@ -144,40 +163,26 @@ TEST(OneCopyPipeline, MovesNothingUnderAnySchedule) {
 /// Where it accumulates on one rank.
 TEST(OneCopyPipeline, OfOneStageAddsUpAsDistributedDataParallelDoes) {
   run_as_threads(2, [](World world) {
-    at::set_num_threads(1);
-    Deep plain = make_deep(), net = make_deep();
-    ParallelModel parallel = initialize(net, config_of("", "1f1b", 1), in(world));
-    torch::optim::SGD reference = sgd(plain), optimizer = sgd(net);
-    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(kMicroBatches));
-    for (int step = 0; step < 3; ++step) {
-      step_of_one_device(plain, reference, step);
-      step_of(schedule, net, optimizer, rows_of(step, world.rank()));
-      expect_weights(net, plain, /*bits=*/true, c10::str("step ", step));
-    }
+    Trained trained(world, "", "1f1b", /*stages=*/1);
+    for (int step = 0; step < 3; ++step) trained.step_bit_for_bit(step);
   });
 }
 
 /// Behind it ranks without stages go on.
 TEST(OneCopyPipeline, AStepThatThrowsOnOneReplicaIsTold) {
   run_as_threads(2, [](World world) {
-    at::set_num_threads(1);
-    Deep plain = make_deep(), net = make_deep();
-    ParallelModel parallel = initialize(net, config_of("", "1f1b", 1), in(world));
-    torch::optim::SGD reference = sgd(plain), optimizer = sgd(net);
-    PipelineSchedule schedule(parallel, PipelineOptions().num_microbatches(kMicroBatches));
+    Trained trained(world, "", "1f1b", /*stages=*/1);
     for (int step = 0; step < 3; ++step) {
       int losses = 0;
       const std::string error = error_of([&] {
-        schedule.forward_backward_step(
+        trained.schedule.forward_backward_step(
             Tensors{rows_of(step, world.rank())}, [&](const Tensors& micro) {
               OSLO_CHECK(world.rank() == 0 || ++losses < 4 + step, "stop");
-              return net->forward(micro[0]).square().mean();
+              return trained.net->forward(micro[0]).square().mean();
             });
       });
       EXPECT_THAT(error, HasSubstr(world.rank() == 1 ? "stop" : "the step of rank 1 threw"));
-      step_of_one_device(plain, reference, step);
-      step_of(schedule, net, optimizer, rows_of(step, world.rank()));
-      expect_weights(net, plain, /*bits=*/true, c10::str("step ", step));
+      trained.step_bit_for_bit(step);
     }
   });
 }

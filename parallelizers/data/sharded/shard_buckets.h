@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "parallelizers/data/sharded/gather_ahead.h"
-#include "parallelizers/data/sharded/host/host_weights.h"
 #include "parallelizers/data/sharded/shard_copies.h"
 
 namespace oslo {
+
+class HostWeights;
 
 /// What comes and goes together.
 class GatheredWeights : public Gatherable {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "parallelizers/data/sharded/host/host_weights.h"
+
 namespace oslo {
 
 ShardStep::ShardStep(std::shared_ptr<ShardBuckets> shards)

@@ -28,6 +28,32 @@ at::Tensor ready_gelu(const OperatorEntry& op, const torch::jit::Stack& stack,
   return activation.defined() ? recorded_gelu(value.local, std::move(activation)) : activation;
 }
 
+/// Whether all tensors among the arguments are the case that `alike` recognizes. Lists are none.
+template <typename Case>
+bool takes_all(Case& alike, const torch::jit::Stack& stack, size_t base) {
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (stack[i].isTensor()) {
+      if (!alike.take(stack[i].toTensor())) return false;
+    } else if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Puts this rank's parts in the place of placed arguments. Returns those, which own the parts.
+c10::SmallVector<c10::IValue, 2> put_parts(torch::jit::Stack& stack, size_t base) {
+  c10::SmallVector<c10::IValue, 2> held;
+  for (size_t i = base; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) continue;
+    const PlacedTensorImpl* const impl = placed_impl(stack[i].toTensor());
+    if (impl == nullptr) continue;
+    c10::IValue part(impl->value().local);
+    held.push_back(std::exchange(stack[i], std::move(part)));
+  }
+  return held;
+}
+
 /// Whether a write to `target` concerns no other tensor's value or place in the graph, while no
 /// gradients are recorded.
 bool is_written_alone(const at::Tensor& target) {
@@ -79,13 +105,7 @@ void run_pointwise(Call& call) {
 bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
   Alike alike;
   const size_t base = stack.size() - op.arguments;
-  for (size_t i = base; i < stack.size(); ++i) {
-    if (stack[i].isTensor()) {
-      if (!alike.take(stack[i].toTensor())) return false;
-    } else if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) {
-      return false;
-    }
-  }
+  if (!takes_all(alike, stack, base)) return false;
   if (!alike.holds()) return false;
   if (!alike.order_is_first()) return false;
   if (asks_for_order(op, c10::ArrayRef<c10::IValue>(&stack[base], op.arguments))) return false;
@@ -95,14 +115,7 @@ bool run_pointwise_fast(const OperatorEntry& op, torch::jit::Stack& stack) {
     stack.emplace_back(wrap_like({std::move(ready), alike.first().value().layout}, alike.first()));
     return true;
   }
-  c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
-  for (size_t i = base; i < stack.size(); ++i) {
-    if (!stack[i].isTensor()) continue;
-    const PlacedTensorImpl* const impl = placed_impl(stack[i].toTensor());
-    if (impl == nullptr) continue;
-    c10::IValue part(impl->value().local);
-    held.push_back(std::exchange(stack[i], std::move(part)));
-  }
+  const auto held = put_parts(stack, base);
   // No argument has the placed key any more: the call passes the door by itself.
   op.handle.callBoxed(&stack);
   for (size_t i = base; i < stack.size(); ++i) {
@@ -119,22 +132,9 @@ bool run_pointwise_on_parts(const OperatorEntry& op, torch::jit::Stack& stack) {
   const size_t base = stack.size() - op.arguments;
   const c10::IValue target = stack[base];
   if (op.in_place && !is_written_alone(target.toTensor())) return false;
-  for (size_t i = base; i < stack.size(); ++i) {
-    if (stack[i].isTensor()) {
-      if (!alike.take(stack[i].toTensor())) return false;
-    } else if (stack[i].isTensorList() || stack[i].isOptionalTensorList()) {
-      return false;
-    }
-  }
+  if (!takes_all(alike, stack, base)) return false;
   if (asks_for_order(op, c10::ArrayRef<c10::IValue>(&stack[base], op.arguments))) return false;
-  c10::SmallVector<c10::IValue, 2> held;  // what the parts belong to
-  for (size_t i = base; i < stack.size(); ++i) {
-    if (!stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
-    const PlacedTensorImpl* const impl = placed_impl(stack[i].toTensor());
-    if (impl == nullptr) continue;
-    c10::IValue part(impl->value().local);
-    held.push_back(std::exchange(stack[i], std::move(part)));
-  }
+  const auto held = put_parts(stack, base);
   const BelowDoor below;
   op.handle.callBoxed(&stack);
   if (op.in_place) {

@@ -69,9 +69,7 @@ at::Tensor gradient_of_logits(const at::Tensor& gradient, const Kept& kept,
   }
   if (all.size(dim) == 0) return all;
   const at::Tensor picked = (gradient * (classes.smoothing - 1)).masked_fill(kept.own.elsewhere, 0);
-  const at::Tensor place = kept.own.local.unsqueeze(dim);
-  if (c10::GradMode::is_enabled()) return all.scatter_add(dim, place, picked.unsqueeze(dim));
-  return all.scatter_add_(dim, place, picked.unsqueeze(dim));
+  return all.scatter_add_(dim, kept.own.local.unsqueeze(dim), picked.unsqueeze(dim));
 }
 
 class VocabularyLossBackward final : public collective_node::CollectiveNode {
