@@ -106,13 +106,16 @@ std::string Presence::cause(bool patient) {
   } catch (const std::exception& error) {
     cause_ = heard();
     if (!cause_.empty()) return cause_;
-    for (const auto give_up = Clock::now() + kPatience; cause_.empty() && Clock::now() < give_up;) {
-      cause_ = look();
-      if (cause_.empty()) pause();
+    const bool seen = places_[0] && places_[0]->host == options_.host;
+    // A process closes its connections before it is seen to have ended: of rank 0, whose end is the
+    // store's, others may have ended earlier than that.
+    const auto known = [&] { return !(seen ? look_at(0) : look()).empty(); };
+    for (const auto give_up = Clock::now() + kPatience; !known() && Clock::now() < give_up;) {
+      pause();
     }
+    cause_ = look();
     // On another host rank 0 may have been the first: nobody is there to tell whether it was. But
     // nobody is stopped because of that.
-    const bool seen = places_[0] && places_[0]->host == options_.host;
     if (cause_.empty() || (!seen && !sees_stopped())) {
       cause_ += (cause_.empty() ? "" : ", ") + first_line(message_of(error));
     }
