@@ -31,9 +31,9 @@ class Outcome:
 
 
 def together(jobs: list[Job], rounds: int, seconds: float = 300,
-             alike: bool = True) -> dict[str, Outcome]:
-    """Every job `rounds` times, in turn, each within `seconds`; equal losses and gradients are
-    asserted before any time counts, unless the jobs do not compute the same."""
+             alike: tuple[str, ...] | None = None) -> dict[str, Outcome]:
+    """Every job `rounds` times, in turn, each within `seconds`; equal losses and gradients of those
+    named `alike`, which are all unless told, are asserted before any time counts."""
     outcomes = {job.name: Outcome() for job in jobs}
     first: dict = {}
     for _ in range(rounds):
@@ -47,8 +47,10 @@ def together(jobs: list[Job], rounds: int, seconds: float = 300,
                 outcome.failure = str(failure)
                 print(f"    {job.name}: {failure}", file=sys.stderr)
                 continue
-            first = first or result
-            for key in ("loss", "gradient") if alike else ():
+            compared = alike is None or job.name in alike
+            if compared:
+                first = first or result
+            for key in ("loss", "gradient") if compared else ():
                 if abs(result[key] - first[key]) > 1e-3 * abs(first[key]):
                     raise SystemExit(
                         f"{job.name}: {key} {result[key]} is not the others' {first[key]}")
