@@ -82,11 +82,11 @@ inline OneDeviceRun run_one_device(const Entry& entry, const RecomputedCase& how
 }
 
 /// Whether a rounding may turn which expert a token goes to, when a model halts, whether a ReLU
-/// behind a sum of small numbers is on, or what else it decides; or a loss takes the logarithm of
-/// small magnitudes. One device's run tells little of such a model over ranks.
+/// behind a sum of small numbers or a batch's norm is on, or what else it decides; or a loss takes
+/// the logarithm of small magnitudes. One device's run tells little of such a model over ranks.
 inline bool may_decide(const Entry& entry) {
   return entry.decides || entry.name == "mixture_of_experts" || entry.name == "adaptive" ||
-         entry.name == "wavenet" || entry.name == "vocoder";
+         entry.name == "wavenet" || entry.name == "vocoder" || entry.name == "conv";
 }
 
 /// Compares with one device's: `plain`, and `exact` in a wider type, which shows what its roundings
