@@ -26,8 +26,10 @@ inline std::unique_ptr<torch::optim::Optimizer> recomputed_optimizer(const Entry
                                                                      const RecomputedCase& how,
                                                                      const Tensors& parameters) {
   if (how.grid.size() == 1) return make_optimizer(entry, parameters);
+  // At a higher rate the loss of the exported convolutions jumps, which enlarges roundings.
+  const double rate = entry.name == "conv" ? 1e-4 : 1e-2;
   return std::make_unique<torch::optim::SGD>(parameters,
-                                             torch::optim::SGDOptions(1e-2).momentum(0.9));
+                                             torch::optim::SGDOptions(rate).momentum(0.9));
 }
 
 using Named = std::map<std::string, torch::Tensor>;
@@ -82,8 +84,9 @@ inline OneDeviceRun run_one_device(const Entry& entry, const RecomputedCase& how
 }
 
 /// Whether a rounding may turn which expert a token goes to, when a model halts, whether a ReLU
-/// behind a sum of small numbers or a batch's norm is on, or what else it decides; or a loss takes
-/// the logarithm of small magnitudes. One device's run tells little of such a model over ranks.
+/// behind a sum of small numbers is on, which of the two numbers that a group norm sees is the
+/// larger, or what else it decides; or a loss takes the logarithm of small magnitudes. One device's
+/// run tells little of such a model over ranks.
 inline bool may_decide(const Entry& entry) {
   return entry.decides || entry.name == "mixture_of_experts" || entry.name == "adaptive" ||
          entry.name == "wavenet" || entry.name == "vocoder" || entry.name == "conv";
