@@ -38,7 +38,7 @@ inline constexpr int kRanks = 4;
 inline constexpr int kTimeLimit = 12;
 
 inline constexpr std::array kJobs{"tensor",     "data", "tensor x data", "pipeline",
-                                  "initialize", "save", "load"};
+                                  "initialize", "save", "load",          "one copy"};
 inline constexpr std::array kTransports{"auto", "gloo", "two hosts", "a host alone"};
 inline constexpr std::array kWays{"kill", "stop", "throw", "exit"};
 
@@ -116,6 +116,7 @@ inline void work(const std::string& job, const fs::path& scratch,
     config = R"({"model_parallelism": {"enable": true, "tensor_parallel_size": 2}})";
   }
   if (job == "data") config = "{}";
+  if (job == "one copy") config = R"({"zero_optimization": {"enabled": true, "stage": 3}})";
   if (job == "pipeline") {
     config = R"({"model_parallelism": {"enable": true, "pipeline_parallel_size": 4}})";
   }
@@ -151,6 +152,14 @@ inline void work(const std::string& job, const fs::path& scratch,
       step();
       if (job == "save") parallel.save_parallelized(folder);
       if (job == "load") parallel.from_parallelized(folder);
+    }
+  }
+  if (job == "one copy") {
+    started = true;
+    while (true) {
+      optimizer.zero_grad();
+      net->forward(batch).square().sum().backward();
+      optimizer.step();
     }
   }
   DistributedDataParallel<Net> ddp(net, parallel.mpu().get_data_parallel_group());

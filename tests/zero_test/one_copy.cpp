@@ -233,6 +233,39 @@ TEST(OneCopy, ARankThatLeavesIsNamed) {
                            HasSubstr("has left")));
 }
 
+/// Rank 1 throws, and takes rank 0 along, for which rank 2 waits when both have gone.
+TEST(OneCopy, TheRankThatFailedFirstIsNamedBesideTheOneThatIsWaitedFor) {
+  std::promise<void> second_has_gone;
+  std::string error;
+  const std::string thrown = error_of([&] {
+    run_as_threads(3, [&](World world) {
+      struct Leaving {
+        std::promise<void>* of;
+        ~Leaving() {
+          if (of != nullptr) of->set_value();
+        }
+      };
+      const Leaving leaving{world.rank() == 0 ? &second_has_gone : nullptr};
+      Mlp net = make_mlp();
+      ParallelModel parallel = initialize(net, sharded_config(kOneCopy), in(world));
+      torch::optim::SGD optimizer = sgd(net);
+      net->forward(rows_of(0, world.rank())).sum().backward();
+      if (world.rank() == 1) throw std::runtime_error("no more data");
+      if (world.rank() == 0) parallel.mpu().data_group()->all_reduce(torch::ones({3}));
+      second_has_gone.get_future().wait();
+      try {
+        optimizer.step();
+      } catch (const PeerError& told) {
+        error = told.what();
+        throw;
+      }
+    });
+  });
+  EXPECT_THAT(thrown, HasSubstr("rank 1: no more data"));
+  EXPECT_THAT(error, AllOf(HasSubstr("rank 2 waited for rank 0 to "), HasSubstr("has left"),
+                           HasSubstr("; rank 1 has thrown an exception")));
+}
+
 TEST(OneCopy, APassThatThrowsOnOneRankIsTold) {
   run_as_threads(2, [](World world) {
     Mlp net = make_mlp();

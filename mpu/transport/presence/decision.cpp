@@ -215,11 +215,15 @@ std::string follow(const Deciders& here, const Keys& keys, const std::string& to
   } catch (const Error& error) {  // the store has gone with rank 0
     answer = {Note::Kind::missing, 0, 0, error.what()};
   }
-  if (answer.readers > 0) {
-    own.erase(here.store, keys.entry(here.rank));
-    if (here.store.add(keys.of("readers"), 1) == answer.readers) {
-      Note{}.write(here.store, keys.of("all_read"));
+  try {
+    if (answer.readers > 0) {
+      own.erase(here.store, keys.entry(here.rank));
+      if (here.store.add(keys.of("readers"), 1) == answer.readers) {
+        Note{}.write(here.store, keys.of("all_read"));
+      }
     }
+  } catch (const Error&) {
+    // Rank 0 has ended meanwhile, perhaps of what it answered: that is known here.
   }
   if (answer.kind != Note::Kind::text) refuse(here, topic, answer);
   return std::move(answer.text);

@@ -104,7 +104,8 @@ std::string Presence::cause(bool patient) {
       if (!cause_.empty()) let_others_read();
     }
   } catch (const std::exception& error) {
-    cause_ = heard();
+    // Found already, and the store went while this rank said that it had read it.
+    if (cause_.empty()) cause_ = heard();
     if (!cause_.empty()) return cause_;
     const bool seen = places_[0] && places_[0]->host == options_.host;
     // A process closes its connections before it is seen to have ended: of rank 0, whose end is the
@@ -114,9 +115,9 @@ std::string Presence::cause(bool patient) {
       pause();
     }
     cause_ = look();
-    // On another host rank 0 may have been the first: nobody is there to tell whether it was. But
-    // nobody is stopped because of that.
-    if (cause_.empty() || (!seen && !sees_stopped())) {
+    // Rank 0, on another host or still on its way out, may have been the first: nobody is there to
+    // tell whether it was. But nobody is stopped because of that.
+    if (cause_.empty() || (look_at(0).empty() && !sees_stopped())) {
       cause_ += (cause_.empty() ? "" : ", ") + first_line(message_of(error));
     }
   }
@@ -251,7 +252,10 @@ void Presence::answer_the_roll(c10d::Store& store) {
       if (!store.check({kCalled})) continue;
       store.set(key_of("here", rank_), std::vector<uint8_t>());
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (cause_.empty()) cause_ = find(/*patient=*/false);
+      if (!cause_.empty()) return;
+      cause_ = find(/*patient=*/false);
+      // Whoever asks for the cause has it then, and ends at once.
+      if (!cause_.empty()) let_others_read();
       return;
     }
   } catch (const std::exception&) {

@@ -74,7 +74,10 @@ void WatchedStore::wait(const std::vector<std::string>& keys, const milliseconds
   const auto look = [&] {
     for (const int rank : ranks_) {
       const std::string ended = presence_->ended(rank);
-      if (!ended.empty()) fail_as(ErrorKind::peer, ended);
+      if (ended.empty()) continue;
+      // It may have failed with the first, as one of the others that have ended.
+      const std::string cause = presence_->cause(/*patient=*/false);
+      fail_as(ErrorKind::peer, cause.empty() ? ended : cause);
     }
     return false;
   };

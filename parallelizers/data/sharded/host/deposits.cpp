@@ -209,8 +209,9 @@ void Deposits::State::add_up(const Pass& over) {
     if (ranks->word(other).thrown.load() != number) continue;
     own.taken.store(number);
     ranks->tell();
-    fail_as(ErrorKind::peer, "the ", over.what(), " of ", ranks->name_of(other),
-            " threw, and this rank's did not: there is no average of their gradients");
+    ranks->fail_of(c10::str("the ", over.what(), " of ", ranks->name_of(other),
+                            " threw, and this rank's did not: there is no average of their "
+                            "gradients"));
   }
   std::vector<at::Tensor> averages;
   for (size_t weight = 0; weight < places.size(); ++weight) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <exception>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "mpu/base/time_limit.h"
 #include "mpu/transport/counted_process_group.h"
 #include "mpu/transport/presence/host_identity.h"
+#include "mpu/transport/presence/presence.h"
 #include "mpu/transport/shared_memory/backend.h"
 #include "mpu/transport/shared_memory/segment/meeting.h"
 #include "parallelizers/data/sharded/host/pages.h"
@@ -69,6 +71,11 @@ HostRanks::HostRanks(std::shared_ptr<Group> group, size_t bytes, size_t committe
       patience_(patience_of(group_->size())) {}
 
 HostRanks::~HostRanks() {
+  const auto& presence = counted(*group_)->presence();
+  // Before they see it leave, as the group does before its connections close.
+  if (presence && std::uncaught_exceptions() > 0) {
+    presence->tell_that_this_rank("has thrown an exception");
+  }
   own().membership.left.store(1, std::memory_order_seq_cst);
   tell();
 }
@@ -87,6 +94,12 @@ void HostRanks::tell() const {
   }
 }
 
+void HostRanks::fail_of(const std::string& what, const std::string& seen) const {
+  const auto& presence = counted(*group_)->presence();
+  const std::string cause = presence ? presence->cause(/*patient=*/false) : "";
+  fail_as(ErrorKind::peer, what, cause.empty() ? seen : "; " + cause);
+}
+
 void HostRanks::await_others(const std::function<bool(int)>& said, const char* awaited) const {
   for (int other = 0; other < size(); ++other) {
     if (other != rank() && !said(other)) await(other, said, awaited);
@@ -97,10 +110,10 @@ void HostRanks::await(int other, const std::function<bool(int)>& said, const cha
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   const shared_memory::Membership& membership = word(other).membership;
   const shared_memory::ProcessId self = own().membership.process;
-  const auto describe = [&](const std::string& why) {
+  const auto waited = [&] {
     return c10::str("weights that the ranks of group ", group_->name(),
                     " share on this host: ", name_of(rank()), " waited for ", name_of(other),
-                    " to ", awaited, ", which ", why);
+                    " to ", awaited);
   };
   shared_memory::await(
       own().bell, patience_, [&](uint32_t) { return said(other); },
@@ -108,14 +121,14 @@ void HostRanks::await(int other, const std::function<bool(int)>& said, const cha
         const bool left = membership.left.load(std::memory_order_seq_cst) != 0;
         const bool ended = slept && !(membership.process == self) && !membership.process.alive();
         if (said(other)) return;  // before it went
-        if (left) fail_as(ErrorKind::peer, describe("has left"));
+        if (left) fail_of(waited() + ", which has left");
         if (ended) {
-          fail_as(ErrorKind::peer,
-                  describe(c10::str("(process ", membership.process.number, ") has ended")));
+          fail_of(waited(),
+                  c10::str(", which (process ", membership.process.number, ") has ended"));
         }
         if (std::chrono::steady_clock::now() < deadline) return;
-        fail_as(ErrorKind::peer, describe(c10::str("it did not within ", to_text(timeout_))), " (",
-                kTimeLimitHint, ")");
+        fail_of(c10::str(waited(), ", which it did not within ", to_text(timeout_), " (",
+                         kTimeLimitHint, ")"));
       });
 }
 

@@ -32,7 +32,8 @@ struct HostWord {
 /// last of them, however that ends). The ranks are processes, or threads of one.
 ///
 /// One thread at a time. What a rank waits for that does not come within the group's time limit, or
-/// from a rank that has ended, is a `PeerError` that names it.
+/// from a rank that has ended, is a `PeerError` that names it, and the rank whose failure came
+/// first where that is known.
 class HostRanks {
  public:
   /// Whether the members of `group` can share memory: their CPU tensors go over it. The same on
@@ -62,6 +63,10 @@ class HostRanks {
   HostWord& own() const { return word(rank()); }
   /// "rank 3", by its number in the world.
   std::string name_of(int rank) const;
+
+  /// Throws a `PeerError`: `what`, and behind it the rank whose failure came first, which may have
+  /// taken along the one that this rank waited for; where nobody knows of any, `seen`.
+  [[noreturn]] void fail_of(const std::string& what, const std::string& seen = "") const;
 
   /// Wakes the others: this rank has said something.
   void tell() const;
