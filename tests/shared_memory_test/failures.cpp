@@ -5,8 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <latch>
+#include <limits>
 #include <thread>
 
+#include "mpu/base/error.h"
+#include "mpu/transport/shared_memory/segment/signals.h"
 #include "tests/shared_memory_test/group_calls.h"
 #include "tests/support/shared_memory_group.h"
 
@@ -137,6 +140,20 @@ TEST(SharedMemoryFailures, AnImpatientWaitAmongOthersMessages) {
     barrier(group);
   };
   each_rank(2, body);
+}
+
+/// Beside programs that compute, each yield takes their time slices: whoever yields looks up in
+/// time.
+TEST(SharedMemoryFailures, AWaitThatStaysAwakeEndsWhateverItsYieldsTake) {
+  shared_memory::Signal signal{};
+  shared_memory::Patience patience;
+  patience.yields = std::numeric_limits<int>::max();
+  EXPECT_THAT(error_of([&] {
+                shared_memory::await(
+                    signal, patience, [](uint32_t value) { return value != 0; },
+                    [](bool) { fail("a peer has gone"); });
+              }),
+              HasSubstr("a peer has gone"));
 }
 
 TEST(SharedMemoryFailures, AbortReachesThoseWhoSleep) {

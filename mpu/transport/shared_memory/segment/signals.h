@@ -56,7 +56,9 @@ void await(Signal& signal, const Patience& patience, const Arrived& arrived, con
     _mm_pause();
 #endif
   }
-  for (int i = 0; i < patience.yields; ++i) {
+  // Beside programs that compute, each yield lasts for their time slices: 200 of them are seconds.
+  const auto enough = std::chrono::steady_clock::now() + patience.slice;
+  for (int i = 0; i < patience.yields && std::chrono::steady_clock::now() < enough; ++i) {
     if (here()) return;
     ::sched_yield();
   }
