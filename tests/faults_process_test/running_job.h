@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 inline constexpr int kRanks = 4;
 /// So long ranks wait where one is stopped, or does not come to a save or a load, in seconds.
 /// Enough for a start on a busy machine.
-inline constexpr int kTimeLimit = 12;
+inline constexpr int kTimeLimit = 20;
 
 inline constexpr std::array kJobs{"tensor",     "data", "tensor x data", "pipeline",
                                   "initialize", "save", "load",          "one copy"};

@@ -158,10 +158,12 @@ int models() {
   return given == nullptr ? 20 : std::stoi(given);
 }
 
+/// Without pages of files, which the system drops and reads again as it likes, and shared memory,
+/// whose mappings are counted.
 int64_t resident() {
-  int64_t all = 0, pages = 0;
-  std::ifstream("/proc/self/statm") >> all >> pages;
-  return pages * sysconf(_SC_PAGESIZE);
+  int64_t all = 0, pages = 0, shared = 0;
+  std::ifstream("/proc/self/statm") >> all >> pages >> shared;
+  return (pages - shared) * sysconf(_SC_PAGESIZE);
 }
 
 TEST(ModelLifetime, ASweepOfModelsStaysFlat) {
