@@ -1,15 +1,13 @@
 // A program under the launchers that come with other libraries: each one's environment and
 // arguments, and torch's own launcher where Python has it.
 #include <gmock/gmock.h>
-#include <netinet/in.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <array>
 #include <string>
 #include <utility>
 
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/transformers.h"
 
@@ -21,19 +19,6 @@ using ::testing::HasSubstr;
 constexpr const char* kProgram = TUTORIALS "/tensor_data_parallel_gpt2";
 constexpr const char* kArguments =
     "--tensor-parallel-size 2 --layers 1 --hidden 8 --heads 2 --seq-len 4 --train-step 1";
-
-/// A port that nobody had when it was asked for.
-int free_port() {
-  const int handle = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  ::bind(handle, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(handle, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(handle);
-  return ntohs(address.sin_port);
-}
 
 /// A shell script's exit code and what it wrote.
 std::pair<int, std::string> shell(const std::string& script) {

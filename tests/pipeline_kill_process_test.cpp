@@ -13,34 +13,22 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <random>
 #include <regex>
-#include <set>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "parallelizers/pipeline/schedule/order/kinds.h"
+#include "tests/support/shared_memory_names.h"
 #include "tests/support/temporary_directory.h"
 
 namespace oslo::test {
 namespace {
 
-namespace fs = std::filesystem;
 using torch::Tensor;
 
 constexpr int kRanks = 3, kMicroBatches = 6;
 constexpr auto kTimeLimit = std::chrono::seconds(60);
-
-/// Ours: other programs' names may come and go meanwhile.
-std::set<std::string> shared_memory_names() {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("oslo-")) names.insert(name);
-  }
-  return names;
-}
 
 /// When the victim dies: after so many operators of its forwards, and a little later.
 struct Moment {

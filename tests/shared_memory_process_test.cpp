@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <functional>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -21,6 +20,7 @@
 #include "mpu/base/error.h"
 #include "mpu/transport/shared_memory/backend.h"
 #include "mpu/transport/shared_memory/segment/segment.h"
+#include "tests/support/shared_memory_names.h"
 #include "tests/support/temporary_directory.h"
 
 // The shared memory backend between processes. This process only forks, so that no child inherits
@@ -29,6 +29,7 @@ namespace oslo {
 namespace {
 
 namespace fs = std::filesystem;
+using ::oslo::test::shared_memory_names;
 using ::oslo::test::TemporaryDirectory;
 using Tensors = std::vector<at::Tensor>;
 
@@ -64,16 +65,6 @@ int status_of(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return status;
-}
-
-/// Ours: other programs' names may come and go meanwhile.
-std::set<std::string> shared_memory_names() {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("oslo-")) names.insert(name);
-  }
-  return names;
 }
 
 void all_reduce(SharedMemoryBackend& group, int64_t size, int rank) {

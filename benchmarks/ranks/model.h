@@ -21,7 +21,10 @@ struct AttentionImpl : torch::nn::Module {
     proj = register_module("proj", torch::nn::Linear(width / parts, width));
   }
 
-  torch::Tensor forward(const torch::Tensor& x) {
+  torch::Tensor forward(const torch::Tensor& x) { return linear(proj, attend(x)); }
+
+  /// All but the projection.
+  torch::Tensor attend(const torch::Tensor& x) {
     const auto query = linear(q, x);
     const auto B = query.size(0), T = query.size(1), C = query.size(2);
     const auto by_head = [&](const torch::Tensor& y) {
@@ -30,7 +33,7 @@ struct AttentionImpl : torch::nn::Module {
     const auto y = torch::scaled_dot_product_attention(by_head(query), by_head(linear(k, x)),
                                                        by_head(linear(v, x)), {}, 0.0,
                                                        /*is_causal=*/true);
-    return linear(proj, y.transpose(1, 2).contiguous().view({B, T, C}));
+    return y.transpose(1, 2).contiguous().view({B, T, C});
   }
 
   int64_t heads;

@@ -77,7 +77,7 @@ class GptByHand {
     }
   }
 
-  Tensor loss(const Tensor& tokens, const Tensor& targets) const {
+  Tensor loss(const Tensor& tokens, const Tensor& targets) {
     const int64_t held = model_->wte->weight.size(0);
     const OwnIds own(tokens, held, *group_);
     const Tensor words = model_->wte(own.local).masked_fill(own.elsewhere.unsqueeze(-1), 0);
@@ -93,21 +93,9 @@ class GptByHand {
 
  private:
   Tensor layer(bench::BlockImpl& block, Tensor x) const {
-    x = x + attention(*block.attn, oslo::copy_to(block.ln1(x), group_));
+    x = x + by_row(block.attn->proj, block.attn->attend(oslo::copy_to(block.ln1(x), group_)));
     const Tensor inside = bench::linear(block.fc, oslo::copy_to(block.ln2(x), group_));
     return x + by_row(block.proj, torch::gelu(inside));
-  }
-
-  Tensor attention(bench::AttentionImpl& layer, const Tensor& x) const {
-    const Tensor query = bench::linear(layer.q, x);
-    const auto B = query.size(0), T = query.size(1), C = query.size(2);
-    const auto by_head = [&](const Tensor& y) {
-      return y.view({B, T, layer.heads, C / layer.heads}).transpose(1, 2);
-    };
-    const Tensor y = torch::scaled_dot_product_attention(
-        by_head(query), by_head(bench::linear(layer.k, x)), by_head(bench::linear(layer.v, x)), {},
-        0.0, /*is_causal=*/true);
-    return by_row(layer.proj, y.transpose(1, 2).contiguous().view({B, T, C}));
   }
 
   Tensor by_row(const torch::nn::Linear& layer, const Tensor& x) const {
@@ -115,7 +103,7 @@ class GptByHand {
   }
 
   GroupPtr group_;
-  mutable bench::Gpt model_;
+  bench::Gpt model_;
 };
 
 struct Options {

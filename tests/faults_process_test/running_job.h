@@ -1,12 +1,9 @@
 #pragma once
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <oslo_cpp/oslo.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
@@ -24,6 +21,7 @@
 #include <set>
 #include <sstream>
 #include <thread>
+#include "tests/support/free_port.h"
 #include "tests/support/temporary_directory.h"
 
 // A job of four ranks, of which one is killed, stopped, throws or exits.
@@ -190,27 +188,6 @@ inline void run_rank(const Fault& fault, int rank, const fs::path& folder) {
 }
 
 // --- the job ---
-
-/// Free a moment ago, and no other job's of this program: several start at a time. Without a thread
-/// of ours: ranks are forked.
-inline int free_port() {
-  static std::set<int> taken;
-  int port = 0;
-  do {
-    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    if (::bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-        ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-      ADD_FAILURE() << "no free port: " << std::strerror(errno);
-    }
-    ::close(socket);
-    port = ntohs(address.sin_port);
-  } while (port != 0 && !taken.insert(port).second);
-  return port;
-}
 
 /// A process for each rank. They are copies of this one, which has not used LibTorch: they start in
 /// a fraction of the time that loading it again takes.
